@@ -5,7 +5,7 @@ BUILD_TYPE ?= Release
 PREFIX     ?= /usr/local
 DESTDIR    ?=
 WERROR     ?= OFF
-# ON: with the CUDA backend, which takes a toolkit of CUDA 12 or newer, and no GPU: make test CUDA=ON BUILD=build-cuda
+# ON: with the CUDA backend, which takes nvcc of CUDA 12 or newer, and no GPU: make test CUDA=ON BUILD=build-cuda
 CUDA       ?= OFF
 JOBS       ?= $(shell nproc 2>/dev/null || echo 2)
 CMAKE_ARGS ?=
@@ -111,7 +111,7 @@ check:
 test-cuda: CUDA = ON
 test-cuda:
 	@.ci/packages test
-	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON -DORRERY_CUDA_ARCHITECTURES=86-real -DCMAKE_CUDA_FLAGS=-Xptxas=-v)
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON -DORRERY_CUDA_ARCHITECTURES=86 -DORRERY_PTXAS_FLAGS=-v)
 	@MAKEFLAGS="--no-print-directory --output-sync=target" cmake --build $(BUILD) -j$(JOBS) --target $(PRODUCTS) $(without_driver) \
 		>$(BUILD)/cuda.log 2>&1 || { cat $(BUILD)/cuda.log; exit 1; }
 	@tests/gpu/resources.sh --log $(BUILD)/cuda.log
@@ -231,7 +231,7 @@ gpu_bench = $(BUILD)-gpu/tests/bench/bench_gpu
 gpu-build:
 	@.ci/packages test
 	@$(call configure,$(BUILD)-gpu,-DCMAKE_BUILD_TYPE=Release -DORRERY_CUDA=ON \
-		-DORRERY_CUDA_ARCHITECTURES="$(subst $(space),;,$(GPU_ARCHITECTURES:=-real))")
+		-DORRERY_CUDA_ARCHITECTURES="$(subst $(space),;,$(GPU_ARCHITECTURES))")
 	@$(call build,$(BUILD)-gpu,gpu_test bench_gpu)
 
 gpu-test:

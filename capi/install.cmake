@@ -19,16 +19,6 @@ if(ORRERY_MIMALLOC_SOURCE)
 endif()
 install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT development)
 
-# The archive holds our objects alone: if they were made with CUDA, who links it links the CUDA runtime's archive too. (The shared
-# library has it inside.)
-set(static_needs_cuda OFF)
-if(TARGET CUDA::cudart_static)
-  set(static_needs_cuda ON)
-  get_target_property(cudart CUDA::cudart_static IMPORTED_LOCATION)
-  cmake_path(GET cudart PARENT_PATH cudart_folder)
-  set(private_libraries " -L${cudart_folder} -lcudart_static -lrt -ldl")
-endif()
-
 # With operators of its own the static library holds the C++ standard library, and is C to whoever links it.
 set(cxx_library " -lstdc++")
 set(static_is_c OFF)
@@ -37,7 +27,7 @@ if(ORRERY_OWN_OPERATORS)
   set(static_is_c ON)
 endif()
 
-# find_package(orrery) gives orrery::orrery (shared) and orrery::static, this with CUDA only where a toolkit is.
+# find_package(orrery) gives orrery::orrery (shared) and orrery::static.
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/orrery)
 install(EXPORT orreryTargets NAMESPACE orrery:: DESTINATION ${package} COMPONENT development)
 install(EXPORT orreryStaticTargets NAMESPACE orrery:: DESTINATION ${package} COMPONENT development)

@@ -1,7 +1,7 @@
 // The backend's class. Each file of this folder defines the members that stand under its name below.
 //
 // All members share the queue and the scratch memory. Everything but copy_in() happens in the queue's order. Each file has its own part
-// of the scratch memory (scratch.h). Any thread may call them: those that call CUDA begin with an OnDevice.
+// of the scratch memory (scratch.h). Any thread may call them: those that call the driver begin with an OnDevice.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/operations.h"
+#include "cuda/device/gpu.h"
 #include "cuda/device/owners.h"
 #include "cuda/device/queue.h"
 #include "cuda/scratch.h"
@@ -107,7 +108,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
                          Ptr<std::byte> out, ShortlistTailEntries* entries) override;
 
  private:
-  CudaBackend() = default;
+  explicit CudaBackend(std::unique_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
   ScratchPlan scratch_plan(const StepLimits& limits) const { return ScratchPlan(limits, shape_, cublas_ ? &tuning_ : nullptr); }
   int32_t n_rows() const { return static_cast<int32_t>(step_.rows.size()); }
   bool within(const Step& step) const;
@@ -123,8 +124,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   LowRankWork low_rank_work(const LowRankKeys& keys);
 
   // The device.
-  int device_index_ = 0;
-  ErrorLatch latch_;
+  std::unique_ptr<Gpu> gpu_;   // destroyed last
   DeviceShape shape_;
   Tuning tuning_ = kTuning[0];
   void* arena_ = nullptr;
@@ -135,10 +135,10 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   // Streams, queues and pinned memory. io_: of copy_in(), in parallel with everything else.
   StreamOwner main_stream_, io_stream_;   // destroyed after their users
   std::unique_ptr<Cublas> cublas_;   // null: the options allow our own kernels alone, or the machine has no cuBLAS
-  Queue queue_{nullptr, &latch_}, io_queue_{nullptr, &latch_};
+  Queue queue_{gpu_.get(), nullptr}, io_queue_{gpu_.get(), nullptr};
   PinnedHalves bounce_, io_bounce_;
   std::mutex io_mutex_;
-  Staging staging_{&latch_};
+  Staging staging_{gpu_.get()};
 
   // A step.
   Step step_;
@@ -150,7 +150,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   int32_t n_rot_ = 0;
   bool interleaved_ = false;
   std::vector<Operation> operations_;
-  Graphs graphs_;
+  Graphs graphs_{gpu_.get()};
 
   // A batch of jobs.
   std::vector<Upload> uploads_;

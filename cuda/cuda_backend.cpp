@@ -1,11 +1,10 @@
 // What a backend has before its first step: the device, its arena, the weights, and the layout of the scratch memory.
 #include "cuda/cuda_backend.h"
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 
 #include "cuda/backend.h"
+#include "cuda/device/archive.h"
 #include "cuda/device/cublas.h"
 #include "cuda/device/formats.h"
 #include "runtime/base/checked.h"
@@ -16,57 +15,47 @@ namespace {
 
 constexpr int32_t kLeastArchitecture = 80;
 
-// The reason why no device can be used. A machine without a driver gets a message of its own, because the CUDA runtime reports an
-// insufficient driver there, too.
-Status no_device(cudaError_t e) {
-  int driver = 0, runtime = 0;
-  const bool known = cudaDriverGetVersion(&driver) == cudaSuccess && cudaRuntimeGetVersion(&runtime) == cudaSuccess;
-  cudaGetLastError();
-  Status s = known && driver == 0 ? error(Code::unsupported, "no CUDA device can be used: this machine has no NVIDIA driver (libcuda.so.1)")
-             : known && driver / 1000 < runtime / 1000
-                 ? error(Code::unsupported,
-                         "no CUDA device can be used: the NVIDIA driver is for CUDA %d.%d, this build needs one for %d.0 or newer",
-                         driver / 1000, driver % 1000 / 10, runtime / 1000)
-                 : error(Code::unsupported, "no CUDA device can be used: %s", cudaGetErrorString(e));
-  s.detail().native_code = static_cast<int64_t>(e);
-  return s;
+// Why the kernels do not run on a device; empty where they do.
+std::string refusal(const GpuProperties& properties) {
+  if (properties.architecture >= kLeastArchitecture) return {};
+  return "has compute capability " + std::to_string(properties.architecture / 10) + "." + std::to_string(properties.architecture % 10) +
+         "; the kernels need " + std::to_string(kLeastArchitecture / 10) + "." + std::to_string(kLeastArchitecture % 10);
 }
 
-// Why the kernels do not run on a device; empty where they do.
-std::string refusal(const cudaDeviceProp& properties) {
-  if (10 * properties.major + properties.minor >= kLeastArchitecture) return {};
-  return "has compute capability " + std::to_string(properties.major) + "." + std::to_string(properties.minor) + "; the kernels need " +
-         std::to_string(kLeastArchitecture / 10) + "." + std::to_string(kLeastArchitecture % 10);
+Status unusable(int32_t device, const std::string& why, DriverError e) {
+  Status s = error(Code::unsupported, "CUDA device %d: %s", device, why.c_str());
+  s.detail().native_code = static_cast<int64_t>(e);
+  return s;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
+  ORRERY_ASSIGN(const Driver driver, Driver::open(archive_version()));
   int n = 0;
-  if (const cudaError_t e = cudaGetDeviceCount(&n); e != cudaSuccess) return no_device(e);
+  if (const DriverError e = driver.get_device_count(&n); e != DriverError::none) return unusable(options.device, driver.text(e), e);
   if (options.device < 0 || options.device >= n)
     return error(Code::unsupported, "CUDA device %d: there are %d", options.device, n);
-  cudaDeviceProp properties;
-  if (const cudaError_t e = cudaGetDeviceProperties(&properties, options.device); e != cudaSuccess)
-    return error(Code::unsupported, "CUDA device %d: %s", options.device, cudaGetErrorString(e));
-  std::unique_ptr<CudaBackend> made(new CudaBackend);
-  DeviceShape& shape = made->shape_;
-  shape.n_sms = properties.multiProcessorCount;
-  shape.architecture = 10 * properties.major + properties.minor;
-  shape.shared_bytes = properties.sharedMemPerBlockOptin;
-  shape.cache_bytes = static_cast<uint64_t>(properties.l2CacheSize);
+  GpuProperties properties;
+  if (const DriverError e = describe(driver, options.device, &properties); e != DriverError::none)
+    return unusable(options.device, driver.text(e), e);
   if (const std::string refused = refusal(properties); !refused.empty())
-    return error(Code::unsupported, "CUDA device %d, %s: %s", options.device, properties.name, refused.c_str());
-  const OnDevice here(options.device);
-  if (here.error() != cudaSuccess) return error(Code::unsupported, "CUDA device %d: %s", options.device, cudaGetErrorString(here.error()));
-  made->device_index_ = options.device;
-  ORRERY_TRY(made->main_stream_.create());
-  ORRERY_TRY(made->io_stream_.create());
-  made->queue_ = Queue(made->main_stream_.get(), &made->latch_);
-  made->io_queue_ = Queue(made->io_stream_.get(), &made->latch_);
-  ORRERY_TRY(made->bounce_.allocate(kBounceBytes));
-  ORRERY_TRY(made->io_bounce_.allocate(kBounceBytes));
-  ORRERY_TRY(made->staging_.create());
+    return error(Code::unsupported, "CUDA device %d, %s: %s", options.device, properties.name.c_str(), refused.c_str());
+  ORRERY_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::open(driver, options.device));
+  std::unique_ptr<CudaBackend> made(new CudaBackend(std::move(gpu)));
+  Gpu& opened = *made->gpu_;
+  DeviceShape& shape = made->shape_;
+  shape.n_sms = properties.n_sms;
+  shape.architecture = properties.architecture;
+  shape.shared_bytes = properties.shared_bytes;
+  shape.cache_bytes = properties.cache_bytes;
+  ORRERY_TRY(made->main_stream_.create(opened));
+  ORRERY_TRY(made->io_stream_.create(opened));
+  made->queue_ = Queue(&opened, made->main_stream_.get());
+  made->io_queue_ = Queue(&opened, made->io_stream_.get());
+  ORRERY_TRY(made->bounce_.allocate(opened, kBounceBytes));
+  ORRERY_TRY(made->io_bounce_.allocate(opened, kBounceBytes));
+  ORRERY_TRY(made->staging_.create(opened));
   made->operations_.reserve(kMostOperations);
   made->tuning_ = tuning_of(shape.architecture);
   if (options.products == Options::Products::cublas) made->tuning_.f16 = made->tuning_.bf16 = made->tuning_.blocks = 1;
@@ -75,15 +64,16 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
 }
 
 CudaBackend::~CudaBackend() {
-  const OnDevice here(device_index_, queue_);
-  cudaStreamSynchronize(main_stream_.get());
+  const OnDevice here(*gpu_, queue_);
+  if (main_stream_.get()) queue_.wait("running kernels");
   graphs_.clear();
-  if (arena_) cudaFree(arena_);
+  cublas_.reset();
+  if (arena_) gpu_->driver().free(device_address(arena_));
 }
 
 // The figure is the device memory that is free now: ask before the arena is reserved.
 BackendInfo CudaBackend::info() const {
-  const OnDevice here(device_index_);
+  const OnDevice here(*gpu_);
   const auto instruction_set = [](int32_t architecture) {
     switch (architecture) {
       case 80: return "sm_80";
@@ -97,21 +87,21 @@ BackendInfo CudaBackend::info() const {
     }
   };
   size_t free_bytes = 0, total_bytes = 0;
-  if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess) cudaGetLastError();
+  if (gpu_->driver().get_memory(&free_bytes, &total_bytes) != DriverError::none) free_bytes = 0;
   return {"cuda", instruction_set(shape_.architecture), 1, false, std::max<uint64_t>(free_bytes, 1), false, true};
 }
 
 Status CudaBackend::reserve_arena(uint64_t bytes) {
-  const OnDevice here(device_index_, queue_);
-  if (const cudaError_t e = cudaMalloc(&arena_, bytes); e != cudaSuccess) {
-    arena_ = nullptr;
-    cudaGetLastError();
+  const OnDevice here(*gpu_, queue_);
+  DeviceAddress at = 0;
+  if (const DriverError e = gpu_->driver().allocate(&at, bytes); e != DriverError::none) {
     size_t free_bytes = 0, total_bytes = 0;
-    cudaMemGetInfo(&free_bytes, &total_bytes);
+    gpu_->driver().get_memory(&free_bytes, &total_bytes);
     return memory_error(Code::out_of_device_memory, bytes, free_bytes, "no %llu bytes of device memory: %llu of %llu are free (%s)",
                         static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(free_bytes),
-                        static_cast<unsigned long long>(total_bytes), cudaGetErrorString(e));
+                        static_cast<unsigned long long>(total_bytes), gpu_->driver().text(e).c_str());
   }
+  arena_ = reinterpret_cast<void*>(static_cast<uintptr_t>(at));
   arena_bytes_ = bytes;
   return ok_status();
 }
@@ -128,7 +118,7 @@ uint64_t CudaBackend::weight_bytes(TensorType type, int64_t n_rows, int64_t n_co
 
 Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
                                  Weight* weight) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   const TypeTraits* traits = type_traits(type);
   if (!traits || !supported(type))
     return error(Code::unsupported_quantization, "tensor type %u is not one that the CUDA backend reads", static_cast<unsigned>(type));
@@ -136,7 +126,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
     return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
                  static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
   // cuBLAS starts with the first matrix that it may multiply, while a model is loaded: an open session takes no more device memory.
-  if (cublas_ && !context_.cublas && least_cublas_rows(tuning_, type) > 0 && cublas_->start(queue_.stream()))
+  if (cublas_ && !context_.cublas && least_cublas_rows(tuning_, type) > 0 && cublas_->start(queue_))
     context_.cublas = cublas_.get();
   *weight = {type, n_rows, n_cols, {at.address}};
   const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(n_cols)), to_bytes = device_row_bytes(type, n_cols);
@@ -149,16 +139,14 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
     const Pinned& bounce = bounce_.next(queue_);
     for (int64_t i = 0; i < n; ++i)
       repack_row(type, n_cols, source + static_cast<uint64_t>(row + i) * from_bytes, bounce.data() + static_cast<uint64_t>(i) * to_bytes);
-    queue_.check(cudaMemcpyAsync(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes,
-                                 cudaMemcpyDefault, queue_.stream()),
-                 "uploading weights");
+    queue_.copy(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes, "uploading weights");
     bounce.mark(queue_);
   }
-  return latch_.status();
+  return gpu_->status();
 }
 
 void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   scratch_ = device(scratch);
   plan_ = scratch_plan(limits);
   StepContext context;
@@ -187,27 +175,23 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   compensation_parts_.reserve(most_compensation_parts());
   if (plan_.upload_bytes > step_bounce_bytes_) {   // larger than any plan before: once for each model
     send();
-    if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
-    if (!step_bounce_.allocate(plan_.upload_bytes).ok()) latch_.set(cudaErrorMemoryAllocation, "taking pinned memory for a step");
+    if (!queue_.failed()) queue_.wait("running kernels");
+    if (!step_bounce_.allocate(*gpu_, plan_.upload_bytes).ok()) queue_.check(DriverError::out_of_memory, "taking pinned memory for a step");
     step_bounce_bytes_ = plan_.upload_bytes;
   }
 }
 
 std::vector<DeviceDescription> devices() {
   std::vector<DeviceDescription> found;
+  const Result<Driver> driver = Driver::open(archive_version());
   int n = 0;
-  if (cudaGetDeviceCount(&n) != cudaSuccess) {
-    cudaGetLastError();
-    return found;
-  }
+  if (!driver.ok() || driver.value().get_device_count(&n) != DriverError::none) return found;
   for (int i = 0; i < n; ++i) {
-    cudaDeviceProp properties;
-    if (const cudaError_t e = cudaGetDeviceProperties(&properties, i); e != cudaSuccess) {
-      cudaGetLastError();
-      found.push_back({"", 0, 0, std::string("the driver does not describe it: ") + cudaGetErrorString(e)});
-    } else {
-      found.push_back({properties.name, 10 * properties.major + properties.minor, properties.totalGlobalMem, refusal(properties)});
-    }
+    GpuProperties properties;
+    if (const DriverError e = describe(driver.value(), i, &properties); e != DriverError::none)
+      found.push_back({"", 0, 0, "the driver does not describe it: " + driver.value().text(e)});
+    else
+      found.push_back({properties.name, properties.architecture, properties.memory_bytes, refusal(properties)});
   }
   return found;
 }

@@ -60,7 +60,7 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
 // In batches, in the memory of top_keys: the keys' addresses among its tiles, the digests' addresses among its results, cosines among its
 // entries.
 void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   static_assert(sizeof(DigestPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
@@ -105,7 +105,7 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
 // whose tokens lie in one tile, as a step's evicted tokens do, needs no table of tiles. A launch has at most kBatch jobs with a table, or
 // with shares. Shares lie in the memory of top_keys' results.
 void CudaBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte *scratch = scratch_ + plan_.top_keys, *parts = scratch + plan.entries;
   for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
@@ -145,7 +145,7 @@ void CudaBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, c
 }
 
 void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
   const auto fill = [&](const TopKeysJob& job, int32_t, TopKeysPart* part) {
@@ -174,7 +174,7 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
 }
 
 void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
   int32_t slot = 0;   // of the last part; a job keeps its slot from batch to batch, and the next job takes the next slot
@@ -207,7 +207,7 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
 
 // One job at a time. Its window takes several batches; the sums stay in the scratch memory between them.
 void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   const TopKeysPlan& plan = plan_.top_keys_plan;
   std::byte* scratch = scratch_ + plan_.top_keys;
   for (const KeyMomentsJob& job : jobs) {

@@ -26,7 +26,7 @@ LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys) {
 }
 
 void CudaBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   LowRankWork w = low_rank_work(keys);
   if (!sums) w.sums = nullptr;
   const int64_t n = keys.width();   // a multiple of 16, because every head_dim that the kernels support is one
@@ -42,7 +42,7 @@ void CudaBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float*
 }
 
 void CudaBackend::low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   const LowRankWork w = low_rank_work(keys);
   for (; first < end; first += LowRankKeys::kBatch) {
     const int32_t count = std::min(LowRankKeys::kBatch, end - first);
@@ -52,13 +52,13 @@ void CudaBackend::low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t 
 }
 
 void CudaBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   project_queries(
       queue_, {device(keys.basis), next_basis, device(q), device(out), keys.rank, keys.kv.head_dim, n_heads, n_heads / keys.kv.n_kv_heads});
 }
 
 void CudaBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   const LowRankWork w = low_rank_work(keys);
   const size_t most = LowRankKeys::kBatch * static_cast<size_t>(keys.padded_width()) * sizeof(float) / sizeof(RebuiltRun);
   for (size_t first = 0; first < runs.size(); first += most) {

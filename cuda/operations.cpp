@@ -196,13 +196,15 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
 Graphs::~Graphs() { clear(); }
 
 void Graphs::clear() {
+  const OnDevice here(gpu_);
   for (Entry& entry : entries_)
-    if (entry.exec) cudaGraphExecDestroy(entry.exec);
+    if (entry.exec) gpu_.driver().destroy_exec(entry.exec);
   entries_.clear();
 }
 
 void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation> operations) {
   if (queue.failed() || operations.empty()) return;
+  const Driver& driver = queue.driver();
   key_.resize(sizeof context + operations.size() * sizeof(Operation));
   std::memcpy(key_.data(), &context, sizeof context);
   std::memcpy(key_.data() + sizeof context, operations.data(), operations.size() * sizeof(Operation));
@@ -211,23 +213,23 @@ void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation>
   for (Entry& e : entries_)
     if (e.key == key_) entry = &e;
   if (entry == nullptr) {
-    cudaGraph_t graph = nullptr;
-    if (!queue.check(cudaStreamBeginCapture(queue.stream(), cudaStreamCaptureModeThreadLocal), "beginning a graph")) return;
+    Graph graph = nullptr;
+    if (!queue.check(driver.begin_capture(queue.stream(), kCaptureThreadLocal), "beginning a graph")) return;
     cuda::run(queue, context, operations);
-    if (!queue.check(cudaStreamEndCapture(queue.stream(), &graph), "ending a graph")) {
-      if (graph) cudaGraphDestroy(graph);
+    if (!queue.check(driver.end_capture(queue.stream(), &graph), "ending a graph")) {
+      if (graph) driver.destroy_graph(graph);
       return;
     }
     Entry made;
     made.key = key_;
-    queue.check(cudaGraphGetNodes(graph, nullptr, &made.n_nodes), "counting a graph's nodes");
-    const bool ok = queue.check(cudaGraphInstantiate(&made.exec, graph, 0), "making a graph");
-    cudaGraphDestroy(graph);
+    queue.check(driver.get_nodes(graph, nullptr, &made.n_nodes), "counting a graph's nodes");
+    const bool ok = queue.check(driver.instantiate(&made.exec, graph, 0), "making a graph");
+    driver.destroy_graph(graph);
     if (!ok) return;
     if (entries_.size() == kMost) {
       const auto oldest =
           std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
-      cudaGraphExecDestroy(oldest->exec);
+      driver.destroy_exec(oldest->exec);
       entries_.erase(oldest);
     }
     entries_.push_back(std::move(made));
@@ -235,7 +237,7 @@ void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation>
   }
   entry->used = ++clock_;
   n_nodes_ = entry->n_nodes;
-  queue.check(cudaGraphLaunch(entry->exec, queue.stream()), "launching a graph");
+  queue.check(driver.launch_graph(entry->exec, queue.stream()), "launching a graph");
 }
 
 }  // namespace orrery::cuda

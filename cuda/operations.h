@@ -5,8 +5,6 @@
 // only the next one's input.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstdint>
 #include <vector>
 
@@ -64,7 +62,7 @@ void run(Queue& queue, const StepContext& context, Span<const Operation> operati
 // The graphs of the kMost lists that ran last.
 class Graphs {
  public:
-  Graphs() = default;
+  explicit Graphs(const Gpu* gpu) : gpu_(*gpu) {}
   Graphs(const Graphs&) = delete;
   Graphs& operator=(const Graphs&) = delete;
   ~Graphs();
@@ -78,11 +76,12 @@ class Graphs {
  private:
   struct Entry {
     std::vector<std::byte> key;
-    cudaGraphExec_t exec = nullptr;
+    GraphExec exec = nullptr;
     size_t n_nodes = 0;
     uint64_t used = 0;
   };
   static constexpr size_t kMost = 4;
+  const Gpu& gpu_;
   std::vector<Entry> entries_;
   std::vector<std::byte> key_;   // of the list that runs now
   uint64_t clock_ = 0;

@@ -26,14 +26,14 @@ void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistR
 }
 
 void CudaBackend::shortlist_bands(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, Ptr<std::byte> out, uint64_t* sums) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   cuda::shortlist_bands(queue_, device(logits), n, tail, device(out));
   download(sums, out, ShortlistTail::kBands * sizeof(uint64_t));
 }
 
 void CudaBackend::shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
                                     Ptr<std::byte> out, ShortlistTailEntries* entries) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   cuda::shortlist_entries(queue_, device(logits), n, tail, band, other_band, device(out));
   download(entries, out, sizeof *entries);
 }

@@ -1,17 +1,15 @@
 // See staging.h.
 #include "cuda/staging.h"
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 
 #include "runtime/base/checked.h"
 
 namespace orrery::cuda {
 
-Status Staging::create() {
-  ORRERY_TRY(stream_.create());
-  for (EventOwner* event : {&begun_, &appended_, &copied_[0], &copied_[1], &read_[0], &read_[1]}) ORRERY_TRY(event->create());
+Status Staging::create(const Gpu& gpu) {
+  ORRERY_TRY(stream_.create(gpu));
+  for (EventOwner* event : {&begun_, &appended_, &copied_[0], &copied_[1], &read_[0], &read_[1]}) ORRERY_TRY(event->create(gpu));
   copies_ = copies_.on(stream_.get());
   return ok_status();
 }
@@ -40,8 +38,7 @@ void Staging::copy(const KvView& pages, const KvFormat& kv, int32_t layer, int32
     int32_t n = 1;
     while (kv.n_layers > 1 && page + n < end && pages.pages[page + n] == pages.pages[page] + static_cast<uint64_t>(n) * bytes) ++n;
     const auto* from = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(pages.pages[page] + kv.head_offset(layer, 0)));
-    copies_.check(cudaMemcpyAsync(to, from, static_cast<uint64_t>(n) * bytes, cudaMemcpyDefault, copies_.stream()),
-                  "staging a prompt's keys");
+    copies_.copy(to, from, static_cast<uint64_t>(n) * bytes, "staging a prompt's keys");
     to += static_cast<uint64_t>(n) * bytes;
     page += n;
   }

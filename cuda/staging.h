@@ -21,8 +21,8 @@ namespace orrery::cuda {
 
 class Staging {
  public:
-  explicit Staging(ErrorLatch* latch) : copies_(nullptr, latch) {}
-  Status create();
+  explicit Staging(Gpu* gpu) : copies_(gpu, nullptr) {}
+  Status create(const Gpu& gpu);
   // Takes the plan's part of the scratch memory. A plan without such a part has all keys read in place.
   void use(std::byte* scratch, const ScratchPlan& plan);
   // Whether the step's keys are staged: a prompt of one sequence, with pages outside of [arena, arena + arena_bytes).

@@ -1,7 +1,5 @@
 // A step. Each operation is recorded in a list (operations.h). The list is sent when a result is downloaded or the step ends: as one CUDA
 // graph at decode, in stretches of up to kPrefillStretch operations at prefill.
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -42,14 +40,14 @@ bool CudaBackend::within(const Step& step) const {
 }
 
 void CudaBackend::begin_step(const Step& step) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   step_ = step;
   context_.phase = step.phase;
   context_.query_ring = device(step.queries.data);
   context_.n_ring = step.queries.n_rows;
   const bool staged = staging_.takes(step, address(arena_), arena_bytes_);
   context_.staging = staged ? &staging_ : nullptr, context_.of = staged ? &step_ : nullptr;
-  if (queue_.failed() || !queue_.check(within(step) ? cudaSuccess : cudaErrorInvalidValue, "taking a step beyond its limits")) return;
+  if (queue_.failed() || !queue_.check(within(step) ? DriverError::none : DriverError::invalid_value, "taking a step beyond its limits")) return;
   const Pinned& bounce = step_bounce_.next(queue_);
   std::memcpy(bounce.data() + plan_.rows, step.rows.data(), step.rows.size() * sizeof(Row));
   for (size_t i = 0; i < step.sequences.size(); ++i)
@@ -77,11 +75,10 @@ Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
 }
 
 void CudaBackend::send() {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   if (step_waits_ && !queue_.failed()) {
     const Pinned& bounce = step_bounce_.now();
-    queue_.check(cudaMemcpyAsync(scratch_, bounce.data(), step_bytes_, cudaMemcpyDefault, queue_.stream()),
-                 "copying a step to the device");
+    queue_.copy(scratch_, bounce.data(), step_bytes_, "copying a step to the device");
     bounce.mark(queue_);
   }
   step_waits_ = false;

@@ -1,7 +1,5 @@
 // Copies. Between host and device, bytes pass through pinned memory, in stretches of a bounce buffer's half: in the steps' order, or in
 // parallel with the steps (copy_in). Also copies on the device, and host memory that the device reaches by itself.
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -16,13 +14,12 @@ void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
 }
 
 void CudaBackend::upload_all(Span<const Upload> uploads) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
     const Pinned& bounce = bounce_.next(queue_);
     for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
       std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
-      queue_.check(cudaMemcpyAsync(device(u.to) + at, bounce.data() + in_bounce, n, cudaMemcpyDefault, queue_.stream()),
-                   "copying to the device");
+      queue_.copy(device(u.to) + at, bounce.data() + in_bounce, n, "copying to the device");
     });
     bounce.mark(queue_);
   }
@@ -35,7 +32,7 @@ void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) 
 
 // The host empties one half of the pinned memory while the device copies to the other half.
 void CudaBackend::download_all(Span<const Download> downloads) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   send();
   Cursor sent, fetched;
   for (const Pinned* under_way = nullptr;;) {
@@ -43,9 +40,7 @@ void CudaBackend::download_all(Span<const Download> downloads) {
     if (sent.i < downloads.size()) {
       next = &bounce_.next(queue_);
       for_each_stretch(downloads, kBounceBytes, &sent, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
-        if (!queue_.failed())
-          queue_.check(cudaMemcpyAsync(next->data() + in_bounce, device(d.from) + at, n, cudaMemcpyDefault, queue_.stream()),
-                       "copying from the device");
+        if (!queue_.failed()) queue_.copy(next->data() + in_bounce, device(d.from) + at, n, "copying from the device");
       });
       if (!queue_.failed()) next->mark(queue_);
     }
@@ -65,13 +60,13 @@ void CudaBackend::download_all(Span<const Download> downloads) {
 }
 
 void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   if (bytes == 0 || queue_.failed()) return;
-  queue_.check(cudaMemcpyAsync(device(to), device(from), bytes, cudaMemcpyDefault, queue_.stream()), "copying on the device");
+  queue_.copy(device(to), device(from), bytes, "copying on the device");
 }
 
 void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   std::byte* list = scratch_ + plan_.moves;
   for (size_t at = 0; at < moves.size() && !queue_.failed(); at += kMostMoves) {
     const size_t n = std::min(kMostMoves, moves.size() - at);
@@ -82,21 +77,21 @@ void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_
 }
 
 Status CudaBackend::synchronize() {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   send();
-  if (!queue_.failed()) queue_.check(cudaStreamSynchronize(queue_.stream()), "running kernels");
-  return latch_.status();
+  if (!queue_.failed()) queue_.wait("running kernels");
+  return gpu_->status();
 }
 
 // The caller's thread gathers pieces in one half of the pinned memory while the device copies the other half.
 Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
-  const OnDevice here(device_index_, queue_);
+  const OnDevice here(*gpu_, queue_);
   const std::lock_guard<std::mutex> lock(io_mutex_);
   const Pinned* half = &io_bounce_.next(io_queue_);
   uint64_t filled = 0;
   const auto flush = [&] {
     if (filled == 0) return;
-    io_queue_.check(cudaMemcpyAsync(device(to), half->data(), filled, cudaMemcpyDefault, io_queue_.stream()), "moving KV to the device");
+    io_queue_.copy(device(to), half->data(), filled, "moving KV to the device");
     half->mark(io_queue_);
     to = to + filled;
     filled = 0;
@@ -110,26 +105,25 @@ Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
       if (filled == kBounceBytes) flush();
     }
   flush();
-  if (!io_queue_.failed()) io_queue_.check(cudaStreamSynchronize(io_queue_.stream()), "moving KV to the device");
-  return latch_.status();
+  if (!io_queue_.failed()) io_queue_.wait("moving KV to the device");
+  return gpu_->status();
 }
 
 // Every 64-bit system has unified addressing: the device reaches registered memory by the host's addresses.
 Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
-  const OnDevice here(device_index_, queue_);
-  const cudaError_t e = cudaHostRegister(at, bytes, cudaHostRegisterDefault);
-  if (e == cudaSuccess) return ok_status();
-  cudaGetLastError();
+  const OnDevice here(*gpu_, queue_);
+  const DriverError e = gpu_->driver().register_host(at, bytes, 0);
+  if (e == DriverError::none) return ok_status();
   Status s = memory_error(Code::out_of_pinned_memory, bytes, 0, "%llu bytes of host memory could not be shared with the CUDA device: %s",
-                          static_cast<unsigned long long>(bytes), cudaGetErrorString(e));
+                          static_cast<unsigned long long>(bytes), gpu_->driver().text(e).c_str());
   s.detail().native_code = static_cast<int64_t>(e);
   return s;
 }
 
 // Does not wait for the device: its work no longer needs the memory, and another thread may be capturing the stream.
 void CudaBackend::unshare_host(std::byte* at) {
-  const OnDevice here(device_index_, queue_);
-  if (cudaHostUnregister(at) != cudaSuccess) cudaGetLastError();
+  const OnDevice here(*gpu_, queue_);
+  gpu_->driver().unregister_host(at);
 }
 
 }  // namespace orrery::cuda

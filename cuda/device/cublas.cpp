@@ -1,9 +1,7 @@
 // See cublas.h.
 #include "cuda/device/cublas.h"
 
-#include <dlfcn.h>
-
-#include <type_traits>
+#include "cuda/device/library.h"
 
 namespace orrery::cuda {
 
@@ -22,41 +20,36 @@ enum {
 };
 
 bool check(Queue& queue, int status, const char* what) {
-  return queue.check(status == 0 ? cudaSuccess : status == kNoMemory ? cudaErrorMemoryAllocation : cudaErrorUnknown, what);
+  return queue.check(status == 0 ? DriverError::none : status == kNoMemory ? DriverError::out_of_memory : DriverError::unknown, what);
 }
 
 }  // namespace
 
-// The library is never unloaded: another runtime may use it, too, and loading it takes longer than anything else here.
 std::unique_ptr<Cublas> Cublas::open() {
-  for (const char* name : {"libcublas.so.13", "libcublas.so.12"}) {
-    void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!library) continue;
-    Functions f = {};
-    const auto find = [&](auto* function, const char* symbol) {
-      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, symbol));
-      return *function != nullptr;
-    };
-    if (find(&f.create, "cublasCreate_v2") && find(&f.destroy, "cublasDestroy_v2") && find(&f.set_stream, "cublasSetStream_v2") &&
-        find(&f.set_workspace, "cublasSetWorkspace_v2") && find(&f.gemm, "cublasGemmEx"))
-      return std::unique_ptr<Cublas>(new Cublas(f));
-  }
-  return nullptr;
+#ifdef _WIN32
+  const Library library({"cublas64_13.dll", "cublas64_12.dll"});
+#else
+  const Library library({"libcublas.so.13", "libcublas.so.12"});
+#endif
+  Functions f = {};
+  const bool found = library.find(&f.create, "cublasCreate_v2") && library.find(&f.destroy, "cublasDestroy_v2") &&
+                     library.find(&f.set_stream, "cublasSetStream_v2") && library.find(&f.set_workspace, "cublasSetWorkspace_v2") &&
+                     library.find(&f.gemm, "cublasGemmEx");
+  return found ? std::unique_ptr<Cublas>(new Cublas(f)) : nullptr;
 }
 
 Cublas::~Cublas() {
   if (handle_) call_.destroy(handle_);
 }
 
-bool Cublas::start(cudaStream_t stream) {
+bool Cublas::start(Queue& queue) {
   if (handle_ || failed_) return !failed_;
   failed_ = call_.create(&handle_) != 0;
   if (failed_) {
     handle_ = nullptr;
-    cudaGetLastError();
     return false;
   }
-  failed_ = call_.set_stream(handle_, stream) != 0;
+  failed_ = call_.set_stream(handle_, queue.stream()) != 0;
   return !failed_;
 }
 

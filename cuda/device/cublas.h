@@ -37,8 +37,9 @@ class Cublas {
   Cublas& operator=(const Cublas&) = delete;
   ~Cublas();
 
-  // Makes the handle, for work in this stream. A call that fails gives false, and so does each later call.
-  bool start(cudaStream_t stream);
+  // Makes the handle, for work in this queue, in the GPU's context: the calling thread has an OnDevice, as it has when the handle is
+  // destroyed. A call that fails gives false, and so does each later call.
+  bool start(Queue& queue);
   // Gives cuBLAS its workspace: workspace_bytes() of device memory, 256-byte aligned.
   void set_workspace(Queue& queue, std::byte* at, uint64_t bytes);
   // Call start() first.
@@ -49,7 +50,7 @@ class Cublas {
   struct Functions {
     int (*create)(Handle*);
     int (*destroy)(Handle);
-    int (*set_stream)(Handle, cudaStream_t);
+    int (*set_stream)(Handle, Stream);
     int (*set_workspace)(Handle, void*, size_t);
     int (*gemm)(Handle, int, int, int, int, int, const void*, const void*, int, int, const void*, int, int, const void*, void*, int, int,
                 int, int);

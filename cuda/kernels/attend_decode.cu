@@ -7,12 +7,13 @@
 // is an item of its own: its (o, l) is multiplied by the number of tokens that it stands for. Precision of the products: README.md.
 #include <algorithm>
 
+#include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
 #include "cuda/kernels/quantize.cuh"
 
 namespace orrery::cuda {
 
-namespace {
+namespace attend_decode_cu {
 
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
@@ -26,7 +27,7 @@ static_assert(G::kStrip == 16, "one step of the products with V");
 constexpr uint64_t kPartialBytes = uint64_t{8} << 20;   // rows run in waves whose partial results fit this
 
 // Tokens of a split. They depend only on the number of keys that a row sees, so that other rows and the device do not change its sums.
-constexpr __host__ __device__ int split_tokens(int n_keys) {
+ORRERY_HOST_DEVICE constexpr int split_tokens(int n_keys) {
   return n_keys <= 2048 ? 64 : n_keys <= 8192 ? 128 : n_keys <= 32768 ? 256 : 512;
 }
 int most_splits(int max_context) {
@@ -440,7 +441,8 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
   if constexpr (kQuantize) quantize_group(value, quantized, w.first_row + row, (head * head_dim + dim) / 32);
 }
 
-}  // namespace
+}  // namespace attend_decode_cu
+using namespace attend_decode_cu;
 
 uint64_t attend_scratch_bytes(const DeviceShape&, const StepLimits& limits) {
   const uint64_t row_bytes = row_partial_bytes(limits.n_heads, most_splits(std::max(limits.max_context, 1)), limits.head_dim);
@@ -459,7 +461,7 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
   const int32_t wave = wave_rows(n_rows, row_partial_bytes(shape.n_heads, w.max_splits, dim));
   w.partial_o = reinterpret_cast<float*>(scratch);
   w.partial_ml = reinterpret_cast<float2*>(w.partial_o + int64_t{wave} * shape.n_heads * w.max_splits * dim);
-  if (!attends(shape.kv.type, dim)) return void(queue.check(cudaErrorInvalidValue, kNoSuchHead));
+  if (!attends(shape.kv.type, dim)) return void(queue.check(DriverError::invalid_value, kNoSuchHead));
   for (; w.first_row < n_rows; w.first_row += wave) {
     w.n_rows = std::min(wave, n_rows - w.first_row);
     const int64_t most_items = int64_t{w.n_rows} * w.n_kv_heads * ((w.group + G::kQueries - 1) / G::kQueries) * w.max_splits;
@@ -467,10 +469,13 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
     with_kv_type(shape.kv.type, dim, [&](auto type, auto head_dim) {
       constexpr KvType kType = decltype(type)::value;
       constexpr int kDim = decltype(head_dim)::value;
-      launch(queue, {dim3(grid), dim3(G::kThreads), Strip<kType, kDim>::kSharedBytes}, attend_decode_kernel<kType, kDim>, w);
+      launch<attend_decode_kernel<kType, kDim>>(queue, {Dim3(grid), Dim3(G::kThreads), Strip<kType, kDim>::kSharedBytes}, w);
     });
-    launch(queue, {dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), dim3(32 * kMergeWarps)},
-           quantized ? merge_splits_kernel<true> : merge_splits_kernel<false>, w, dim, quantized ? *quantized : QuantizedRows{});
+    const Geometry merging = {Dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), Dim3(32 * kMergeWarps)};
+    if (quantized)
+      launch<merge_splits_kernel<true>>(queue, merging, w, dim, *quantized);
+    else
+      launch<merge_splits_kernel<false>>(queue, merging, w, dim, QuantizedRows{});
   }
 }
 

@@ -8,11 +8,12 @@
 // first. Segments of keys (KeySegment) take a launch each; a row's state between launches is kept to the bit. Error and cost: README.md.
 #include <algorithm>
 
+#include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
 
-namespace {
+namespace attend_prefill_cu {
 
 template <KvType kType, int kDim>
 struct Prefill : KvLayout<kType, kDim> {
@@ -276,11 +277,12 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
   }
 }
 
-}  // namespace
+}  // namespace attend_prefill_cu
+using namespace attend_prefill_cu;
 
 void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, const Attention& shape, ConstRows q, Rows out, int32_t n_rows,
                     const KeySegment& keys) {
-  if (!attends(shape.kv.type, shape.kv.head_dim)) return void(queue.check(cudaErrorInvalidValue, kNoSuchHead));
+  if (!attends(shape.kv.type, shape.kv.head_dim)) return void(queue.check(DriverError::invalid_value, kNoSuchHead));
   with_kv_type(shape.kv.type, shape.kv.head_dim, [&](auto type, auto head_dim) {
     constexpr KvType kType = decltype(type)::value;
     constexpr int kDim = decltype(head_dim)::value;
@@ -295,8 +297,8 @@ void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, cons
     w.tile_rows = P::kQueries / w.part_heads;
     w.scale = shape.scale * 1.44269504088896f;
     const unsigned n_tiles = static_cast<unsigned>((n_rows + w.tile_rows - 1) / w.tile_rows);
-    launch(queue, {dim3(n_tiles, static_cast<unsigned>(shape.kv.n_kv_heads * w.n_parts)), dim3(P::kThreads), P::kSharedBytes},
-           attend_prefill_kernel<kType, kDim>, w);
+    const Dim3 grid(n_tiles, static_cast<unsigned>(shape.kv.n_kv_heads * w.n_parts));
+    launch<attend_prefill_kernel<kType, kDim>>(queue, {grid, Dim3(P::kThreads), P::kSharedBytes}, w);
   });
 }
 

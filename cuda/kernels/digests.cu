@@ -6,11 +6,12 @@
 //
 // Compensation tokens: a thread block has a head, and a thread at most two of its values. A thread adds token by token, in double, with
 // eight loads under way. Cost of both: README.md.
+#include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
 
-namespace {
+namespace digests_cu {
 
 constexpr int kMostDims = 8;   // of a lane: head_dim / 32
 
@@ -113,18 +114,19 @@ __global__ void __launch_bounds__(kCompensationThreads)
   }
 }
 
-}  // namespace
+}  // namespace digests_cu
+using namespace digests_cu;
 
 void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, const KvFormat& kv, int32_t n_parts) {
-  launch(queue, {dim3(static_cast<unsigned>(n_parts)), dim3(kCompensationThreads)}, add_to_compensation_tokens_kernel, parts, kv.type,
+  launch<add_to_compensation_tokens_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kCompensationThreads)}, parts, kv.type,
          2 * kv.head_dim);
 }
 
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages) {
   const DigestWork w{parts, shape.kv.type, shape.kv.head_dim, shape.page_tokens, shape.kind};
-  launch(queue, {dim3(static_cast<unsigned>(most_pages), static_cast<unsigned>(n_parts)), dim3(256)}, digest_kernel, w);
+  launch<digest_kernel>(queue, {Dim3(static_cast<unsigned>(most_pages), static_cast<unsigned>(n_parts)), Dim3(256)}, w);
   if (shape.kind == DigestKind::mean)
-    launch(queue, {dim3(static_cast<unsigned>((most_pages + 7) / 8), static_cast<unsigned>(n_parts)), dim3(256)}, cosines_kernel, w);
+    launch<cosines_kernel>(queue, {Dim3(static_cast<unsigned>((most_pages + 7) / 8), static_cast<unsigned>(n_parts)), Dim3(256)}, w);
 }
 
 }  // namespace orrery::cuda

@@ -3,12 +3,13 @@
 // A warp has a group of 32 columns, and a lane one column. Every lane unpacks the whole group, from the same addresses, and keeps its own
 // code. 31 of 32 unpackings are for nothing, but cheaper than an exchange of codes between lanes. A warp stores 128 bytes together. Cost:
 // README.md.
+#include "cuda/device/launch.h"
 #include "cuda/kernels/blocks.cuh"
 #include "cuda/kernels/kernels.h"
 
 namespace orrery::cuda {
 
-namespace {
+namespace embed_cu {
 
 struct EmbedGeometry {
   static constexpr int kThreads = 256, kWarps = kThreads / 32;
@@ -54,17 +55,18 @@ __global__ void __launch_bounds__(EmbedGeometry::kThreads) embed_floats_kernel(E
   a.out[static_cast<int64_t>(row) * a.n_cols + i] = value;
 }
 
-}  // namespace
+}  // namespace embed_cu
+using namespace embed_cu;
 
 void embed(Queue& queue, const StepView& step, const Weight& table, float* out, int32_t n_rows) {
   const EmbedArgs args = {step, reinterpret_cast<const std::byte*>(table.data.address), row_planes(table.type, table.n_cols), out,
                           static_cast<int>(table.n_cols)};
   const auto grid = [&](int per_block) {
-    return Geometry{dim3(static_cast<unsigned>((args.n_cols + per_block - 1) / per_block), static_cast<unsigned>(n_rows)),
-                    dim3(EmbedGeometry::kThreads)};
+    return Geometry{Dim3(static_cast<unsigned>((args.n_cols + per_block - 1) / per_block), static_cast<unsigned>(n_rows)),
+                    Dim3(EmbedGeometry::kThreads)};
   };
-  with_block_type(table.type, [&](auto type) { launch(queue, grid(32 * EmbedGeometry::kWarps), embed_blocks_kernel<type()>, args); });
-  with_float_type(table.type, [&](auto type) { launch(queue, grid(EmbedGeometry::kThreads), embed_floats_kernel<type()>, args); });
+  with_block_type(table.type, [&](auto type) { launch<embed_blocks_kernel<type()>>(queue, grid(32 * EmbedGeometry::kWarps), args); });
+  with_float_type(table.type, [&](auto type) { launch<embed_floats_kernel<type()>>(queue, grid(EmbedGeometry::kThreads), args); });
 }
 
 }  // namespace orrery::cuda

@@ -10,6 +10,13 @@
 #include "cuda/device/step.h"
 #include "runtime/backend/backend.h"
 
+// A function that kernels call, too.
+#ifdef __CUDACC__
+#define ORRERY_HOST_DEVICE __host__ __device__
+#else
+#define ORRERY_HOST_DEVICE
+#endif
+
 namespace orrery::cuda {
 
 // The properties of the GPU that decide the size of grids and tiles.
@@ -132,7 +139,7 @@ constexpr bool attends(KvType type, int32_t head_dim) {
          ((head_dim == 16 || head_dim == 80) && (type == KvType::f32 || type == KvType::f16));
 }
 // The first key that a query at this position sees. window 0: a query sees all keys before it.
-constexpr __host__ __device__ int32_t first_visible(int32_t position, int32_t window) {
+ORRERY_HOST_DEVICE constexpr int32_t first_visible(int32_t position, int32_t window) {
   return window > 0 && position >= window ? position - window + 1 : 0;
 }
 struct Attention {

@@ -7,12 +7,13 @@
 // each block. The partner of a rotated pair comes through shared memory. This saves up to four launches a layer, and passes over q and k.
 //
 // Stored bits are those of runtime/cpu/formats/blocks.h: the same divisions and roundings, no product fused into a sum. Cost: README.md.
+#include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
 #include "cuda/kernels/rope.cuh"
 
 namespace orrery::cuda {
 
-namespace {
+namespace kv_cu {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
@@ -147,9 +148,10 @@ __global__ void __launch_bounds__(kThreads)
 
 unsigned blocks(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
 
-}  // namespace
+}  // namespace kv_cu
+using namespace kv_cu;
 
-namespace {
+namespace kv_cu {
 
 AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
                        ConstRows v) {
@@ -157,30 +159,31 @@ AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_ty
           0, kv.type, heads_type, to_heads};
 }
 
-}  // namespace
+}  // namespace kv_cu
+using namespace kv_cu;
 
 void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
                         int32_t layer, int32_t n_rows) {
   const AppendWork w = append_work(step, kv, heads_type, to_heads, layer, {rows.k.data, rows.k.stride}, rows.v);
   const int32_t n_vectors = rows.n_heads + 2 * kv.n_kv_heads;
-  launch(queue, {dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), dim3(kThreads)}, rotate_and_append_kernel, w, rows);
+  launch<rotate_and_append_kernel>(queue, {Dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, w, rows);
 }
 
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
                ConstRows v, int32_t n_rows) {
   AppendWork w = append_work(step, kv, heads_type, to_heads, layer, k, v);
   w.n_warps = int64_t{2} * n_rows * kv.n_kv_heads * w.n_blocks;
-  launch(queue, {dim3(blocks(w.n_warps, kWarps)), dim3(kThreads)}, append_kv_kernel, w);
+  launch<append_kv_kernel>(queue, {Dim3(blocks(w.n_warps, kWarps)), Dim3(kThreads)}, w);
 }
 
 void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, KvType to_type, KvType from_type, int32_t token_values) {
   const MoveWork w{moves, n_moves, to_type, from_type, token_values};
-  launch(queue, {dim3(blocks(n_moves, kWarps)), dim3(kThreads)}, move_kv_kernel, w);
+  launch<move_kv_kernel>(queue, {Dim3(blocks(n_moves, kWarps)), Dim3(kThreads)}, w);
 }
 
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows) {
   const int32_t n = n_rows < n_ring ? n_rows : n_ring;
-  launch(queue, {dim3(blocks(width, 4 * kThreads), static_cast<unsigned>(n)), dim3(kThreads)}, keep_queries_kernel, step, ring, n_ring, q,
+  launch<keep_queries_kernel>(queue, {Dim3(blocks(width, 4 * kThreads), static_cast<unsigned>(n)), Dim3(kThreads)}, step, ring, n_ring, q,
          width, n_rows - n);
 }
 

@@ -12,10 +12,10 @@ namespace orrery::cuda {
 
 inline constexpr char kNoSuchHead[] = "attending with heads of a size that no kernel is made for";
 
-constexpr __host__ __device__ bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
+ORRERY_HOST_DEVICE constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
 
 // The bytes of a K or a V of `n` values.
-constexpr __host__ __device__ int kv_bytes(KvType type, int n) {
+ORRERY_HOST_DEVICE constexpr int kv_bytes(KvType type, int n) {
   return type == KvType::f32 ? 4 * n : type == KvType::f16 ? 2 * n : type == KvType::q8_0 ? n / 32 * 34 : n / 32 * 18;
 }
 

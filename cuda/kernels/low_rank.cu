@@ -11,11 +11,12 @@
 // Cost: README.md.
 #include <algorithm>
 
+#include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
 
-namespace {
+namespace low_rank_cu {
 
 constexpr int kThreads = 256, kTile = 64, kStrip = 16;
 constexpr int kBatchPages = LowRankKeys::kBatch / kPageTokens + 1;
@@ -161,33 +162,33 @@ __global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, K
 
 unsigned tiles(int64_t n, int64_t of) { return static_cast<unsigned>((n + of - 1) / of); }
 
-}  // namespace
+}  // namespace low_rank_cu
+using namespace low_rank_cu;
 
 void load_keys(Queue& queue, const LowRankWork& w, const uint64_t* pages, int32_t first, int32_t n) {
   BatchPages some = {};
   some.first = first;
   for (int32_t i = first / kPageTokens; n > 0 && i <= (first + n - 1) / kPageTokens; ++i) some.at[i - first / kPageTokens] = pages[i];
-  launch(queue, {dim3(static_cast<unsigned>(n)), dim3(kThreads), static_cast<size_t>(w.n_rot) * sizeof(float)}, load_keys_kernel, w, some);
+  launch<load_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n)), Dim3(kThreads), static_cast<size_t>(w.n_rot) * sizeof(float)}, w, some);
 }
 
 void add_products(Queue& queue, const LowRankWork& w, int32_t n, bool first_batch) {
   const int64_t width = int64_t{w.n_heads} * w.kv.head_dim;
-  launch(queue, {dim3(tiles(width, kTile), tiles(width, kTile)), dim3(kThreads)}, add_products_kernel, w, n, first_batch);
-  if (w.sums) launch(queue, {dim3(tiles(width, kThreads)), dim3(kThreads)}, add_sums_kernel, w, n, first_batch);
+  launch<add_products_kernel>(queue, {Dim3(tiles(width, kTile), tiles(width, kTile)), Dim3(kThreads)}, w, n, first_batch);
+  if (w.sums) launch<add_sums_kernel>(queue, {Dim3(tiles(width, kThreads)), Dim3(kThreads)}, w, n, first_batch);
 }
 
 void project_keys(Queue& queue, const LowRankWork& w, int32_t first, int32_t n) {
-  launch(queue, {dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(n)), dim3(kThreads)}, project_keys_kernel, w, first);
+  launch<project_keys_kernel>(queue, {Dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(n)), Dim3(kThreads)}, w, first);
 }
 
 void project_queries(Queue& queue, const QueryProjection& w) {
-  launch(queue, {dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(w.n_heads)), dim3(kThreads)}, project_queries_kernel, w);
+  launch<project_queries_kernel>(queue, {Dim3(tiles(w.rank, kThreads / 32), static_cast<unsigned>(w.n_heads)), Dim3(kThreads)}, w);
 }
 
 void rebuild_keys(Queue& queue, const LowRankWork& w, KvType slot_type, int32_t n_runs, int32_t longest) {
-  launch(queue, {dim3(static_cast<unsigned>(n_runs), static_cast<unsigned>(std::min(longest, 65535))), dim3(kThreads),
-                 static_cast<size_t>(w.kv.head_dim + w.n_rot) * sizeof(float)},
-         rebuild_keys_kernel, w, slot_type);
+  launch<rebuild_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_runs), static_cast<unsigned>(std::min<int64_t>(longest, kMostGridYZ))), Dim3(kThreads),
+                 static_cast<size_t>(w.kv.head_dim + w.n_rot) * sizeof(float)}, w, slot_type);
 }
 
 }  // namespace orrery::cuda

@@ -9,6 +9,7 @@
 // Cost: README.md.
 #include <algorithm>
 
+#include "cuda/device/launch.h"
 #include "cuda/kernels/blocks.cuh"
 #include "cuda/device/cublas.h"
 #include "cuda/kernels/kernels.h"
@@ -16,7 +17,7 @@
 
 namespace orrery::cuda {
 
-namespace {
+namespace matmul_cublas_cu {
 
 constexpr int kThreads = 256;
 constexpr uint64_t kStripeBytes = uint64_t{32} << 20;
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(kThreads) end_sums_kernel(DeviceProduct p, con
 }
 
 int64_t halves_stride(int64_t n_cols) { return (n_cols + 7) / 8 * 8; }
-Geometry a_block_a_row(int32_t n_rows) { return {dim3(static_cast<unsigned>(n_rows)), dim3(kThreads)}; }
+Geometry a_block_a_row(int32_t n_rows) { return {Dim3(static_cast<unsigned>(n_rows)), Dim3(kThreads)}; }
 
 // Converts the weights of outputs [first, first + n) to halves.
 void to_halves(Queue& queue, const Weight& w, int64_t first, int64_t n, std::byte* out) {
@@ -134,12 +135,13 @@ void to_halves(Queue& queue, const Weight& w, int64_t first, int64_t n, std::byt
   args.weights = reinterpret_cast<const std::byte*>(w.data.address) + first * args.planes.bytes;
   args.out = reinterpret_cast<uint16_t*>(out);
   args.n_cols = static_cast<int>(w.n_cols);
-  const Geometry geometry = {dim3(static_cast<unsigned>((w.n_cols / 8 + kThreads - 1) / kThreads), static_cast<unsigned>(n)),
-                             dim3(kThreads)};
-  with_block_type(w.type, [&](auto type) { launch(queue, geometry, blocks_to_halves_kernel<type()>, args); });
+  const Geometry geometry = {Dim3(static_cast<unsigned>((w.n_cols / 8 + kThreads - 1) / kThreads), static_cast<unsigned>(n)),
+                             Dim3(kThreads)};
+  with_block_type(w.type, [&](auto type) { launch<blocks_to_halves_kernel<type()>>(queue, geometry, args); });
 }
 
-}  // namespace
+}  // namespace matmul_cublas_cu
+using namespace matmul_cublas_cu;
 
 CublasPlan::CublasPlan(int32_t architecture, bool of_blocks, const StepLimits& limits) {
   const auto take = [this](uint64_t n) {
@@ -171,11 +173,13 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
       const float* row_scales = type == TensorType::f16 ? scales : nullptr;
       if (!there) {
         const HalvesArgs args = {x, static_cast<int>(w.n_cols), static_cast<int>(stride), reinterpret_cast<uint16_t*>(halves), scales};
-        launch(queue, a_block_a_row(n_rows), type == TensorType::f16 ? halves_kernel<TensorType::f16> : halves_kernel<TensorType::bf16>,
-               args);
+        if (type == TensorType::f16)
+          launch<halves_kernel<TensorType::f16>>(queue, a_block_a_row(n_rows), args);
+        else
+          launch<halves_kernel<TensorType::bf16>>(queue, a_block_a_row(n_rows), args);
         there = true;
       }
-      if (p.bias || (p.accumulate && row_scales)) launch(queue, a_block_a_row(n_rows), begin_sums_kernel, p, row_scales);
+      if (p.bias || (p.accumulate && row_scales)) launch<begin_sums_kernel>(queue, a_block_a_row(n_rows), p, row_scales);
       HalfProduct product = {
           type, halves, nullptr, p.out, stride, w.n_cols, p.out_stride, n_rows, 0, static_cast<int32_t>(w.n_cols), p.accumulate || p.bias};
       if (is_float(w.type)) {
@@ -184,7 +188,7 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
         product.n_out = static_cast<int32_t>(w.n_rows);
         cublas.multiply(queue, product);
       } else {
-        const int64_t fitting = std::min<int64_t>(static_cast<int64_t>(plan.stripe_bytes / 2) / w.n_cols, 65535);   // 65535: a grid's limit
+        const int64_t fitting = std::min<int64_t>(static_cast<int64_t>(plan.stripe_bytes / 2) / w.n_cols, kMostGridYZ);
         product.w = scratch + plan.stripe;
         for (int64_t first = 0; first < w.n_rows; first += fitting) {
           const int64_t n = std::min(fitting, w.n_rows - first);
@@ -194,7 +198,7 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
           cublas.multiply(queue, product);
         }
       }
-      if (row_scales) launch(queue, a_block_a_row(n_rows), end_sums_kernel, p, row_scales);
+      if (row_scales) launch<end_sums_kernel>(queue, a_block_a_row(n_rows), p, row_scales);
     }
   }
 }

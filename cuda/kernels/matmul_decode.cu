@@ -7,6 +7,7 @@
 //
 // A lane sums its groups in order, then lanes are added by halves: the order depends only on the number of columns. Float operations are
 // written one by one, so that every instance rounds alike: a row's bits do not depend on other rows.
+#include "cuda/device/launch.h"
 #include "cuda/kernels/blocks.cuh"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
@@ -14,7 +15,7 @@
 
 namespace orrery::cuda {
 
-namespace {
+namespace matmul_decode_cu {
 
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
@@ -188,7 +189,7 @@ void launch_rows(Queue& queue, DecodeArgs* a) {
   const int64_t outs = int64_t{DecodeGeometry::kThreads >> a->lanes_log2} * kOuts;
   int32_t blocks = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
   if (kGated) blocks = a->products.first_block[1];
-  launch(queue, {dim3(static_cast<unsigned>(blocks)), dim3(DecodeGeometry::kThreads)}, matmul_decode_kernel<Unit, kRows, kGated>, *a);
+  launch<matmul_decode_kernel<Unit, kRows, kGated>>(queue, {Dim3(static_cast<unsigned>(blocks)), Dim3(DecodeGeometry::kThreads)}, *a);
 }
 
 // Launches passes of up to eight rows each.
@@ -233,10 +234,11 @@ __global__ void __launch_bounds__(256) quantize_rows_kernel(ConstRows x, int n_c
   quantize_group(column < n_columns ? x.data[row * x.stride + column] : 0.0f, out, row, column / 32);
 }
 
-}  // namespace
+}  // namespace matmul_decode_cu
+using namespace matmul_decode_cu;
 
 void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows, const QuantizedRows& out) {
-  launch(queue, {dim3(static_cast<unsigned>(out.n_padded / 256), static_cast<unsigned>(n_rows)), dim3(256)}, quantize_rows_kernel, x,
+  launch<quantize_rows_kernel>(queue, {Dim3(static_cast<unsigned>(out.n_padded / 256), static_cast<unsigned>(n_rows)), Dim3(256)}, x,
          static_cast<int>(n_columns), out);
 }
 

@@ -7,13 +7,14 @@
 // F32: tiles of 64 x 64 on float units, because TF32 keeps only 11 bits.
 //
 // Columns are summed in order, in steps of fixed size: a row's bits depend neither on other rows nor on the tile.
+#include "cuda/device/launch.h"
 #include "cuda/kernels/blocks.cuh"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
 
 namespace orrery::cuda {
 
-namespace {
+namespace matmul_prefill_cu {
 
 struct PrefillArgs {
   Batch products;
@@ -440,15 +441,16 @@ __global__ void __launch_bounds__(FloatGeometry::kThreads) matmul_floats_kernel(
 // The grid's first index counts tiles of rows, so that thread blocks that run together share weights.
 Geometry tiles(PrefillArgs* a, int64_t rows, int64_t outs, int threads) {
   const int32_t n = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
-  return {dim3(static_cast<unsigned>((a->n_rows + rows - 1) / rows), static_cast<unsigned>(n)), dim3(static_cast<unsigned>(threads))};
+  return {Dim3(static_cast<unsigned>((a->n_rows + rows - 1) / rows), static_cast<unsigned>(n)), Dim3(static_cast<unsigned>(threads))};
 }
 
 template <class T, TensorType kType>
 void launch_blocks(Queue& queue, PrefillArgs a) {
-  launch(queue, tiles(&a, T::kRows, T::kOuts, T::kThreads), matmul_blocks_kernel<T, kType>, a);
+  launch<matmul_blocks_kernel<T, kType>>(queue, tiles(&a, T::kRows, T::kOuts, T::kThreads), a);
 }
 
-}  // namespace
+}  // namespace matmul_prefill_cu
+using namespace matmul_prefill_cu;
 
 void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& products, ConstRows x, const QuantizedRows& quantized,
                     int32_t n_rows) {
@@ -464,15 +466,17 @@ void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& pro
     args.n_rows = n_rows;
     args.n_cols = static_cast<int32_t>(weight.n_cols);
     if (weight.type == TensorType::f16 && !scaled) {
-      launch(queue, {dim3(static_cast<unsigned>(n_rows)), dim3(256)}, row_scales_kernel, x, args.n_cols, quantized.scales);
+      launch<row_scales_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(256)}, x, args.n_cols, quantized.scales);
       scaled = true;
     }
     if (weight.type == TensorType::f32) {
-      launch(queue, tiles(&args, FloatGeometry::kTile, FloatGeometry::kTile, FloatGeometry::kThreads), matmul_floats_kernel, args);
+      launch<matmul_floats_kernel>(queue, tiles(&args, FloatGeometry::kTile, FloatGeometry::kTile, FloatGeometry::kThreads), args);
     } else if (is_float(weight.type)) {
       const Geometry geometry = tiles(&args, HalfTile::kRows, HalfTile::kOuts, HalfTile::kThreads);
-      launch(queue, geometry,
-             weight.type == TensorType::f16 ? matmul_halves_kernel<TensorType::f16> : matmul_halves_kernel<TensorType::bf16>, args);
+      if (weight.type == TensorType::f16)
+        launch<matmul_halves_kernel<TensorType::f16>>(queue, geometry, args);
+      else
+        launch<matmul_halves_kernel<TensorType::bf16>>(queue, geometry, args);
     } else {
       with_block_type(weight.type, [&](auto type) {
         using Large = LargeTile<type()>;

@@ -1,19 +1,23 @@
-// PTX instructions for which CUDA C++ has no function: one function for each. The emulated build computes each instruction by its
-// definition (tests/emulation/cuda/ptx_reference.h).
+// PTX instructions for which CUDA C++ has no function: one function for each. Three compilers read kernels: nvcc makes the archive of them; the
+// emulated build runs them, and computes each instruction by its definition (tests/emulation/cuda/ptx_reference.h); and the library's own
+// compiler takes from them only their names and parameters (words.h).
 #pragma once
-
-#include <cuda_fp16.h>
-#include <cuda_runtime.h>
 
 #include <cstdint>
 
-#ifndef __CUDACC__
+#if defined(__CUDACC__)
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#elif defined(ORRERY_EMULATED_KERNELS)
+#include "emulated_half.h"
 #include "ptx_reference.h"
+#else
+#include "cuda/kernels/words.h"
 #endif
 
 namespace orrery::cuda {
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__)
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -94,7 +98,7 @@ __device__ __forceinline__ T* dynamic_shared() {
   return reinterpret_cast<T*>(orrery_dynamic_shared);
 }
 
-#else
+#elif defined(ORRERY_EMULATED_KERNELS)
 
 inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_f16(c, a, b); }
 inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_bf16(c, a, b); }
@@ -134,6 +138,27 @@ template <class T>
 T* dynamic_shared() {
   return reinterpret_cast<T*>(emulated::dynamic_shared());
 }
+
+#else
+
+void mma_f16(float* c, const uint32_t* a, const uint32_t* b);
+void mma_bf16(float* c, const uint32_t* a, const uint32_t* b);
+void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b);
+void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b);
+void load_matrices_4(uint32_t* out, const void* row);
+void load_matrices_4_transposed(uint32_t* out, const void* row);
+void load_matrices_2(uint32_t* out, const void* row);
+void copy_async_16(void* to, const void* from, int bytes = 16);
+void copy_async_commit();
+template <int kUnderWay>
+void copy_async_wait();
+uint4 load_once(const void* p);
+uint2 load_once_8(const void* p);
+float exp2_approx(float x);
+unsigned warp_total(unsigned x);
+unsigned warp_largest(unsigned x);
+template <class T>
+T* dynamic_shared();
 
 #endif
 

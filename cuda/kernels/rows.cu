@@ -1,5 +1,6 @@
 // Operations on single rows: norms, RoPE, the gate, and sums. Each reads and writes a row once. At decode a row is a few kilobytes, so the
 // launch is all the cost.
+#include "cuda/device/launch.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/ptx.h"
 #include "cuda/kernels/quantize.cuh"
@@ -7,7 +8,7 @@
 
 namespace orrery::cuda {
 
-namespace {
+namespace rows_cu {
 
 constexpr int kThreads = 256;
 
@@ -86,41 +87,42 @@ __global__ void __launch_bounds__(kThreads) add_kernel(float* x, const float* y,
 
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
-}  // namespace
+}  // namespace rows_cu
+using namespace rows_cu;
 
 void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps) {
-  launch(queue, {dim3(static_cast<unsigned>(n_rows * n_vectors)), dim3(kThreads)}, rms_norm_kernel<false>, x, weight, out,
+  launch<rms_norm_kernel<false>>(queue, {Dim3(static_cast<unsigned>(n_rows * n_vectors)), Dim3(kThreads)}, x, weight, out,
          QuantizedRows{}, n_vectors, static_cast<int>(dim), eps);
 }
 
 void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out, const QuantizedRows& quantized, int32_t n_rows,
                         int64_t dim, float eps) {
-  launch(queue, {dim3(static_cast<unsigned>(n_rows)), dim3(kThreads)}, rms_norm_kernel<true>, x, weight, out, quantized, 1,
+  launch<rms_norm_kernel<true>>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(kThreads)}, x, weight, out, quantized, 1,
          static_cast<int>(dim), eps);
 }
 
 void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, float magnitude) {
-  launch(queue, {dim3(static_cast<unsigned>(n_rows)), dim3(64)}, prepare_rope_kernel, step, n_rot / 2, magnitude);
+  launch<prepare_rope_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(64)}, step, n_rot / 2, magnitude);
 }
 
 void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
           bool interleaved) {
   const int32_t half = n_rot / 2;
-  launch(queue, {dim3(blocks(int64_t{n_heads} * half), static_cast<unsigned>(n_rows)), dim3(kThreads)}, rope_kernel, step, x, n_heads,
+  launch<rope_kernel>(queue, {Dim3(blocks(int64_t{n_heads} * half), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, step, x, n_heads,
          head_dim, half, interleaved);
 }
 
 void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n) {
-  launch(queue, {dim3(blocks(n), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel<false>, gate, up, out, QuantizedRows{}, n);
+  launch<swiglu_kernel<false>>(queue, {Dim3(blocks(n), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, gate, up, out, QuantizedRows{}, n);
 }
 
 void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n) {
-  launch(queue, {dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), dim3(kThreads)}, swiglu_kernel<true>, gate, up, out,
+  launch<swiglu_kernel<true>>(queue, {Dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, gate, up, out,
          quantized, n);
 }
 
 void add(Queue& queue, float* x, const float* y, int64_t n) {
-  launch(queue, {dim3(blocks(n)), dim3(kThreads)}, add_kernel, x, y, n);
+  launch<add_kernel>(queue, {Dim3(blocks(n)), Dim3(kThreads)}, x, y, n);
 }
 
 }  // namespace orrery::cuda

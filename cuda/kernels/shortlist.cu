@@ -10,12 +10,13 @@
 #include <algorithm>
 #include <cfloat>
 
+#include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
 #include "runtime/base/sum_exp.h"
 
 namespace orrery::cuda {
 
-namespace {
+namespace shortlist_cu {
 
 struct ShortlistGeometry {
   static constexpr int kGroup = 32, kGroupThreads = 256;      // kernel 1; kGroup: logits
@@ -259,9 +260,10 @@ __global__ void __launch_bounds__(G::kTailThreads)
 }
 
 int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
-Geometry grid(int64_t n_blocks, int n_threads) { return {dim3(static_cast<unsigned>(n_blocks)), dim3(static_cast<unsigned>(n_threads))}; }
+Geometry grid(int64_t n_blocks, int n_threads) { return {Dim3(static_cast<unsigned>(n_blocks)), Dim3(static_cast<unsigned>(n_threads))}; }
 
-}  // namespace
+}  // namespace shortlist_cu
+using namespace shortlist_cu;
 
 uint64_t shortlist_bytes(int64_t n) {
   if (n <= 0 || n > G::kMostLogits) return 0;
@@ -277,23 +279,23 @@ void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t 
   w.n_groups = static_cast<int>(parts(n, G::kGroup)), w.n_blocks = static_cast<int>(parts(n, SumExp::kBlock));
   w.sums = reinterpret_cast<double*>(out + G::kResultBytes);
   w.groups = reinterpret_cast<uint32_t*>(w.sums + 2 * w.n_blocks);
-  launch(queue, grid(parts(n, G::kGroupThreads), G::kGroupThreads), shortlist_groups_kernel, w);
-  launch(queue, grid(parts(n, int64_t{SumExp::kBlock} * G::kSumThreads / SumExp::kLanes), G::kSumThreads), shortlist_sums_kernel, w);
-  launch(queue, grid(2, G::kSelectThreads), shortlist_select_kernel, w);
+  launch<shortlist_groups_kernel>(queue, grid(parts(n, G::kGroupThreads), G::kGroupThreads), w);
+  launch<shortlist_sums_kernel>(queue, grid(parts(n, int64_t{SumExp::kBlock} * G::kSumThreads / SumExp::kLanes), G::kSumThreads), w);
+  launch<shortlist_select_kernel>(queue, grid(2, G::kSelectThreads), w);
 }
 
 void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out) {
   if (queue.failed()) return;
-  queue.check(cudaMemsetAsync(out, 0, ShortlistTail::kBands * sizeof(uint64_t), queue.stream()), "clearing sums");
-  launch(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), tail_bands_kernel, logits, static_cast<int>(n), tail,
+  queue.clear(out, ShortlistTail::kBands * sizeof(uint64_t), "clearing sums");
+  launch<tail_bands_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, static_cast<int>(n), tail,
          reinterpret_cast<unsigned long long*>(out));
 }
 
 void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
                        std::byte* out) {
   if (queue.failed()) return;
-  queue.check(cudaMemsetAsync(out, 0, 8, queue.stream()), "clearing a count");
-  launch(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), tail_entries_kernel, logits, static_cast<int>(n), tail, band, other_band,
+  queue.clear(out, 8, "clearing a count");
+  launch<tail_entries_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, static_cast<int>(n), tail, band, other_band,
          reinterpret_cast<ShortlistTailEntries*>(out));
 }
 

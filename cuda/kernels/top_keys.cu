@@ -8,11 +8,12 @@
 // key_weights() of products needs kernel 1 alone.
 #include <algorithm>
 
+#include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
 
 namespace orrery::cuda {
 
-namespace {
+namespace top_keys_cu {
 
 constexpr int kWeightThreads = 256, kScoreThreads = 256, kSelectThreads = 1024;
 constexpr float kLog2E = 1.44269504088896f;
@@ -370,7 +371,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
   for (int i = thread; i < part.k; i += kSelectThreads) out[i] = static_cast<uint32_t>(pairs[i] & 0xFFFFFFFFu);
 }
 
-}  // namespace
+}  // namespace top_keys_cu
+using namespace top_keys_cu;
 
 TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
   const int64_t keys = limits.max_top_keys;
@@ -392,7 +394,7 @@ TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
   bytes = moments_totals + aligned(2 * group * static_cast<int64_t>(sizeof(double)));
 }
 
-namespace {
+namespace top_keys_cu {
 
 unsigned blocks(int32_t n_keys, int32_t per_block) { return static_cast<unsigned>((n_keys + per_block - 1) / per_block); }
 
@@ -407,37 +409,38 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
   w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.keys_alone = shape.keys_alone, w.products = shape.products;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
-  launch(queue, {dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), dim3(kWeightThreads), shared}, key_weights_kernel,
+  launch<key_weights_kernel>(queue, {Dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), Dim3(kWeightThreads), shared},
          w);
   if (!shape.products)
-    launch(queue, {dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), dim3(256)}, tile_shares_kernel, w);
+    launch<tile_shares_kernel>(queue, {Dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), Dim3(256)}, w);
   return w;
 }
 
-}  // namespace
+}  // namespace top_keys_cu
+using namespace top_keys_cu;
 
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys) {
   TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, most_keys);
   w.scoring = shape.scoring;
   const unsigned entries = static_cast<unsigned>(n_entries);
-  launch(queue, {dim3(blocks(most_keys, kScoreThreads), entries), dim3(kScoreThreads)}, key_scores_kernel, w);
-  launch(queue, {dim3(entries), dim3(kSelectThreads)}, select_keys_kernel, w);
+  launch<key_scores_kernel>(queue, {Dim3(blocks(most_keys, kScoreThreads), entries), Dim3(kScoreThreads)}, w);
+  launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
 }
 
 void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,
                  int32_t n_measured, float gamma) {
   const TopKeysWork w = begin(queue, plan, scratch, shape, true, 1, n_entries, n_keys);
   const unsigned group = static_cast<unsigned>(plan.group);
-  launch(queue, {dim3(blocks(n_measured, kScoreThreads), group), dim3(kScoreThreads)}, add_moments_kernel, w, n_measured, gamma);
-  launch(queue, {dim3(group), dim3(kScoreThreads)}, total_moments_kernel, w, n_measured);
+  launch<add_moments_kernel>(queue, {Dim3(blocks(n_measured, kScoreThreads), group), Dim3(kScoreThreads)}, w, n_measured, gamma);
+  launch<total_moments_kernel>(queue, {Dim3(group), Dim3(kScoreThreads)}, w, n_measured);
 }
 
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys) {
   const TopKeysWork w = begin(queue, plan, scratch, shape, true, n_parts, n_entries, most_keys);
   if (shape.products) return;   // kernel 1 has written them
-  launch(queue, {dim3(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_parts)), dim3(kScoreThreads)}, write_weights_kernel, w);
+  launch<write_weights_kernel>(queue, {Dim3(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_parts)), Dim3(kScoreThreads)}, w);
 }
 
 }  // namespace orrery::cuda

@@ -72,7 +72,7 @@ dlopen|dlsym
 NAMES
 nm -A --undefined-only "$objects" 2>/dev/null | sed -n 's/^[^:]*:\([^:]*\): *[A-Za-z] \(.*\)/\1 \2/p' >"$work/ours"   # object, name
 cuda=''
-! grep -q ' __cudaRegisterFatBinary$' "$work/ours" || cuda=yes
+! grep -q '^library.cpp.o dlopen$' "$work/ours" || cuda=yes
 grep -q ' memcpy$' "$work/ours" || fail "what the objects of $objects call cannot be read"
 nm -D --undefined-only "$library" | awk '{ print $2 }' | sed 's/@.*//' >"$work/all"
 if [ $own ]; then   # what the C++ library inside calls: std::terminate and its message, locales
@@ -80,8 +80,8 @@ if [ $own ]; then   # what the C++ library inside calls: std::terminate and its 
   mv "$work/all_alone" "$work/all"
 fi
 if [ $cuda ]; then
-  grep -vE '\.cu\.o (atexit|exit)$|^cublas\.cpp\.o dl(open|sym)$' "$work/ours" >"$work/ours_alone"
-  grep -vxE 'exit|dlopen|dlsym|fwrite|getenv|gettimeofday|kill|pthread_kill|setenv' "$work/all" >"$work/all_alone"
+  grep -vE '^library\.cpp\.o dl(open|sym)$' "$work/ours" >"$work/ours_alone"
+  grep -vxE 'dlopen|dlsym' "$work/all" >"$work/all_alone"
   mv "$work/ours_alone" "$work/ours"
   mv "$work/all_alone" "$work/all"
 fi
@@ -98,7 +98,6 @@ objdump -t "$objects" | awk -F '\t' '
     split($2, field, " ")
     if (field[1] ~ /^0+$/ || field[2] ~ /available_pathsEvE9available$/) next
     if (object ~ /blocks_mimalloc\.c\.o:/ || field[2] ~ /12_GLOBAL__N_1(15current_account|8accounts)E$/) next
-    if (object ~ /\.cu\.o:/ && field[length(field)] ~ /__device_stub__|__cudaFatCubinHandle$/) next
     sub(/:.*/, "", object)
     print object, field[length(field)], "size 0x" field[1]
   }' >"$work/globals"

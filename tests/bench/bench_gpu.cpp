@@ -7,8 +7,6 @@
 // at which a kernel merely reads; where little is read, that and the graph's nodes times the time of a node that does nothing; for
 // products, cuBLAS in F16 with sums in F32. Models have random weights: each matrix a few rows, repeated.
 // Tables are Markdown, a row as soon as it is there. What does not fit into the device's memory is left out, and said.
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -25,6 +23,9 @@
 #include "cuda/cuda_backend.h"
 #include "cuda/device/formats.h"
 #include "cuda/kernels/kernels.h"
+#include "cuda/device/archive.h"
+#include "cuda/device/gpu.h"
+#include "cuda/device/owners.h"
 #include "cuda/device/queue.h"
 #include "runtime/base/checked.h"
 #include "runtime/model/forward.h"
@@ -113,7 +114,6 @@ double seconds(const Sizes& s, const F& run) {
 class Bench {
  public:
   explicit Bench(const Sizes& sizes);
-  ~Bench() { cudaStreamDestroy(stream_); }
 
   void limits();
   void matvec();
@@ -151,11 +151,11 @@ class Bench {
 
   Sizes s_;
   std::unique_ptr<Backend> tuned_, own_, through_;   // as the table says, our kernels, cuBLAS: one arena, the first's
-  cudaStream_t stream_ = nullptr;
-  cuda::ErrorLatch latch_;
-  cuda::Queue queue_{nullptr, &latch_};
+  std::unique_ptr<cuda::Gpu> gpu_;
+  std::unique_ptr<cuda::OnDevice> here_;
+  cuda::StreamOwner stream_;
+  cuda::Queue queue_{nullptr, nullptr};
   std::unique_ptr<cuda::Cublas> cublas_;             // null: not here
-  cudaDeviceProp device_ = {};
   uint64_t next_ = 0, end_ = 0;
   double read_rate_ = 0, node_seconds_ = 0;          // bytes per second
   std::map<Matmul, double> cublas_rates_;            // products per second
@@ -177,26 +177,31 @@ std::string driver() {
 Bench::Bench(const Sizes& sizes) : s_(sizes) {
   const auto make = [](Products products) { return unwrap(cuda::make_backend({0, products})); };
   tuned_ = make(Products::tuned), own_ = make(Products::own), through_ = make(Products::cublas);
-  if (cudaGetDeviceProperties(&device_, 0) != cudaSuccess || cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) != cudaSuccess)
-    fail("no stream");
-  queue_ = cuda::Queue(stream_, &latch_);
+  gpu_ = unwrap(cuda::Gpu::open(unwrap(cuda::Driver::open(cuda::archive_version())), 0));
+#ifndef ORRERY_EMULATED_KERNELS   // whose archive has every kernel of the program
+  check(gpu_->add_kernels(cuda::gpu_limits()));
+#endif
+  here_ = std::make_unique<cuda::OnDevice>(*gpu_);
+  check(stream_.create(*gpu_));
+  queue_ = cuda::Queue(gpu_.get(), stream_.get());
   cublas_ = cuda::Cublas::open();
-  if (cublas_ && !cublas_->start(stream_)) cublas_ = nullptr;
+  if (cublas_ && !cublas_->start(queue_)) cublas_ = nullptr;
   const uint64_t free_bytes = b().info().device_bytes, left = uint64_t{1} << 30;
   const uint64_t bytes = std::min(s_.arena, free_bytes > 2 * left ? free_bytes - left : free_bytes / 2);
   check(b().reserve_arena(bytes));
   next_ = b().arena().address, end_ = next_ + bytes;
   if (cublas_) {
-    const uint64_t n = s_.tiny ? 4096 : cuda::Cublas::workspace_bytes(10 * device_.major + device_.minor);
+    const uint64_t n = s_.tiny ? 4096 : cuda::Cublas::workspace_bytes(gpu_->properties().architecture);
     cublas_->set_workspace(queue_, pointer<std::byte>(take(n)), n);
   }
   int cuda_version = 0;
-  cudaDriverGetVersion(&cuda_version);
+  gpu_->driver().get_version(&cuda_version);
+  const cuda::GpuProperties& device = gpu_->properties();
   const std::time_t now = std::time(nullptr);
   char date[32] = "";
   std::strftime(date, sizeof date, "%Y-%m-%d", std::gmtime(&now));
-  std::printf("%s, sm_%d%d, %d processors, %.1f GB; driver %s for CUDA %d.%d; %s; %s\n", device_.name, device_.major, device_.minor,
-              device_.multiProcessorCount, static_cast<double>(device_.totalGlobalMem) * 1e-9, driver().c_str(), cuda_version / 1000,
+  std::printf("%s, sm_%d, %d processors, %.1f GB; driver %s for CUDA %d.%d; %s; %s\n", device.name.c_str(), device.architecture, device.n_sms,
+              static_cast<double>(device.memory_bytes) * 1e-9, driver().c_str(), cuda_version / 1000,
               cuda_version % 1000 / 10, cublas_ ? "cuBLAS" : "no cuBLAS: its columns stay empty", date);
 }
 
@@ -246,32 +251,33 @@ uint64_t Bench::random_kv(KvType type, uint64_t bytes) {
 
 void Bench::limits() {
   const uint64_t mark = next_, n = s_.copied_bytes;
-  const uint64_t from = random_floats(n / sizeof(float)), to = take(n), sums = take(static_cast<uint64_t>(device_.multiProcessorCount) * 2048 * 4);
+  const uint64_t from = random_floats(n / sizeof(float)), to = take(n), sums = take(static_cast<uint64_t>(gpu_->properties().n_sms) * 2048 * 4);
   const double copy = seconds(s_, [&](int times) {
     for (int i = 0; i < times; ++i) b().copy({to}, Ptr<const std::byte>{from}, n);
     check(b().synchronize());
   });
   const auto wait = [&] {
-    queue_.check(cudaStreamSynchronize(stream_), "waiting");
-    check(latch_.status());
+    queue_.wait("waiting");
+    check(gpu_->status());
   };
   const double read = seconds(s_, [&](int times) {
-    for (int i = 0; i < times; ++i) read_memory(queue_, device_.multiProcessorCount, pointer<std::byte>(from), n, pointer<uint32_t>(sums));
+    for (int i = 0; i < times; ++i) read_memory(queue_, gpu_->properties().n_sms, pointer<std::byte>(from), n, pointer<uint32_t>(sums));
     wait();
   });
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  queue_.check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "beginning a graph");
+  const cuda::Driver& driver = gpu_->driver();
+  cuda::Graph graph = nullptr;
+  cuda::GraphExec exec = nullptr;
+  queue_.check(driver.begin_capture(queue_.stream(), cuda::kCaptureThreadLocal), "beginning a graph");
   for (int i = 0; i < s_.nodes; ++i) nothing(queue_);
-  queue_.check(cudaStreamEndCapture(stream_, &graph), "ending a graph");
-  queue_.check(cudaGraphInstantiate(&exec, graph, 0), "making a graph");
-  check(latch_.status());
+  queue_.check(driver.end_capture(queue_.stream(), &graph), "ending a graph");
+  queue_.check(driver.instantiate(&exec, graph, 0), "making a graph");
+  check(gpu_->status());
   node_seconds_ = seconds(s_, [&](int times) {
-    for (int i = 0; i < times; ++i) queue_.check(cudaGraphLaunch(exec, stream_), "launching a graph");
+    for (int i = 0; i < times; ++i) queue_.check(driver.launch_graph(exec, queue_.stream()), "launching a graph");
     wait();
   }) / s_.nodes;
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
+  driver.destroy_exec(exec);
+  driver.destroy_graph(graph);
   read_rate_ = static_cast<double>(n) / read;
   head("Limits", {"copying, GB/s (read and written)", "reading, GB/s", "an empty graph node, us"});
   row({number(2e-9 * static_cast<double>(n) / copy, 1), number(read_rate_ * 1e-9, 1), number(node_seconds_ * 1e6, 2)});
@@ -312,7 +318,7 @@ void Bench::matvec() {
   for (const TypeTraits& type : kTypeTraits)
     for (const Matmul shape : {Matmul{s_.n_ff, s_.n_embd}, Matmul{s_.n_embd, s_.n_ff}}) {
       const uint64_t mark = next_, bytes = b().weight_bytes(type.type, shape.n_out, shape.n_in);
-      const uint64_t wanted = std::max(s_.least_weights, 4 * (s_.tiny ? 0 : static_cast<uint64_t>(device_.l2CacheSize)));
+      const uint64_t wanted = std::max(s_.least_weights, 4 * (s_.tiny ? 0 : gpu_->properties().cache_bytes));
       std::vector<Weight> weights(1, random_weight(type.type, shape.n_out, shape.n_in));
       while (bytes * weights.size() < wanted || weights.size() < 2) {
         weights.push_back(weights[0]);
@@ -335,8 +341,8 @@ double Bench::cublas_seconds(Matmul shape, int32_t n_rows) {
                                   shape.n_out, n_rows, static_cast<int32_t>(shape.n_out), static_cast<int32_t>(shape.n_in), false};
   const double s = seconds(s_, [&](int times) {
     for (int i = 0; i < times; ++i) cublas_->multiply(queue_, product);
-    queue_.check(cudaStreamSynchronize(stream_), "waiting");
-    check(latch_.status());
+    queue_.wait("waiting");
+    check(gpu_->status());
   });
   next_ = mark;
   return s;

@@ -1,10 +1,14 @@
 #include "tests/bench/gpu_limits.h"
 
+#include "cuda/device/launch.h"
 #include "cuda/kernels/ptx.h"
 
 namespace orrery::bench {
 
-namespace {
+using cuda::Dim3;
+using cuda::launch;
+
+namespace gpu_limits_cu {
 
 constexpr int kThreads = 512, kBlocksEach = 4, kAtOnce = 8;
 
@@ -26,12 +30,13 @@ __global__ void __launch_bounds__(kThreads) read_kernel(const std::byte* from, u
 
 __global__ void __launch_bounds__(32) nothing_kernel() {}
 
-}  // namespace
+}  // namespace gpu_limits_cu
+using namespace gpu_limits_cu;
 
 void read_memory(cuda::Queue& queue, int32_t n_processors, const std::byte* from, uint64_t bytes, uint32_t* sums) {
-  cuda::launch(queue, {dim3(static_cast<unsigned>(n_processors * kBlocksEach)), dim3(kThreads)}, read_kernel, from, bytes / 16, sums);
+  launch<read_kernel>(queue, {Dim3(static_cast<unsigned>(n_processors * kBlocksEach)), Dim3(kThreads)}, from, bytes / 16, sums);
 }
 
-void nothing(cuda::Queue& queue) { cuda::launch(queue, {dim3(1), dim3(32)}, nothing_kernel); }
+void nothing(cuda::Queue& queue) { launch<nothing_kernel>(queue, {Dim3(1), Dim3(32)}); }
 
 }  // namespace orrery::bench

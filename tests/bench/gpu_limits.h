@@ -4,7 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/archive.h"
 #include "cuda/device/queue.h"
+
+namespace orrery::cuda {
+Span<const Image> gpu_limits();   // the kernels of this file, compiled
+}
 
 namespace orrery::bench {
 

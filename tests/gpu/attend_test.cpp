@@ -2,7 +2,7 @@
 // kernels, on the same bytes of K and V.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #include "tests/emulation/cuda/threads.h"
 #endif
 

@@ -15,7 +15,7 @@
 #include "cuda/cuda_backend.h"
 #include "tests/unit/cpu/fixture.h"
 #ifdef ORRERY_EMULATED
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #endif
 
 namespace orrery::testing {
@@ -89,8 +89,8 @@ class Buffer {
       return;
     }
     // An allocation of its own: the device knows its bounds, and it is aligned as on a GPU.
-    void* at = nullptr;
-    if (cudaMalloc(&at, n * sizeof(T)) != cudaSuccess) throw std::runtime_error("no memory for a buffer");
+    void* at = emulated::allocate(n * sizeof(T));
+    if (!at) throw std::runtime_error("no memory for a buffer");
     std::memset(at, 0xFF, n * sizeof(T));
     at_ = {reinterpret_cast<uintptr_t>(at)};
 #else
@@ -104,7 +104,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
 #ifdef ORRERY_EMULATED
   ~Buffer() {
-    if (!memory_) cudaFree(reinterpret_cast<void*>(at_.address));
+    if (!memory_) emulated::release(reinterpret_cast<void*>(at_.address));
   }
 #else
   ~Buffer() {

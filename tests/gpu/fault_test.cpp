@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "cuda/cuda_backend.h"
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #include "tests/emulation/cuda/dlfcn.h"
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
@@ -23,14 +23,15 @@ class GpuFaults : public ::testing::Test {
   void TearDown() override {
     emulated::fault = nullptr;
     emulated::driver_version = 12040;
+    emulated::missing_function = nullptr;
     emulated::has_cublas = true;
   }
   // Counts the calls that can fail. The nth call fails, alone or with all later calls.
-  static void refuse(cudaError_t error, int64_t n, bool and_after) {
+  static void refuse(cuda::DriverError error, int64_t n, bool and_after) {
     calls() = 0;
     emulated::fault = [=] {
       const int64_t i = calls()++;
-      return i == n || (and_after && i > n) ? error : cudaSuccess;
+      return i == n || (and_after && i > n) ? error : cuda::DriverError::none;
     };
   }
   static int64_t& calls() {
@@ -80,13 +81,13 @@ class GpuFaults : public ::testing::Test {
     const std::string path = dir.write("model.gguf", named_model_gguf("qwen3", halves));
     const size_t before = emulated::n_live();
     std::vector<float> expected, logits;
-    refuse(cudaSuccess, -1, false);
+    refuse(cuda::DriverError::none, -1, false);
     unwrap(use(path, policy, &expected));
     const int64_t n = calls();
     ASSERT_GT(n, n_tries);
     int64_t refused = 0;
     for (const bool and_after : {true, false})
-      for (const cudaError_t error : {cudaErrorIllegalAddress, cudaErrorMemoryAllocation})
+      for (const cuda::DriverError error : {cuda::DriverError::illegal_address, cuda::DriverError::out_of_memory})
         for (int64_t i = 0; i < n_tries; ++i) {
           // Each call while objects are made; fewer calls in steps, which repeat.
           const int64_t at = i < n_tries / 2 ? i : n_tries / 2 + (i - n_tries / 2) * (n - n_tries / 2) / (n_tries - n_tries / 2);
@@ -116,7 +117,7 @@ TEST_F(GpuFaults, ALostDeviceIsNamed) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto session = open_session(model, 64, KvType::f16);
   unwrap(session->prefill(random_tokens(*model, 9, 1), nullptr, nullptr));
-  refuse(cudaErrorIllegalAddress, 0, true);
+  refuse(cuda::DriverError::illegal_address, 0, true);
   session->push_generated(1);
   const Status s = session->decode();
   EXPECT_EQ(s.code(), Code::device_lost);
@@ -127,7 +128,7 @@ TEST_F(GpuFaults, ALostDeviceIsNamed) {
 
 TEST_F(GpuFaults, TooLittleMemoryIsSaidInBytes) {
   const auto backend = unwrap(cuda::make_backend({}));
-  refuse(cudaErrorMemoryAllocation, 0, false);
+  refuse(cuda::DriverError::out_of_memory, 0, false);
   const Status s = backend->reserve_arena(12345 * 256);
   EXPECT_EQ(s.code(), Code::out_of_device_memory);
   EXPECT_EQ(s.detail().bytes_requested, 12345u * 256);
@@ -141,8 +142,12 @@ TEST_F(GpuFaults, WhatIsMissingIsNamed) {
   EXPECT_STREQ(unwrap(engine::Runtime::create(runtime_options(1)))->backend_info().name, "cpu");
   emulated::driver_version = 11080;
   EXPECT_NE(said().find("is for CUDA 11.8, this build needs one for 12.0"), std::string::npos) << said();
+  EXPECT_TRUE(cuda::devices().empty());
   emulated::driver_version = 12040;
-  refuse(cudaErrorNoDevice, 0, true);
+  emulated::missing_function = "cuGraphInstantiateWithFlags";
+  EXPECT_NE(said().find("has no cuGraphInstantiateWithFlags"), std::string::npos) << said();
+  emulated::missing_function = nullptr;
+  refuse(cuda::DriverError::no_device, 0, true);
   EXPECT_NE(said().find("no CUDA device can be used: an injected fault"), std::string::npos) << said();
 }
 
@@ -152,7 +157,7 @@ TEST_F(GpuFaults, AnotherRuntimeGoesOn) {
   const auto a = open_session(one, 64, KvType::f16), b = open_session(other, 64, KvType::f16);
   const std::vector<int32_t> prompt = random_tokens(*one, 9, 1);
   unwrap(a->prefill(prompt, nullptr, nullptr));
-  refuse(cudaErrorMemoryAllocation, 0, false);
+  refuse(cuda::DriverError::out_of_memory, 0, false);
   EXPECT_FALSE(b->prefill(prompt, nullptr, nullptr).ok());
   emulated::fault = nullptr;
   EXPECT_FALSE(b->prefill(prompt, nullptr, nullptr).ok());

@@ -1,7 +1,7 @@
 // Tests the KV append to pages and slots, and moves of KV between types (cuda/kernels/kv.cu), and compensation tokens: all to the bit.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #endif
 
 namespace orrery {

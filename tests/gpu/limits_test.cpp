@@ -1,36 +1,102 @@
-// What a device refuses to launch, in emulation: so a kernel that no GPU of the list could run fails in every test.
+// What a device refuses to launch, in emulation: so a kernel that no GPU of the list could run fails in every test. And how a launch finds its
+// kernel in the archive.
 #ifdef ORRERY_EMULATED
 #include <gtest/gtest.h>
 
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include <set>
+
+#include "cuda/device/archive.h"
+#include "cuda/device/gpu.h"
+#include "cuda/device/launch.h"
+#include "tests/emulation/cuda/device.h"
+#include "tests/support/engine_fixture.h"
 
 namespace orrery::cuda {
 namespace {
 
 int n_threads_run = 0;
-void count_threads(int by) { n_threads_run += by; }
+void count_thread(void* parameters) { n_threads_run += **static_cast<int**>(parameters); }
+const bool registered = emulated::add_kernel("count_threads", {sizeof(int)}, count_thread);
 
-cudaError_t start(dim3 grid, dim3 block, size_t shared_bytes) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared_bytes;
-  return cudaLaunchKernelEx(&config, count_threads, 1);
-}
+class GpuLimits : public ::testing::Test {
+ protected:
+  DriverError start(Dim3 grid, Dim3 block, size_t shared_bytes) {
+    int by = 1;
+    void* parameters[] = {&by};
+    return driver_.launch(kernel_, grid.x, grid.y, grid.z, block.x, block.y, block.z, static_cast<unsigned>(shared_bytes), nullptr, parameters, nullptr);
+  }
+  DriverError allow(int bytes) { return driver_.set_function_attribute(kernel_, FunctionAttribute::dynamic_shared_bytes, bytes); }
 
-TEST(GpuLimits, LaunchesBeyondThemAreRefused) {
+  const Driver driver_ = testing::unwrap(Driver::open(archive_version()));
+  const std::unique_ptr<Gpu> gpu_ = testing::unwrap(Gpu::open(driver_, 0));
+  const Function kernel_ = emulated::find_kernel("count_threads");
+};
+
+TEST_F(GpuLimits, LaunchesBeyondThemAreRefused) {
+  ASSERT_TRUE(registered && kernel_);
   constexpr int kKiB = 1024;
   const int before = n_threads_run;
-  EXPECT_EQ(start({1, 65536, 1}, {32, 1, 1}, 0), cudaErrorInvalidConfiguration);
-  EXPECT_EQ(start({1, 1, 65536}, {32, 1, 1}, 0), cudaErrorInvalidConfiguration);
-  EXPECT_EQ(start({0, 1, 1}, {32, 1, 1}, 0), cudaErrorInvalidConfiguration);
-  EXPECT_EQ(start({1, 1, 1}, {1056, 1, 1}, 0), cudaErrorInvalidConfiguration);
-  EXPECT_EQ(start({1, 1, 1}, {32, 1, 1}, 48 * kKiB + 1), cudaErrorInvalidConfiguration) << "without the attribute";
-  EXPECT_EQ(cudaFuncSetAttribute(count_threads, cudaFuncAttributeMaxDynamicSharedMemorySize, 99 * kKiB + 1), cudaErrorInvalidValue);
-  EXPECT_EQ(cudaFuncSetAttribute(count_threads, cudaFuncAttributeMaxDynamicSharedMemorySize, 60 * kKiB), cudaSuccess);
-  EXPECT_EQ(start({1, 1, 1}, {32, 1, 1}, 60 * kKiB + 1), cudaErrorInvalidConfiguration);
+  const OnDevice here(*gpu_);
+  EXPECT_EQ(start(Dim3(1, 65536, 1), Dim3(32), 0), DriverError::invalid_value);
+  EXPECT_EQ(start(Dim3(1, 1, 65536), Dim3(32), 0), DriverError::invalid_value);
+  EXPECT_EQ(start(Dim3(0, 1, 1), Dim3(32), 0), DriverError::invalid_value);
+  EXPECT_EQ(start(Dim3(1), Dim3(1056), 0), DriverError::invalid_value);
+  EXPECT_EQ(start(Dim3(1), Dim3(32), 48 * kKiB + 1), DriverError::invalid_value) << "without the attribute";
+  EXPECT_EQ(allow(99 * kKiB + 1), DriverError::invalid_value);
+  EXPECT_EQ(allow(60 * kKiB), DriverError::none);
+  EXPECT_EQ(start(Dim3(1), Dim3(32), 60 * kKiB + 1), DriverError::invalid_value);
   EXPECT_EQ(n_threads_run, before);
   if (emulated::device) return;   // this function has no PTX
-  EXPECT_EQ(start({1, 2, 1}, {64, 1, 1}, 60 * kKiB), cudaSuccess);
+  EXPECT_EQ(start(Dim3(1, 2, 1), Dim3(64), 60 * kKiB), DriverError::none);
   EXPECT_EQ(n_threads_run, before + 128);
+}
+
+TEST_F(GpuLimits, AThreadNeedsAContext) {
+  EXPECT_EQ(emulated::current_device(), -1);
+  EXPECT_EQ(start(Dim3(1), Dim3(32), 0), DriverError::invalid_context);
+  DeviceAddress at = 0;
+  EXPECT_EQ(driver_.allocate(&at, 16), DriverError::invalid_context);
+  {
+    const OnDevice here(*gpu_);
+    EXPECT_EQ(emulated::current_device(), 0);
+  }
+  EXPECT_EQ(emulated::current_device(), -1);
+}
+
+// Symbols of both forms, as GCC, Clang and nvcc write them; of a kernel with parameters of the host's long, and of a template.
+TEST(GpuKernels, AreKnownByReadableNames) {
+  const char* add = "orrery::cuda::rows_cu::add_kernel";
+  EXPECT_EQ(readable_name("_ZN6orrery4cuda7rows_cu10add_kernelEPfPKfl"), add);
+  EXPECT_EQ(readable_name("_ZN6orrery4cuda7rows_cu10add_kernelEPfPKfx"), add) << "where long has 32 bits";
+  EXPECT_EQ(readable_name("N6orrery4cuda9KernelTagIXadL_ZNS0_7rows_cu10add_kernelEPfPKflEEEE"), add);
+  const char* halves = "orrery::cuda::matmul_prefill_cu::matmul_halves_kernel<(orrery::TensorType)1>";
+  EXPECT_EQ(readable_name("_ZN6orrery4cuda17matmul_prefill_cu20matmul_halves_kernelILNS_10TensorTypeE1EEEvNS1_11PrefillArgsE"), halves);
+  EXPECT_EQ(readable_name("N6orrery4cuda9KernelTagIXadL_ZNS0_17matmul_prefill_cu20matmul_halves_kernelILNS_10TensorTypeE1EEEvNS2_11PrefillArgsEEEEE"), halves);
+}
+
+void not_in_the_archive(int) {}
+
+TEST(GpuKernels, AMissingOneIsTheQueuesFailure) {
+  const std::unique_ptr<Gpu> gpu = testing::unwrap(Gpu::open(testing::unwrap(Driver::open(archive_version())), 0));
+  Queue queue(gpu.get(), nullptr);
+  int by = 1;
+  void* parameters[] = {&by};
+  launch_named(queue, {Dim3(1), Dim3(32)}, kernel_name<not_in_the_archive>(), parameters);
+  EXPECT_EQ(gpu->status().code(), Code::device_lost);
+  EXPECT_EQ(gpu->status().detail().native_code, 500);
+}
+
+// Every kernel of the archive is there once, and each that the host launches is in the archive.
+TEST(GpuKernels, TheArchiveHasThemAll) {
+  std::set<std::string> names;
+  for (const Image& image : archive())
+    for (const char* const* symbol = image.kernels; *symbol; ++symbol)
+      EXPECT_TRUE(names.insert(readable_name(*symbol)).second) << *symbol;
+  EXPECT_GT(names.size(), 250u);
+  for (const Function kernel : emulated::kernels())
+    if (kernel->name.find("_kernel") != std::string::npos) {
+      EXPECT_EQ(names.count(kernel->name), 1u) << kernel->name;
+    }
 }
 
 }  // namespace

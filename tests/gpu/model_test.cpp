@@ -8,7 +8,7 @@
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"
 #ifdef ORRERY_EMULATED
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #include "tests/emulation/cuda/dlfcn.h"
 #endif
 

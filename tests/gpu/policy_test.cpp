@@ -8,7 +8,7 @@
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #endif
 
 namespace orrery {
@@ -107,8 +107,8 @@ TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
   const auto model = open_spec("qwen3", on_cuda());
   const auto session = unwrap(Session::open(model, with_mode(mode_of("shadowkv"), 0.6, 128)));
   unwrap(session->prefill(random_tokens(*model, 72, 1), nullptr, nullptr));
-  const std::atomic<uint64_t>& rebuilt = emulated::launches_of<void(cuda::LowRankWork, KvType)>();
-  const uint64_t before = rebuilt;
+  const auto rebuilt = [] { return emulated::launches_of("rebuild_keys_kernel"); };
+  const uint64_t before = rebuilt();
   {
     const Turn turn = model->runtime().take_turn();
     const engine::Resident::Use use(session->resident(), turn);
@@ -117,7 +117,7 @@ TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
   }
   ASSERT_TRUE(session->resident()->settled());
   EXPECT_EQ(model->hyper().n_kv_heads, 2);
-  EXPECT_EQ(rebuilt - before, static_cast<uint64_t>(model->hyper().n_layers));
+  EXPECT_EQ(rebuilt() - before, static_cast<uint64_t>(model->hyper().n_layers));
 }
 #endif
 

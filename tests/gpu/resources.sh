@@ -1,7 +1,8 @@
 #!/bin/sh
 # resources.sh ARCHITECTURE...: compiles every kernel for these GPUs (86, 89, ...), with warnings as errors. It prints each kernel's
 # resources on an SM: registers, static shared memory, bytes spilled. A kernel that spills is a failure.
-# resources.sh --log FILE: reads the same figures from the log of a build with -Xptxas=-v.
+# resources.sh --log FILE: reads the same figures from the log of a build with -DORRERY_PTXAS_FLAGS=-v.
+# As the build does (cuda/archive.cmake): nvcc makes PTX of each file once, and ptxas makes code of that for each GPU.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 
@@ -9,7 +10,7 @@ report() {
   c++filt | awk '
     /Compiling entry function/ {
       split($0, part, "\047"); kernel = part[2]; architecture = part[4]
-      gsub(/orrery::cuda::|\(anonymous namespace\)::/, "", kernel); sub(/\(.*$/, "", kernel); sub(/^void /, "", kernel)
+      gsub(/orrery::(cuda::)?|[a-z_]+_cu::/, "", kernel); sub(/\(.*$/, "", kernel); sub(/^void /, "", kernel)
     }
     /spill stores/ { spilled = $5 + $9 }
     /Used [0-9]+ registers/ {
@@ -28,10 +29,10 @@ fi
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 status=0
-for architecture in "$@"; do
-  for source in cuda/kernels/*.cu; do
-    if nvcc -std=c++17 -O3 -I. -arch="sm_$architecture" -diag-suppress=554 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Wshadow,-fPIC \
-        -Xptxas=-v -c "$source" -o "$work/object.o" >"$work/log" 2>&1; then
+for source in cuda/kernels/*.cu; do
+  nvcc -std=c++17 -O3 -I. -Iinclude -ptx -arch=compute_80 -diag-suppress=554 -Werror all-warnings -o "$work/text.ptx" "$source" || status=1
+  for architecture in "$@"; do
+    if ptxas -arch="sm_$architecture" -O3 -v "$work/text.ptx" -o "$work/code.cubin" >"$work/log" 2>&1; then
       report <"$work/log" || status=1
     else
       cat "$work/log"

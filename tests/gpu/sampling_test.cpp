@@ -7,7 +7,7 @@
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #endif
 
 namespace orrery {
@@ -260,7 +260,7 @@ TEST(GpuSampling, ALostDeviceKeepsItsLogits) {
   const auto one = open_session(model, 96, KvType::f16), other = open_session(model, 96, KvType::f16);
   const std::vector<int32_t> prompt = random_tokens(*model, 40, 1);
   say(one.get(), prompt, options_of(4));
-  emulated::fault = [] { return cudaErrorIllegalAddress; };
+  emulated::fault = [] { return cuda::DriverError::illegal_address; };
   EXPECT_EQ(other->prefill(prompt, nullptr, nullptr).code(), Code::device_lost);
   emulated::fault = nullptr;
   EXPECT_EQ(one->fetch_logits().code(), Code::device_lost) << "no zeros in their place";

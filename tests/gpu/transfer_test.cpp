@@ -4,7 +4,7 @@
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #endif
 
 namespace orrery {

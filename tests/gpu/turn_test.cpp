@@ -4,7 +4,7 @@
 #include <thread>
 
 #if defined(ORRERY_EMULATED)
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "tests/emulation/cuda/device.h"
 #endif
 
 #include "cuda/cuda_backend.h"
@@ -22,13 +22,12 @@ TEST(Turns, AnswersStayRightWhileModelsAreLoaded) { answer_beside_loading(on_cud
 TEST(Turns, AnswersStayRightWhileOtherSessionsBeginAndEnd) { answer_beside_sessions_that_end(on_cuda(256u << 20), {"streaming", "streaming", {}, false}, "qwen3"); }
 
 #if defined(ORRERY_EMULATED)
-// A process may have several devices, and each of its threads a current one: any thread uses the backend's device, and keeps its own.
+// A process may have several devices, and each of its threads a current context: any thread uses the backend's device, and keeps its own
+// context, or none.
 TEST(Turns, EveryThreadUsesTheBackendsDevice) {
   emulated::n_devices = 2;
   std::unique_ptr<Backend> backend = unwrap(cuda::make_backend({1, cuda::Options::Products::own}));
-  int current = -1;
-  EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
-  EXPECT_EQ(current, 0) << "the thread that made the backend";
+  EXPECT_EQ(emulated::current_device(), -1) << "the thread that made the backend";
   unwrap(backend->reserve_arena(1 << 20));
   StepLimits limits;
   limits.max_rows = 1, limits.max_context = 64, limits.n_heads = limits.n_kv_heads = 1, limits.head_dim = 32, limits.max_in = 64;
@@ -51,8 +50,7 @@ TEST(Turns, EveryThreadUsesTheBackendsDevice) {
     }
     backend->download(sum.data(), Ptr<const std::byte>{x.address}, 256);
     status = backend->synchronize();
-    EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
-    EXPECT_EQ(current, 0) << "another thread";
+    EXPECT_EQ(emulated::current_device(), -1) << "another thread";
   }).join();
   EXPECT_TRUE(status.ok()) << status.message();
   EXPECT_EQ(sum, std::vector<float>(64, 4.0f));
@@ -74,7 +72,7 @@ TEST(Turns, ASessionEndsWhileAStepIsCaptured) {
       ended = true;
       std::thread([&] { other.reset(); }).join();
     }
-    return cudaSuccess;
+    return cuda::DriverError::none;
   };
   std::vector<float> trace;
   try {

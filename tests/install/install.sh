@@ -69,15 +69,6 @@ for languages in C CXX; do
   ! readelf -d cmake_$languages/consumer_static | grep -q liborrery || fail "orrery::static links the shared library"
 done
 
-# With CUDA the static library wants the toolkit's; who has none has the shared one.
-if grep -q cudart "$prefix/$libdir/pkgconfig/orrery.pc"; then
-  clean "$cmake" -S consumer -B cmake_bare -DLANGUAGES=C -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_C_COMPILER="$cc" \
-    -DCMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit=ON >cmake.log 2>&1 &&
-    clean "$cmake" --build cmake_bare >>cmake.log 2>&1 || { cat cmake.log; fail "find_package without a CUDA toolkit"; }
-  expect "find_package, shared, without a CUDA toolkit" clean ./cmake_bare/consumer_shared "$model" "$question"
-  [ ! -e cmake_bare/consumer_static ] || fail "orrery::static without a CUDA toolkit"
-fi
-
 # What the README shows is a program.
 sed -n '/^```c$/,/^```$/p' "$prefix/share/doc/orrery/README.md" | sed '/^```/d' >ask.c
 [ -s ask.c ] || fail "README.md shows no program"

@@ -1,24 +1,27 @@
-// The emulated CUDA runtime's kernels, run from the PTX that nvcc made of them. A program that this file is linked with behaves so: a launch
-// finds its kernel by name, and the executor runs it. What the executor finds wrong fails the test that runs.
+// The emulated driver's kernels, run from the PTX that nvcc made of them. A program that this file is linked with behaves so: a module is an image
+// of the library's archive, with its PTX; the executor runs a kernel of it. What the executor finds wrong fails the test that runs.
 //
-// Environment: ORRERY_PTX, the folder of the .ptx files (else the one the build made); ORRERY_PTX_SEED, the order of warps and blocks;
+// Environment: ORRERY_PTX, a folder of .ptx files in place of the archive's texts; ORRERY_PTX_SEED, the order of warps and blocks;
 // ORRERY_PTX_COUNTERS, a file that gets what each kernel did; ORRERY_PTX_COMPARE, 1: each launch also runs as source, and a kernel that
 // exact.txt names must give the same bits; ORRERY_PTX_APPROXIMATE, 1: approximations are off by what the manual allows.
 #include <gtest/gtest.h>
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <mutex>
 #include <set>
 #include <sstream>
 
-#include "tests/emulation/cuda/cuda_runtime.h"
+#include "cuda/device/archive.h"
+#include "cuda/device/gpu.h"
+#include "tests/emulation/cuda/device.h"
 #include "tests/ptx/executor/execute.h"
-#include "tests/ptx/symbols.h"
 
 namespace orrery::ptx {
 
@@ -29,38 +32,81 @@ const char* environment(const char* name, const char* otherwise) {
   return value ? value : otherwise;
 }
 
+// A C++ symbol as c++filt writes it; the symbol itself if it is none.
+std::string demangled(const std::string& symbol) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status);
+  const std::string out = status == 0 && text ? text : symbol;
+  std::free(text);
+  return out;
+}
+
+// The PTX in an image of the archive: fatbinary's format. A header (magic, version, its own bytes, the bytes of all parts behind it), then parts,
+// each with a header (kind, version, its own bytes, the bytes of its content). Empty: there is none.
+std::string ptx_of(const cuda::Image& image) {
+  const auto* data = static_cast<const std::byte*>(image.data);
+  const auto number = [&](size_t at, size_t bytes) {
+    uint64_t x = 0;
+    if (at + bytes <= image.bytes) std::memcpy(&x, data + at, bytes);
+    return x;
+  };
+  if (number(0, 4) != 0xBA55ED50) return {};
+  for (size_t at = number(6, 2); at + 16 <= image.bytes;) {
+    const size_t header = number(at + 4, 4), bytes = number(at + 8, 8);
+    if (header == 0 || at + header + bytes > image.bytes) return {};
+    if (number(at, 2) == 1) {
+      const std::string text(reinterpret_cast<const char*>(data + at + header), bytes);
+      return text.substr(0, text.find('\0'));
+    }
+    at += header + bytes;
+  }
+  return {};
+}
+
 class PtxDevice : public emulated::Device {
  public:
   PtxDevice() : executor_(settings()) {
-    for (const auto& file : std::filesystem::directory_iterator(environment("ORRERY_PTX", ORRERY_PTX_DIR))) {
-      if (file.path().extension() != ".ptx") continue;
-      std::stringstream text;
-      text << std::ifstream(file.path()).rdbuf();
-      modules_.emplace_back(file.path().filename().string(), text.str());
-    }
-    if (modules_.empty()) throw std::runtime_error("no .ptx files");
-    for (Module& module : modules_) {
-      for (const std::string& entry : module.entries()) by_name_[demangled(entry)] = {&module, entry};
-      for (const auto& [at, bytes] : module.variables()) executor_.memory().add(at, bytes, false);
-    }
-    functions_ = functions_with("_kernel");
     std::ifstream exact(ORRERY_SOURCE_DIR "/tests/ptx/exact.txt");
     for (std::string line; std::getline(exact, line);)
       if (!line.empty() && line[0] != '#') exact_.insert(line);
   }
 
-  size_t shared_bytes(const void* function) override {
+  bool load(const void* data) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const auto name = functions_.find(function);
-    if (name == functions_.end() || by_name_.count(name->second) == 0) return 0;   // run() says so
-    const Kernel* kernel = find(function);
+    for (const cuda::Image& image : cuda::archive()) {
+      if (image.data != data) continue;
+      if (!loaded_.insert(data).second) return true;
+      std::string text = ptx_of(image);
+      if (const char* folder = std::getenv("ORRERY_PTX")) {
+        std::stringstream read;
+        read << std::ifstream(std::string(folder) + "/" + image.file + ".ptx").rdbuf();
+        text = read.str();
+      }
+      if (text.empty()) return false;
+      modules_.emplace_back(std::string(image.file) + ".ptx", text);
+      Module& module = modules_.back();
+      for (const std::string& entry : module.entries()) by_name_[cuda::readable_name(entry.c_str())] = {&module, entry};
+      for (const auto& [at, bytes] : module.variables()) executor_.memory().add(at, bytes, false);
+      return true;
+    }
+    return false;
+  }
+  bool has(const std::string& name) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return by_name_.count(name) > 0;
+  }
+  size_t shared_bytes(const std::string& name) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (by_name_.count(name) == 0) return 0;   // run() says so
+    const Kernel* kernel = find(name);
     return kernel ? kernel->static_shared_bytes : 0;
   }
-  void run(const void* function, dim3 grid, dim3 block, size_t dynamic_shared_bytes, const emulated::Argument* arguments, size_t n,
+  void run(const CUfunc_st& function, dim3 grid, dim3 block, size_t dynamic_shared_bytes, void* const* parameters,
            const std::function<void()>& as_source) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    const Kernel* kernel = find(function);
+    const Kernel* kernel = find(function.name);
     if (!kernel) return;
+    const size_t n = function.sizes.size();
     Launch launch;
     launch.grid = {grid.x, grid.y, grid.z};
     launch.block = {block.x, block.y, block.z};
@@ -69,8 +115,8 @@ class PtxDevice : public emulated::Device {
     if (n != kernel->parameters.size()) return fail(kernel->name + ": launched with " + std::to_string(n) + " arguments");
     for (size_t i = 0; i < n; ++i) {
       const Parameter& p = kernel->parameters[i];
-      if (p.bytes != arguments[i].bytes) return fail(kernel->name + ": an argument of another size than the parameter " + p.name);
-      std::memcpy(launch.parameters.data() + p.offset, arguments[i].at, p.bytes);
+      if (p.bytes != function.sizes[i]) return fail(kernel->name + ": an argument of another size than the parameter " + p.name);
+      std::memcpy(launch.parameters.data() + p.offset, parameters[i], p.bytes);
     }
     if (launch.block.product() > kernel->max_threads) return fail(kernel->name + ": launched with more threads than its launch bounds");
     std::vector<Replaced> replaced;
@@ -155,18 +201,17 @@ class PtxDevice : public emulated::Device {
   }
   void fail(const std::string& what) { ADD_FAILURE() << what; }
 
-  const Kernel* find(const void* function) {
-    if (const auto known = kernels_.find(function); known != kernels_.end()) return known->second;
-    const auto name = functions_.find(function);
-    const auto found = name == functions_.end() ? by_name_.end() : by_name_.find(name->second);
+  const Kernel* find(const std::string& name) {
+    if (const auto known = kernels_.find(name); known != kernels_.end()) return known->second;
+    const auto found = by_name_.find(name);
     const Kernel* kernel = nullptr;
     try {
-      if (found == by_name_.end()) fail("no PTX of the kernel " + (name == functions_.end() ? "without a name" : name->second));
+      if (found == by_name_.end()) fail("no PTX of the kernel " + name);
       else kernel = &found->second.first->kernel(found->second.second);
     } catch (const Refused& refused) {
       fail(refused.what());
     }
-    return kernels_[function] = kernel;
+    return kernels_[name] = kernel;
   }
 
   struct Compared {
@@ -180,9 +225,9 @@ class PtxDevice : public emulated::Device {
   std::set<std::string> reported_;
   Executor executor_;
   std::deque<Module> modules_;
-  std::map<std::string, std::pair<Module*, std::string>> by_name_;   // demangled
-  std::map<const void*, std::string> functions_;
-  std::map<const void*, const Kernel*> kernels_;
+  std::set<const void*> loaded_;   // images
+  std::map<std::string, std::pair<Module*, std::string>> by_name_;   // by readable name: the kernel's module and symbol
+  std::map<std::string, const Kernel*> kernels_;                     // by readable name
   std::map<std::string, Counters> counters_;
 };
 

@@ -49,7 +49,7 @@ def entries(text):
 def short(symbol):
     """The template's name and the instance: attend_decode_kernel<0, 16>."""
     text = subprocess.run(["c++filt", symbol], capture_output=True, text=True).stdout.strip()
-    text = re.sub(r"orrery::cuda::|orrery::|\(anonymous namespace\)::|^void ", "", text)
+    text = re.sub(r"orrery::cuda::|orrery::|[a-z_]+_cu::|^void ", "", text)
     return re.sub(r"\(((?:[A-Z]\w*))\)", "", text.split(">(")[0] + ">" if ">(" in text else text.split("(")[0])
 
 

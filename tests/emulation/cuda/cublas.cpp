@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cstring>
 
-#include "cuda_runtime.h"
 #include "dlfcn.h"
 #include "runtime/base/half.h"
+#include "tests/emulation/cuda/device.h"
 
 namespace orrery::emulated {
 
@@ -14,16 +14,17 @@ bool has_cublas = true;
 namespace {
 
 struct Handle {
-  Stream* stream = nullptr;
+  cuda::Stream stream = nullptr;
   void* workspace = nullptr;
 };
 
 std::atomic<size_t> n_products{0};
 
-enum { kSuccess = 0, kInvalid = 7, kNoMemory = 3 };
+enum { kSuccess = 0, kNotInitialized = 1, kInvalid = 7, kNoMemory = 3 };
 
 int create(Handle** handle) {
-  if (fault && fault() != cudaSuccess) return kNoMemory;
+  if (current_device() < 0) return kNotInitialized;   // the handle belongs to the thread's context
+  if (fault && fault() != DriverError::none) return kNoMemory;
   *handle = new Handle;
   return kSuccess;
 }
@@ -31,7 +32,7 @@ int destroy(Handle* handle) {
   delete handle;
   return kSuccess;
 }
-int set_stream(Handle* handle, Stream* stream) {
+int set_stream(Handle* handle, cuda::Stream stream) {
   handle->stream = stream;
   handle->workspace = nullptr;   // as documented: setting a stream resets the workspace
   return kSuccess;
@@ -48,7 +49,10 @@ float value(const void* p, int type, int64_t i) {
   uint16_t bits;
   std::memcpy(&bits, static_cast<const char*>(p) + 2 * i, 2);
   if (type == 2) return half_to_float(bits);
-  return __uint_as_float(static_cast<unsigned>(bits) << 16);
+  const unsigned wide = static_cast<unsigned>(bits) << 16;
+  float x;
+  std::memcpy(&x, &wide, 4);
+  return x;
 }
 
 // C (m, n) = alpha A^T B + beta C, in columns; A (k, m), B (k, n).
@@ -57,7 +61,7 @@ int gemm(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha,
   if (ta != 1 || tb != 0 || a_type != b_type || (a_type != 2 && a_type != 14) || c_type != 0 || compute != 68 || algorithm != -1) return kInvalid;
   if (m < 0 || n < 0 || k < 0 || lda < k || ldb < k || ldc < m || !handle->workspace) return kInvalid;
   if (fault)
-    if (const cudaError_t e = fault()) return e == cudaErrorMemoryAllocation ? kNoMemory : 13;
+    if (const DriverError e = fault(); e != DriverError::none) return e == DriverError::out_of_memory ? kNoMemory : 13;
   ++n_products;
   const float scale = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
   enqueue(handle->stream, [=] {
@@ -73,15 +77,19 @@ int gemm(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha,
   return kSuccess;
 }
 
-int library;   // its address stands for the library
+int cublas, driver;   // their addresses stand for the libraries
 
 }  // namespace
 
 size_t cublas_products() { return n_products; }
 
-void* open_library(const char* name) { return has_cublas && std::strcmp(name, "libcublas.so.12") == 0 ? &library : nullptr; }
+void* open_library(const char* name) {
+  if (std::strcmp(name, "libcuda.so.1") == 0) return driver_version > 0 ? &driver : nullptr;
+  return has_cublas && std::strcmp(name, "libcublas.so.12") == 0 ? &cublas : nullptr;
+}
 
-void* find_function(void*, const char* name) {
+void* find_function(void* library, const char* name) {
+  if (library == &driver) return driver_function(name);
   const auto is = [&](const char* other) { return std::strcmp(name, other) == 0; };
   if (is("cublasCreate_v2")) return reinterpret_cast<void*>(&create);
   if (is("cublasDestroy_v2")) return reinterpret_cast<void*>(&destroy);

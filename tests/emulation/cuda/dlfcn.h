@@ -1,12 +1,12 @@
-// dlopen() for the emulated build, which finds this header before the system's of the same name. The only library is a cuBLAS whose
-// products are computed by their definition.
+// dlopen() for the emulated build, which finds this header before the system's of the same name. The libraries are the emulated driver and a
+// cuBLAS whose products are computed by their definition.
 #pragma once
 
 #include <cstddef>
 
 namespace orrery::emulated {
 
-// For tests: whether the library exists, and the number of products that it has computed.
+// For tests: whether cuBLAS exists, and the number of products that it has computed.
 extern bool has_cublas;
 size_t cublas_products();
 

@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "cuda_fp16.h"
-#include "cuda_runtime.h"
+#include "emulated_half.h"
+#include "emulated_words.h"
 
 namespace orrery::emulated {
 

@@ -1,7 +1,7 @@
 // Half-precision numbers (IEEE binary16) for the emulated build: storage, and conversions that round to nearest even.
 #pragma once
 
-#include "cuda_runtime.h"
+#include "emulated_words.h"
 #include "runtime/base/half.h"
 
 struct __half {

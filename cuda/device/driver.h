@@ -1,0 +1,125 @@
+// NVIDIA's driver: the one table of its functions that this room calls, with their types. No header of the toolkit is needed, and nothing of
+// CUDA is linked: the driver's library is opened at run time. A machine without it has no devices, and open() says why.
+//
+// Types and values are those of cuda.h, which keeps them from version to version. The opaque types have its names, so that code of a program
+// that includes cuda.h may pass its handles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/status.h"
+
+struct CUctx_st;
+struct CUmod_st;
+struct CUfunc_st;
+struct CUstream_st;
+struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
+struct CUgraphNode_st;
+
+namespace orrery::cuda {
+
+using Context = CUctx_st*;
+using Module = CUmod_st*;
+using Function = CUfunc_st*;
+using Stream = CUstream_st*;
+using Event = CUevent_st*;
+using Graph = CUgraph_st*;
+using GraphExec = CUgraphExec_st*;
+using DeviceAddress = unsigned long long;   // unified addressing: of the host's memory, too
+
+// Results that this room tells apart, makes itself, or that tests make; the driver has many more.
+enum class DriverError : int {
+  none = 0,
+  invalid_value = 1,
+  out_of_memory = 2,
+  not_initialized = 3,
+  no_device = 100,
+  invalid_image = 200,
+  invalid_context = 201,
+  invalid_handle = 400,
+  not_found = 500,
+  illegal_address = 700,
+  launch_out_of_resources = 701,
+  capture_unsupported = 900,
+  capture_invalidated = 901,
+  unknown = 999,
+};
+
+enum class DeviceAttribute : int {
+  n_sms = 16,                 // streaming multiprocessors
+  cache_bytes = 38,           // second-level cache
+  major = 75, minor = 76,     // compute capability
+  shared_bytes = 97,          // shared memory that a thread block may ask for
+};
+enum class FunctionAttribute : int { n_registers = 4, dynamic_shared_bytes = 8 };
+
+inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2;
+inline constexpr int kCaptureThreadLocal = 1;
+
+// F(member, the driver's symbol, parameters...)
+#define ORRERY_DRIVER_FUNCTIONS(F)                                                                                                      \
+  F(init, cuInit, unsigned flags)                                                                                                       \
+  F(get_version, cuDriverGetVersion, int* version)                                                                                      \
+  F(get_error_name, cuGetErrorName, DriverError error, const char** name)                                                               \
+  F(get_error_string, cuGetErrorString, DriverError error, const char** text)                                                           \
+  F(get_device_count, cuDeviceGetCount, int* count)                                                                                     \
+  F(get_device, cuDeviceGet, int* device, int index)                                                                                    \
+  F(get_device_name, cuDeviceGetName, char* name, int bytes, int device)                                                                \
+  F(get_device_attribute, cuDeviceGetAttribute, int* value, DeviceAttribute attribute, int device)                                      \
+  F(get_device_memory, cuDeviceTotalMem_v2, size_t* bytes, int device)                                                                  \
+  F(retain_context, cuDevicePrimaryCtxRetain, Context* context, int device)                                                             \
+  F(release_context, cuDevicePrimaryCtxRelease_v2, int device)                                                                          \
+  F(push_context, cuCtxPushCurrent_v2, Context context)                                                                                 \
+  F(pop_context, cuCtxPopCurrent_v2, Context* context)                                                                                  \
+  F(load_module, cuModuleLoadData, Module* module, const void* image)                                                                   \
+  F(unload_module, cuModuleUnload, Module module)                                                                                       \
+  F(get_function, cuModuleGetFunction, Function* function, Module module, const char* name)                                             \
+  F(get_function_attribute, cuFuncGetAttribute, int* value, FunctionAttribute attribute, Function function)                             \
+  F(set_function_attribute, cuFuncSetAttribute, Function function, FunctionAttribute attribute, int value)                              \
+  F(launch, cuLaunchKernel, Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,   \
+    unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra)                                            \
+  F(get_memory, cuMemGetInfo_v2, size_t* free_bytes, size_t* total_bytes)                                                               \
+  F(allocate, cuMemAlloc_v2, DeviceAddress* at, size_t bytes)                                                                           \
+  F(free, cuMemFree_v2, DeviceAddress at)                                                                                               \
+  F(allocate_host, cuMemHostAlloc, void** at, size_t bytes, unsigned flags)                                                             \
+  F(free_host, cuMemFreeHost, void* at)                                                                                                 \
+  F(register_host, cuMemHostRegister_v2, void* at, size_t bytes, unsigned flags)                                                        \
+  F(unregister_host, cuMemHostUnregister, void* at)                                                                                     \
+  F(copy, cuMemcpyAsync, DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream)                                             \
+  F(fill, cuMemsetD8Async, DeviceAddress at, unsigned char value, size_t bytes, Stream stream)                                          \
+  F(create_stream, cuStreamCreate, Stream* stream, unsigned flags)                                                                      \
+  F(destroy_stream, cuStreamDestroy_v2, Stream stream)                                                                                  \
+  F(wait_for_stream, cuStreamSynchronize, Stream stream)                                                                                \
+  F(order_stream, cuStreamWaitEvent, Stream stream, Event event, unsigned flags)                                                        \
+  F(begin_capture, cuStreamBeginCapture_v2, Stream stream, int mode)                                                                    \
+  F(end_capture, cuStreamEndCapture, Stream stream, Graph* graph)                                                                       \
+  F(get_nodes, cuGraphGetNodes, Graph graph, CUgraphNode_st** nodes, size_t* n_nodes)                                                   \
+  F(instantiate, cuGraphInstantiateWithFlags, GraphExec* exec, Graph graph, unsigned long long flags)                                   \
+  F(launch_graph, cuGraphLaunch, GraphExec exec, Stream stream)                                                                         \
+  F(destroy_graph, cuGraphDestroy, Graph graph)                                                                                         \
+  F(destroy_exec, cuGraphExecDestroy, GraphExec exec)                                                                                   \
+  F(create_event, cuEventCreate, Event* event, unsigned flags)                                                                          \
+  F(destroy_event, cuEventDestroy_v2, Event event)                                                                                      \
+  F(record_event, cuEventRecord, Event event, Stream stream)                                                                            \
+  F(wait_for_event, cuEventSynchronize, Event event)
+
+// Functions that launch, copy or allocate work in the calling thread's current context (gpu.h: OnDevice).
+struct Driver {
+#define ORRERY_DRIVER_MEMBER(member, symbol, ...) DriverError (*member)(__VA_ARGS__) = nullptr;
+  ORRERY_DRIVER_FUNCTIONS(ORRERY_DRIVER_MEMBER)
+#undef ORRERY_DRIVER_MEMBER
+
+  // The driver, initialized. UNSUPPORTED, with the reason in words: there is no driver, it is older than `least_version` (12040: CUDA 12.4),
+  // or it has no device that works. native_code is the driver's error.
+  static Result<Driver> open(int least_version);
+  std::string text(DriverError error) const;   // "an illegal memory access was encountered"
+  std::string name(DriverError error) const;   // "CUDA_ERROR_ILLEGAL_ADDRESS"
+};
+
+inline DeviceAddress device_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
+
+}  // namespace orrery::cuda

@@ -1,0 +1,138 @@
+// See gpu.h.
+#include "cuda/device/gpu.h"
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+
+#include "cuda/device/queue.h"
+
+namespace orrery::cuda {
+
+void ErrorLatch::set(DriverError error, const char* what) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (failed_.load(std::memory_order_relaxed)) return;
+  error_ = error;
+  what_ = what;
+  failed_.store(true, std::memory_order_release);
+}
+
+Status ErrorLatch::status(const Driver& driver) const {
+  if (!failed()) return ok_status();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Code code = error_ == DriverError::out_of_memory ? Code::out_of_device_memory : Code::device_lost;
+  Status s = error(code, "the CUDA device failed while %s: %s (%s)", what_, driver.text(error_).c_str(), driver.name(error_).c_str());
+  s.detail().native_code = static_cast<int64_t>(error_);
+  return s;
+}
+
+DriverError describe(const Driver& driver, int index, GpuProperties* p) {
+  int device = 0;
+  char name[256] = "";
+  int major = 0, minor = 0, shared = 0, cache = 0;
+  size_t bytes = 0;
+  DriverError e = driver.get_device(&device, index);
+  if (e == DriverError::none) e = driver.get_device_name(name, sizeof name - 1, device);
+  if (e == DriverError::none) e = driver.get_device_memory(&bytes, device);
+  const auto ask = [&](DeviceAttribute attribute, int* value) {
+    if (e == DriverError::none) e = driver.get_device_attribute(value, attribute, device);
+  };
+  ask(DeviceAttribute::major, &major);
+  ask(DeviceAttribute::minor, &minor);
+  ask(DeviceAttribute::n_sms, &p->n_sms);
+  ask(DeviceAttribute::shared_bytes, &shared);
+  ask(DeviceAttribute::cache_bytes, &cache);
+  if (e != DriverError::none) return e;
+  p->name = name;
+  p->architecture = 10 * major + minor;
+  p->shared_bytes = static_cast<uint64_t>(shared);
+  p->cache_bytes = static_cast<uint64_t>(cache);
+  p->memory_bytes = bytes;
+  return e;
+}
+
+std::string readable_name(const char* symbol) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(symbol, nullptr, nullptr, &status);
+  std::string name = status == 0 && text ? text : symbol;
+  std::free(text);
+  // kernel_name(): "orrery::cuda::KernelTag<&(void orrery::cuda::rows_cu::add_kernel(float*))>", without brackets if it has no parameters.
+  if (const size_t tag = name.find("KernelTag<&"); tag != std::string::npos) {
+    name = name.substr(tag + 11, name.rfind('>') - tag - 11);
+    if (!name.empty() && name.front() == '(') name = name.substr(1, name.size() - 2);
+  }
+  if (!name.empty() && name.back() == ')') {   // the parameters: back to the bracket that opens them
+    size_t at = name.size();
+    int depth = 0;
+    do {
+      --at;
+      depth += name[at] == ')' ? 1 : name[at] == '(' ? -1 : 0;
+    } while (at > 0 && depth > 0);
+    name.resize(at);
+  }
+  return name.compare(0, 5, "void ") == 0 ? name.substr(5) : name;
+}
+
+Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int index) {
+  std::unique_ptr<Gpu> made(new Gpu(driver, index));
+  DriverError e = describe(driver, index, &made->properties_);
+  if (e == DriverError::none) {
+    e = driver.retain_context(&made->context_, index);
+    if (e != DriverError::none) made->context_ = nullptr;
+  }
+  if (e != DriverError::none) {
+    Status s = error(Code::unsupported, "CUDA device %d: %s", index, driver.text(e).c_str());
+    s.detail().native_code = static_cast<int64_t>(e);
+    return s;
+  }
+  ORRERY_TRY(made->add_kernels(archive()));
+  return made;
+}
+
+// The driver loads lazily where it may: asking for a kernel's registers makes it load the kernel.
+Status Gpu::add_kernels(Span<const Image> images) {
+  const OnDevice here(*this);
+  DriverError e = here.error();
+  const char* what = "its context";
+  for (const Image& image : images) {
+    if (e != DriverError::none) break;
+    what = image.file;
+    Module module = nullptr;
+    e = driver_.load_module(&module, image.data);
+    if (e != DriverError::none) break;
+    modules_.push_back(module);
+    for (const char* const* name = image.kernels; *name && e == DriverError::none; ++name) {
+      Function function = nullptr;
+      int n_registers = 0;
+      e = driver_.get_function(&function, module, *name);
+      if (e == DriverError::none) e = driver_.get_function_attribute(&n_registers, FunctionAttribute::n_registers, function);
+      kernels_[readable_name(*name)] = function;
+    }
+  }
+  if (e == DriverError::none) return ok_status();
+  Status s = error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
+                   "CUDA device %d, %s, does not take the kernels (%s): %s", index_, properties_.name.c_str(), what, driver_.text(e).c_str());
+  s.detail().native_code = static_cast<int64_t>(e);
+  return s;
+}
+
+Gpu::~Gpu() {
+  if (!context_) return;
+  {
+    const OnDevice here(*this);
+    for (Module module : modules_) driver_.unload_module(module);
+  }
+  driver_.release_context(index_);
+}
+
+Function Gpu::kernel(const char* name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = known_.find(name);
+  if (known != known_.end()) return known->second;
+  const auto found = kernels_.find(readable_name(name));
+  return known_[name] = found == kernels_.end() ? nullptr : found->second;
+}
+
+OnDevice::OnDevice(const Gpu& gpu, Queue& queue) : OnDevice(gpu) { queue.check(error_, "choosing the device"); }
+
+}  // namespace orrery::cuda
