@@ -99,7 +99,7 @@ void setup_plan(void);                                                /* soon, o
 void setup_planned(const Event* event);
 void window_new(void);
 void window_show(void);                  /* says what can be done at this moment, and which document is attached */
-void app_take(GFile* file);              /* a model or a document */
+void app_take(GFile* file);              /* a model, whose name ends in .gguf, or a document */
 void app_open(void);
 void app_style(const char* style);       /* "system", "light", "dark" */
 void app_save_settings(void);

@@ -134,5 +134,7 @@ void setup_document(GFile* file) {
 
 G_MODULE_EXPORT void on_chosen(GtkFileChooser* dialog, int response) {
   g_autoptr(GFile) file = response == GTK_RESPONSE_ACCEPT ? gtk_file_chooser_get_file(dialog) : NULL;
-  if (file) app_take(file);
+  g_autofree char* path = file && dialog == ui("model") ? g_file_get_path(file) : NULL;
+  if (path) setup_model(path, 0, 0);
+  else if (file) setup_document(file);
 }

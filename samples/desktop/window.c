@@ -45,7 +45,7 @@ void window_show(void) {
   const char* tokens = app.document_tokens >= 0 ? grouped((guint64)app.document_tokens) : "…";
   say("document_name", "%s%s%s", app.document ? app.document_name : "None", app.document ? ", " : "", app.document ? tokens : "");
   if (edits) say("chip_text", "This replaces an earlier message, and what follows it.");
-  else say("chip_text", "With %s, %s tokens%s", app.document_name, tokens, too_long ? ": longer than the context" : "");
+  else if (app.document) say("chip_text", "With %s, %s tokens%s", app.document_name, tokens, too_long ? ": longer than the context" : "");
   gtk_widget_set_visible(ui("chip"), app.document || edits);
   gtk_widget_set_visible(ui("stop"), app.answering != NULL);
   gtk_widget_set_visible(ui("loading"), app.opening);
@@ -216,12 +216,8 @@ void app_open(void) {
 }
 
 void app_take(GFile* file) {
-  g_autofree char *path = g_file_get_path(file), *name = g_file_get_basename(file);
-  char magic[4] = "";
-  FILE* stream = path ? g_fopen(path, "rb") : NULL;
-  const gboolean model = (stream && fread(magic, 1, 4, stream) == 4 && memcmp(magic, "GGUF", 4) == 0) || g_str_has_suffix(name, ".gguf");
-  if (stream) fclose(stream);
-  if (model && path) setup_model(path, 0, 0);
+  g_autofree char* path = g_file_get_path(file);
+  if (path && g_str_has_suffix(path, ".gguf")) setup_model(path, 0, 0);
   else setup_document(file);
 }
 
@@ -377,7 +373,7 @@ G_MODULE_EXPORT gboolean on_key(GtkEventController* keys, guint key, guint code 
   return TRUE;
 }
 
-static gboolean on_drop(GtkDropTarget* target G_GNUC_UNUSED, const GValue* value) {
+G_MODULE_EXPORT gboolean on_drop(GtkDropTarget* target G_GNUC_UNUSED, const GValue* value) {
   for (const GSList* files = g_value_get_boxed(value); files; files = files->next) app_take(files->data);
   return TRUE;
 }
@@ -441,14 +437,12 @@ void window_new(void) {
     g_action_map_add_action_entries(G_ACTION_MAP(app.app), &entry, 1, NULL);
   }
   g_action_map_add_action_entries(G_ACTION_MAP(app.app), kOthers, G_N_ELEMENTS(kOthers), NULL);
+  g_type_ensure(GDK_TYPE_FILE_LIST);   /* window.ui names it */
   app.builder = gtk_builder_new();
   if (!gtk_builder_add_from_resource(app.builder, "/org/orrery/desktop/window.ui", NULL)) g_error("window.ui is not right");
   gtk_window_set_application(ui("window"), app.app);
   g_autoptr(GtkCssProvider) css = gtk_css_provider_new();
   gtk_css_provider_load_from_resource(css, "/org/orrery/desktop/style.css");
   gtk_style_context_add_provider_for_display(gdk_display_get_default(), GTK_STYLE_PROVIDER(css), GTK_STYLE_PROVIDER_PRIORITY_APPLICATION);
-  GtkDropTarget* drop = gtk_drop_target_new(GDK_TYPE_FILE_LIST, GDK_ACTION_COPY);
-  gtk_widget_add_controller(ui("window"), GTK_EVENT_CONTROLLER(drop));
-  g_signal_connect(drop, "drop", G_CALLBACK(on_drop), NULL);
   window_show();
 }

@@ -11,8 +11,7 @@
 #include <sys/resource.h>
 
 static struct {
-  GThread* thread;
-  GAsyncQueue* jobs;
+  GThreadPool* jobs;         /* of one thread */
   guint64 memory_bytes;
   gint stop;                 /* atomic */
   GMutex lock;               /* of events, wake, running */
@@ -118,6 +117,7 @@ static void open_model(const Job* job) {
   g_hash_table_remove_all(w.sessions);
   orrery_model_free(w.model);
   w.model = NULL;
+  setpriority(PRIO_PROCESS, 0, 10);   /* on Linux: of this thread alone, which computes beside the runtime's own */
   options.progress = on_loading;
   orrery_status status = w.runtime ? ORRERY_OK : orrery_runtime_create(&runtime, &w.runtime, &w.error);
   if (status == ORRERY_OK) status = orrery_model_open(w.runtime, job->path, &options, &w.model, &w.error);
@@ -235,44 +235,39 @@ static void save(const Job* job) {
   emit(event, "", 0);
 }
 
-static gpointer run(gpointer user G_GNUC_UNUSED) {
-  setpriority(PRIO_PROCESS, 0, 10);   /* on Linux: of this thread alone, which computes beside the runtime's own */
-  orrery_error_init(&w.error, sizeof w.error);
-  for (gboolean more = TRUE; more;) {
-    g_autofree Job* job = g_async_queue_pop(w.jobs);
-    switch (job->type) {
-      case JOB_PLAN: plan(job); break;
-      case JOB_OPEN: open_model(job); break;
-      case JOB_NEW: session_of(job); break;
-      case JOB_SEND: answer(job); break;
-      case JOB_SAVE: save(job); break;
-      case JOB_CLOSE:
-        g_hash_table_remove(w.sessions, GUINT_TO_POINTER(job->id));
-        g_unlink(job->path);
-        break;
-      case JOB_QUIT: more = FALSE; break;
-    }
-    g_clear_pointer(&job->messages, g_variant_unref);
-    g_clear_pointer(&job->document, g_bytes_unref);
-    g_free(job->path), g_free(job->text);
+static void run(gpointer data, gpointer user G_GNUC_UNUSED) {
+  g_autofree Job* job = data;
+  switch (job->type) {
+    case JOB_PLAN: plan(job); break;
+    case JOB_OPEN: open_model(job); break;
+    case JOB_NEW: session_of(job); break;
+    case JOB_SEND: answer(job); break;
+    case JOB_SAVE: save(job); break;
+    case JOB_CLOSE:
+      g_hash_table_remove(w.sessions, GUINT_TO_POINTER(job->id));
+      g_unlink(job->path);
+      break;
+    case JOB_QUIT:
+      g_hash_table_unref(w.sessions);   /* sessions, then their model, then its runtime */
+      orrery_model_free(w.model);
+      orrery_runtime_free(w.runtime);
+      emit((Event){.type = EVENT_QUIT}, "", 0);
   }
-  g_hash_table_unref(w.sessions);   /* sessions, then their model, then its runtime */
-  orrery_model_free(w.model);
-  orrery_runtime_free(w.runtime);
-  emit((Event){.type = EVENT_QUIT}, "", 0);
-  return NULL;
+  g_clear_pointer(&job->messages, g_variant_unref);
+  g_clear_pointer(&job->document, g_bytes_unref);
+  g_free(job->path), g_free(job->text);
 }
 
 void worker_do(Job job) {
   if (job.type == JOB_OPEN || job.type == JOB_SEND) g_atomic_int_set(&w.stop, 0);
-  g_async_queue_push(w.jobs, g_memdup2(&job, sizeof job));
+  g_thread_pool_push(w.jobs, g_memdup2(&job, sizeof job), NULL);
 }
 
 void worker_start(guint64 memory_bytes) {
-  w.jobs = g_async_queue_new();
   w.memory_bytes = memory_bytes;
   w.sessions = g_hash_table_new_full(NULL, NULL, NULL, (GDestroyNotify)orrery_session_free);
-  w.thread = g_thread_new("orrery", run, NULL);
+  orrery_error_init(&w.error, sizeof w.error);
+  w.jobs = g_thread_pool_new(run, NULL, 1, TRUE, NULL);
 }
 
-void worker_join(void) { g_thread_join(w.thread); }
+void worker_join(void) { g_thread_pool_free(w.jobs, FALSE, TRUE); }

@@ -193,7 +193,12 @@ def test_answers_under_a_kv_budget(data):
     equal([len(layer) for layer in cells], [8] * 4)
     assert len({cell for layer in cells for cell in layer}) > 4, cells   # auto gives heads budgets of their own
     assert abs(sum(map(sum, cells)) / 32 - share) <= 1, (cells, share)
-    app.picture(os.path.join(PICTURES, "budget.png"))
+    app.press("Fork")
+    until("a fork in the side bar", lambda: app.rows("Fork of " + MAGNUS))
+    app.ask(BRUNO)
+    assert "Salem" in app.answer(2)
+    until("answers of one line each", lambda: app.heights() and all(12 <= h <= 30 for h in app.heights()))
+    app.picture(os.path.join(PICTURES, "window.png"))
     equal(app.close(), 0)
 
 
@@ -239,7 +244,6 @@ def test_forks_and_switches(data):
     app.keys("ctrl+Page_Down")
     until("the fork again", lambda: (("Question", BRUNO) in app.dialogue()))
     until("answers of one line each", lambda: app.heights() and all(12 <= h <= 30 for h in app.heights()))
-    app.picture(os.path.join(PICTURES, "window.png"))
     app.keys("ctrl+n")                             # a new conversation about the same document reuses its KV
     until("an empty conversation", lambda: app.dialogue() == [])
     app.keys("F2", "ctrl+a")
