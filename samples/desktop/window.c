@@ -105,7 +105,6 @@ G_MODULE_EXPORT void on_range(GtkAdjustment* range, GParamSpec* what) {
 static void leave_edit(void) {
   if (app.edit_from != G_MAXSIZE) gtk_text_buffer_set_text(composed(), "", 0);
   app.edit_from = G_MAXSIZE;
-  window_show();
 }
 
 G_MODULE_EXPORT void on_row(GtkListBox* list G_GNUC_UNUSED, GtkListBoxRow* row) {
@@ -114,6 +113,7 @@ G_MODULE_EXPORT void on_row(GtkListBox* list G_GNUC_UNUSED, GtkListBoxRow* row) 
   app.current = c;
   leave_edit();
   show_messages();
+  window_show();
 }
 
 G_MODULE_EXPORT void on_title(GtkEditable* name, GtkWidget* row) { name_for_readers(row, gtk_editable_get_text(name)); }
@@ -191,7 +191,6 @@ static void send_message(void) {
   if (document) setup_document(NULL);
   if (edits || keep == 0) show_messages();
   else add_messages(keep);
-  window_show();
 }
 
 static void edit(guint i) {
@@ -199,7 +198,6 @@ static void edit(guint i) {
   app.edit_from = i;
   gtk_text_buffer_set_text(composed(), m.text + m.hidden, -1);
   gtk_widget_grab_focus(ui("composer"));
-  window_show();
 }
 
 void app_open(void) {
@@ -212,7 +210,6 @@ void app_open(void) {
   app.opened_context = (guint32)gtk_range_get_value(ui("context"));
   worker_do((Job){.type = JOB_OPEN, .path = g_strdup(app.model_path), .context = app.opened_context,
                   .share = (float)gtk_range_get_value(ui("share")) / 100});
-  window_show();
 }
 
 void app_take(GFile* file) {
@@ -400,7 +397,6 @@ static void on_action(GSimpleAction* action, GVariant* value, gpointer user G_GN
   else if (g_str_equal(name, "back")) {
     setup_model(app.opened_path, app.opened_context, 0);
     gtk_stack_set_visible_child_name(ui("pages"), "chat");
-    window_show();
   } else if (g_str_equal(name, "drop")) setup_document(NULL), leave_edit();
   else if (g_str_equal(name, "send")) send_message();
   else if (g_str_equal(name, "stop")) app.answering || app.opening ? worker_stop() : leave_edit();
@@ -414,6 +410,7 @@ static void on_action(GSimpleAction* action, GVariant* value, gpointer user G_GN
     if (row) gtk_list_box_select_row(ui("list"), row);
   } else if (g_str_equal(name, "shortcuts")) gtk_window_present(ui("help"));
   else if (g_str_equal(name, "quit")) gtk_window_close(ui("window"));
+  window_show();
 }
 
 static void on_panel(GSimpleAction* action, GVariant* value, gpointer user G_GNUC_UNUSED) {
