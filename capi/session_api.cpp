@@ -383,4 +383,16 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
   });
 }
 
+orrery_status orrery_session_residency(const orrery_session* session, uint32_t* tokens, size_t capacity, size_t* n,
+                                       orrery_error* error) {
+  if (n) *n = 0;
+  return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
+    ORRERY_REQUIRE(n);
+    const model::Hyperparameters& h = s->model().hyper();
+    std::vector<uint32_t> held(static_cast<size_t>(h.n_layers) * static_cast<size_t>(h.n_kv_heads));
+    for (size_t head = 0; head < held.size(); ++head) held[head] = s->held_tokens(static_cast<uint32_t>(head));
+    return copy_out(held.data(), held.size(), tokens, capacity, n);
+  });
+}
+
 }  // extern "C"

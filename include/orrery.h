@@ -230,8 +230,7 @@ typedef struct orrery_runtime_options {
 } orrery_runtime_options;
 ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options, size_t struct_size);
 
-ORRERY_API orrery_status orrery_runtime_create(const orrery_runtime_options *options, orrery_runtime **runtime,
-                                               orrery_error *error);
+ORRERY_API orrery_status orrery_runtime_create(const orrery_runtime_options *options, orrery_runtime **runtime, orrery_error *error);
 ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);   /* in a child of fork(): see "fork()" */
 
 /* Changes how many threads the CPU backend computes with, and their priority, between two steps: a step that runs on another
@@ -242,8 +241,7 @@ ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);   /* in a child of
    ORRERY_INVALID_ARGUMENT: a value out of range; the message names the largest. ORRERY_OUT_OF_HOST_MEMORY: the system starts
    no more threads; the old ones stay. ORRERY_UNSUPPORTED: a GPU computes. */
 ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_runtime_set_threads(orrery_runtime *runtime, int32_t n_threads,
-                                                    int32_t priority, orrery_error *error);
+ORRERY_API orrery_status orrery_runtime_set_threads(orrery_runtime *runtime, int32_t n_threads, int32_t priority, orrery_error *error);
 
 typedef struct orrery_runtime_info {
   uint32_t struct_size;
@@ -256,8 +254,7 @@ typedef struct orrery_runtime_info {
   uint64_t host_peak_bytes;     /* the most that host_bytes has been */
 } orrery_runtime_info;
 ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info, size_t struct_size);
-ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info,
-                                                 orrery_error *error);
+ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info, orrery_error *error);
 
 /* ---- Vocabulary: tokenizer and chat template, on their own -------------------------------------------------- */
 
@@ -485,8 +482,7 @@ ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 /* A description of the file as JSON: metadata (long arrays cut), tensors, parameters by type. Reads the header only.
    See "Sizes out"; not NUL-terminated. */
 ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes,
-                                        orrery_error *error);
+ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
 
@@ -644,8 +640,7 @@ ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,
                                                     size_t *n_bytes, orrery_error *error);
 /* Loads from memory: bytes (n_bytes), the caller's again after the call. */
-ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes,
-                                                    orrery_error *error);
+ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes, orrery_error *error);
 
 /* Appends tokens by prefill, without an answer.
      tokens   (n_tokens) ids of the vocabulary; else ORRERY_INVALID_ARGUMENT. ORRERY_CONTEXT_FULL: more than the context holds
@@ -654,10 +649,8 @@ ORRERY_API orrery_status orrery_session_evaluate(orrery_session *session, const 
                                                  float *logits, orrery_error *error);
 /* Write the logits (n_vocab), and the hidden state after the output norm (n_embd), of the last computed token.
    ORRERY_INVALID_ARGUMENT: n is another number, or the session has computed no token since it changed. */
-ORRERY_API orrery_status orrery_session_logits(const orrery_session *session, float *logits, size_t n,
-                                               orrery_error *error);
-ORRERY_API orrery_status orrery_session_embedding(const orrery_session *session, float *embedding, size_t n,
-                                                  orrery_error *error);
+ORRERY_API orrery_status orrery_session_logits(const orrery_session *session, float *logits, size_t n, orrery_error *error);
+ORRERY_API orrery_status orrery_session_embedding(const orrery_session *session, float *embedding, size_t n, orrery_error *error);
 
 typedef struct orrery_stats {
   uint32_t struct_size;
@@ -693,6 +686,14 @@ typedef struct orrery_stats {
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
+/* Writes how many tokens each KV head holds on the device. Allowed while a generation is unfinished; never waits.
+     tokens   (n_layers, n_kv_heads), of orrery_model_info; compensation tokens do not count
+     *n       n_layers * n_kv_heads; see "Sizes out"
+   Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or
+   a load, until a generated token is computed. A parked session's heads hold 0. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_session_residency(const orrery_session *session, uint32_t *tokens, size_t capacity, size_t *n,
+                                                  orrery_error *error);
 
 /* ---- Head profiles: the heads' roles, for KV policies that tell heads apart ------------------------------------- */
 
@@ -876,8 +877,7 @@ ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event
 typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);
 /* Calls orrery_next() until the generation is over, and on_event with `user` and every event, DONE included.
    Errors are those of orrery_next(). */
-ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user,
-                                    orrery_error *error);
+ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user, orrery_error *error);
 
 /* Cancels the generation: sets a flag and returns. Allowed from any thread, from a callback and from a signal handler, until
    the generation is freed.

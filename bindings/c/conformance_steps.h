@@ -169,6 +169,12 @@ static void step(const char *verb, void *p, int i) {
     for (size_t k = 0; k < n && k < 8; ++k) printf(" %d", ((int32_t *)buf)[k]);
     puts("");
   }
+  if (IS("residency") && GIVES(uint32_t, orrery_session_residency, p)) {
+    const uint32_t *held = (uint32_t *)buf;
+    uint32_t least = held[0], most = held[0];
+    for (size_t k = 1; k < n; ++k) least = held[k] < least ? held[k] : least, most = held[k] > most ? held[k] : most;
+    printf("%zu %u %u\n", n, least, most);
+  }
   if (IS("detokenize")) {
     int32_t *ids = numbers(3, &count);
     if (GIVES(char, orrery_detokenize, p, ids, count, i)) quote(buf, n), puts("");

@@ -679,6 +679,8 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_session_stats(SessionHandle @session, ref orrery_stats @stats, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_session_residency(SessionHandle @session, uint[] @tokens, UIntPtr @capacity, ref UIntPtr @n, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_calibrate_options_init(ref orrery_calibrate_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_calibrate(ModelHandle @model, int[] @tokens, UIntPtr[] @n_tokens, UIntPtr @n_texts, ref orrery_calibrate_options @options, out CalibrationHandle @calibration, ref orrery_error @error);

@@ -103,6 +103,11 @@ public sealed class Session : IDisposable {
         Native.Check((ref orrery_error e) => Native.orrery_session_stats(handle, ref stats, ref e));
         return new Stats(stats);
     }
+    /// <summary>(n_layers, n_kv_heads), flat: the tokens that each KV head holds on the device.</summary>
+    public uint[] Residency() {
+        return Native.Sized((uint[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_session_residency(handle, to, capacity, ref n, ref e));
+    }
 
     /// <summary>Begins the answer to the conversation; the token cancels it, also during the prompt.</summary>
     public Generation Generate(GenerateOptions options = null, CancellationToken token = default(CancellationToken)) {

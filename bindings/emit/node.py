@@ -26,7 +26,7 @@ def parameters(header, function):
         elif base in header.callbacks:
             kind, slots = "CALLBACK", 2
         elif sized_out:
-            kind, slots = {"char": "OUT_BYTES", "void": "OUT_BYTES", "int32_t": "OUT_I32"}[base], 3
+            kind, slots = {"char": "OUT_BYTES", "void": "OUT_BYTES", "int32_t": "OUT_I32", "uint32_t": "OUT_U32"}[base], 3
         elif pointers == 0:
             kind = {"double": "F64"}.get(base, "INTEGER")
         elif ctype.const and base == "char":
@@ -61,8 +61,8 @@ def functions(header):
     initialisers = {s.init for s in header.structs.values()}
     out = [banner("//"), "#pragma once", '#include "../c/layouts.h"\n',
            "typedef union { void *p; int64_t i; double d; } slot;",
-           "enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_STRUCTS, P_INTEGER,",
-           "       P_F64, P_STRING, P_BYTES, P_ARRAY };",
+           "enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_STRUCTS,",
+           "       P_INTEGER, P_F64, P_STRING, P_BYTES, P_ARRAY };",
            "enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };",
            "typedef struct { int kind, slots; const struct_layout *layout; } parameter;",
            "typedef struct {",

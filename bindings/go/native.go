@@ -75,7 +75,7 @@ func call(f func(e *C.orrery_error) C.orrery_status) error {
 type planRegion = C.orrery_plan_region
 
 // sized calls a function of the header's "Sizes out" kind: for the size, then for the content.
-func sized[T byte | int32 | planRegion](f func(to *T, capacity C.size_t, n *C.size_t, e *C.orrery_error) C.orrery_status) ([]T, error) {
+func sized[T byte | int32 | uint32 | planRegion](f func(to *T, capacity C.size_t, n *C.size_t, e *C.orrery_error) C.orrery_status) ([]T, error) {
 	n := new(C.size_t)
 	if err := call(func(e *C.orrery_error) C.orrery_status { return f(nil, 0, n, e) }); err != nil {
 		return nil, err
@@ -273,7 +273,7 @@ func (h *handle) call(f func(p unsafe.Pointer, e *C.orrery_error) C.orrery_statu
 }
 
 // sizedOf is use() and sized() in one.
-func sizedOf[T byte | int32](h *handle, f func(p unsafe.Pointer, to *T, capacity C.size_t, n *C.size_t, e *C.orrery_error) C.orrery_status) (out []T, err error) {
+func sizedOf[T byte | int32 | uint32](h *handle, f func(p unsafe.Pointer, to *T, capacity C.size_t, n *C.size_t, e *C.orrery_error) C.orrery_status) (out []T, err error) {
 	err = h.use(func(p unsafe.Pointer) error {
 		out, err = sized(func(to *T, capacity C.size_t, n *C.size_t, e *C.orrery_error) C.orrery_status {
 			return f(p, to, capacity, n, e)

@@ -173,6 +173,13 @@ func (s *Session) Stats() (Stats, error) {
 	})
 }
 
+// Residency is (n_layers, n_kv_heads), flat: the tokens that each KV head holds on the device.
+func (s *Session) Residency() ([]uint32, error) {
+	return sizedOf(s.handle, func(p unsafe.Pointer, to *uint32, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_session_residency((*C.orrery_session)(p), (*C.uint32_t)(to), capacity, n, e)
+	})
+}
+
 // Generate begins the answer to the conversation; the context cancels it, also during the prompt.
 func (s *Session) Generate(ctx context.Context, options *GenerateOptions) (*Generation, error) {
 	return s.begin(ctx, options, func(p *C.orrery_session, o *C.orrery_generate_options, g **C.orrery_generation, e errorOut) status {

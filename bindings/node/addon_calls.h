@@ -76,6 +76,7 @@ static int is_out(call *c, const parameter *p, int at) {
     case P_NEW: c->a[at].p = &c->made; return 1;
     case P_OUT_BYTES:
     case P_OUT_I32:
+    case P_OUT_U32:
     case P_OUT_STRUCTS: c->out = at + 1, c->out_kind = p->kind, c->out_layout = p->layout, c->a[at + 2].p = &c->n; return 1;
     case P_RESULT:
       c->filled = c->a[at].p = own(c, calloc(1, p->layout->bytes)), c->filled_layout = p->layout;
@@ -86,7 +87,7 @@ static int is_out(call *c, const parameter *p, int at) {
 }
 
 static size_t out_bytes(const call *c) {  /* of one element */
-  return c->out_kind == P_OUT_STRUCTS ? c->out_layout->bytes : c->out_kind == P_OUT_I32 ? 4 : 1;
+  return c->out_kind == P_OUT_STRUCTS ? c->out_layout->bytes : c->out_kind == P_OUT_BYTES ? 1 : 4;
 }
 
 /* Does the work, on any thread. */
@@ -148,6 +149,7 @@ static napi_value finish(napi_env env, call *c, napi_value *error) {
   if (c->f->result == R_STRING) value = to_js_string(env, c->result.p, NAPI_AUTO_LENGTH);
   if (c->f->result == R_INTEGER) napi_create_int64(env, c->result.i, &value);
   if (*error == NULL && c->out && c->out_kind == P_OUT_I32) value = to_typed_array(env, napi_int32_array, c->a[c->out - 1].p, c->n);
+  if (*error == NULL && c->out && c->out_kind == P_OUT_U32) value = to_typed_array(env, napi_uint32_array, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->out && c->out_kind == P_OUT_BYTES) value = to_buffer(env, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->out && c->out_kind == P_OUT_STRUCTS) value = to_objects(env, c->out_layout, c->a[c->out - 1].p, c->n);
   if (*error == NULL && c->filled) value = to_object(env, c->filled_layout, c->filled);

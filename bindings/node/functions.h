@@ -5,8 +5,8 @@
 #include "../c/layouts.h"
 
 typedef union { void *p; int64_t i; double d; } slot;
-enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_STRUCTS, P_INTEGER,
-       P_F64, P_STRING, P_BYTES, P_ARRAY };
+enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_STRUCTS,
+       P_INTEGER, P_F64, P_STRING, P_BYTES, P_ARRAY };
 enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };
 typedef struct { int kind, slots; const struct_layout *layout; } parameter;
 typedef struct {
@@ -139,6 +139,8 @@ static void invoke_orrery_session_embedding(slot *a, slot *result) { (void)a, re
 static const parameter parameters_orrery_session_embedding[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 2, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_stats(slot *a, slot *result) { (void)a, result->i = orrery_session_stats((const orrery_session *)a[0].p, (orrery_stats *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_session_stats[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &stats_layout}, {P_ERROR, 1, 0}};
+static void invoke_orrery_session_residency(slot *a, slot *result) { (void)a, result->i = orrery_session_residency((const orrery_session *)a[0].p, (uint32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_session_residency[] = {{P_HANDLE, 1, 0}, {P_OUT_U32, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_calibrate(slot *a, slot *result) { (void)a, result->i = orrery_calibrate((orrery_model *)a[0].p, (const int32_t *)a[1].p, (const size_t *)a[2].p, (size_t)a[3].i, (const orrery_calibrate_options *)a[4].p, (orrery_calibration **)a[5].p, (orrery_error *)a[6].p); }
 static const parameter parameters_orrery_calibrate[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 1, 0}, {P_ARRAY, 2, 0}, {P_OPTIONS, 1, &calibrate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_calibration_profile(slot *a, slot *result) { (void)a, result->i = orrery_calibration_profile((const orrery_calibration *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
@@ -229,6 +231,7 @@ static const function functions[] = {
     {"orrery_session_logits", R_STATUS, 3, invoke_orrery_session_logits, 0, parameters_orrery_session_logits},
     {"orrery_session_embedding", R_STATUS, 3, invoke_orrery_session_embedding, 0, parameters_orrery_session_embedding},
     {"orrery_session_stats", R_STATUS, 3, invoke_orrery_session_stats, 0, parameters_orrery_session_stats},
+    {"orrery_session_residency", R_STATUS, 3, invoke_orrery_session_residency, 0, parameters_orrery_session_residency},
     {"orrery_calibrate", R_STATUS, 6, invoke_orrery_calibrate, free_orrery_calibration, parameters_orrery_calibrate},
     {"orrery_calibration_profile", R_STATUS, 3, invoke_orrery_calibration_profile, 0, parameters_orrery_calibration_profile},
     {"orrery_calibration_steps", R_STATUS, 3, invoke_orrery_calibration_steps, 0, parameters_orrery_calibration_steps},

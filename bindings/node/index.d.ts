@@ -78,6 +78,7 @@ export class Session extends Handle {
   logits(): Float32Array;
   embedding(): Float32Array;
   stats(): abi.Stats;
+  residency(): Uint32Array; // (nLayers, nKvHeads)
   generate(options?: GenerateOptions): Generation;
   generateTokens(tokens: Iterable<number>, options?: GenerateOptions): Generation;
 }

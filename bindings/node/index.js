@@ -183,6 +183,10 @@ class Session extends Handle {
   stats() {
     return sync.orrery_session_stats(this.handle);
   }
+  // (nLayers, nKvHeads): tokens that each KV head holds on the device.
+  residency() {
+    return sync.orrery_session_residency(this.handle);
+  }
   // Beside the header's options: `signal`, an AbortSignal that cancels the answer.
   generate({ signal, ...options } = {}) {
     return new Generation(sync.orrery_generate(this.handle, options), signal);

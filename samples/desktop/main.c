@@ -1,13 +1,16 @@
 /* main.c - the desktop application on orrery.h: options, settings, light and dark, and the order in which all of it ends.
  *
- *     orrery-desktop [--memory MIB] [--frame-report FILE] [MODEL.gguf] [DOCUMENT]
+ *     orrery-desktop [--memory MIB] [MODEL.gguf] [DOCUMENT]
  */
 #include "desktop.h"
 
 #include <glib-unix.h>
 #include <signal.h>
+#include <string.h>
 
-#define SETTINGS "settings"
+#define SETTINGS_TYPE "(sayud)"   /* style, the open model's path, its context and KV budget */
+
+App app = {.edit_from = G_MAXSIZE, .document_tokens = -1, .next_id = 1, .stick = TRUE};
 
 char* app_data(const char* folder, const char* name) {
   g_autofree char* path = g_build_filename(g_get_user_data_dir(), "orrery-desktop", folder, NULL);
@@ -15,130 +18,127 @@ char* app_data(const char* folder, const char* name) {
   return g_build_filename(path, name, NULL);
 }
 
-char* grouped(guint64 n) {
+static const char* for_a_while(char* text) {
+  static char* texts[16];
+  static guint next;
+  char** place = &texts[next++ % G_N_ELEMENTS(texts)];
+  g_free(*place);
+  return *place = text;
+}
+
+const char* sized(guint64 bytes) { return for_a_while(g_format_size_full(bytes, G_FORMAT_SIZE_IEC_UNITS)); }
+
+const char* grouped(guint64 n) {
   GString* text = g_string_new(NULL);
   g_string_printf(text, "%" G_GUINT64_FORMAT, n);
   for (gssize at = (gssize)text->len - 3; at > 0; at -= 3) g_string_insert_c(text, at, ',');
-  return g_string_free(text, FALSE);
+  return for_a_while(g_string_free(text, FALSE));
 }
 
 /* ---- Light and dark ---- */
 
-static void on_system_style(App* a, GVariant* value) {
-  g_autoptr(GVariant) inner = g_variant_ref(value);
-  while (g_variant_is_of_type(inner, G_VARIANT_TYPE_VARIANT)) {
-    GVariant* next = g_variant_get_variant(inner);
-    g_variant_unref(inner);
-    inner = next;
-  }
-  if (g_variant_is_of_type(inner, G_VARIANT_TYPE_UINT32)) a->system_dark = g_variant_get_uint32(inner) == 1;
-  app_style(a);
+static GSimpleAction* style_action(void) { return G_SIMPLE_ACTION(g_action_map_lookup_action(G_ACTION_MAP(app.app), "style")); }
+
+void app_style(const char* style) {
+  const gboolean dark = g_str_equal(style, "dark") || (g_str_equal(style, "system") && app.system_dark);
+  g_object_set(gtk_settings_get_default(), "gtk-application-prefer-dark-theme", dark, NULL);
+  g_simple_action_set_state(style_action(), g_variant_new_string(style));
+}
+
+/* The desktop's preference, in the words of its portal: (<<uint32 1>>,) as a reply, (..., 'color-scheme', <uint32 1>) as a signal. */
+static void follow(GVariant* value) {
+  g_autoptr(GVariant) style = g_action_get_state(G_ACTION(style_action()));
+  g_autofree char* text = g_variant_print(value, TRUE);
+  app.system_dark = strstr(text, "<uint32 1>") != NULL;
+  app_style(g_variant_get_string(style, NULL));
 }
 
 static void on_setting(GDBusConnection* bus G_GNUC_UNUSED, const char* sender G_GNUC_UNUSED, const char* path G_GNUC_UNUSED,
-                       const char* interface G_GNUC_UNUSED, const char* signal G_GNUC_UNUSED, GVariant* value, gpointer app) {
-  const char *group = NULL, *key = NULL;
-  g_autoptr(GVariant) setting = NULL;
-  if (!g_variant_is_of_type(value, G_VARIANT_TYPE("(ssv)"))) return;
-  g_variant_get(value, "(&s&sv)", &group, &key, &setting);
-  if (g_str_equal(group, "org.freedesktop.appearance") && g_str_equal(key, "color-scheme")) on_system_style(app, setting);
+                       const char* interface G_GNUC_UNUSED, const char* signal G_GNUC_UNUSED, GVariant* value, gpointer key) {
+  g_autofree char* text = g_variant_print(value, FALSE);
+  if (strstr(text, key)) follow(value);
 }
 
-static void on_first_setting(GObject* bus, GAsyncResult* result, gpointer app) {
+static void on_first_setting(GObject* bus, GAsyncResult* result, gpointer user G_GNUC_UNUSED) {
   g_autoptr(GVariant) reply = g_dbus_connection_call_finish(G_DBUS_CONNECTION(bus), result, NULL);   /* no portal: GTK's own setting */
-  g_autoptr(GVariant) value = reply ? g_variant_get_child_value(reply, 0) : NULL;
-  if (value) on_system_style(app, value);
+  if (reply) follow(reply);
 }
 
-static void watch_system_style(App* a) {
-  static const char kPortal[] = "org.freedesktop.portal.Desktop", kPath[] = "/org/freedesktop/portal/desktop", kSettings[] = "org.freedesktop.portal.Settings";
-  GDBusConnection* bus = g_application_get_dbus_connection(G_APPLICATION(a->app));
-  g_object_get(gtk_settings_get_default(), "gtk-application-prefer-dark-theme", &a->system_dark, NULL);
+static void watch_system_style(void) {
+  static char kKey[] = "color-scheme";
+  static const char kGroup[] = "org.freedesktop.appearance", kPortal[] = "org.freedesktop.portal.Desktop",
+                    kPath[] = "/org/freedesktop/portal/desktop", kSettings[] = "org.freedesktop.portal.Settings";
+  GDBusConnection* bus = g_application_get_dbus_connection(G_APPLICATION(app.app));
+  g_object_get(gtk_settings_get_default(), "gtk-application-prefer-dark-theme", &app.system_dark, NULL);
   if (!bus) return;
-  g_dbus_connection_signal_subscribe(bus, kPortal, kSettings, "SettingChanged", kPath, NULL, G_DBUS_SIGNAL_FLAGS_NONE, on_setting, a, NULL);
-  g_dbus_connection_call(bus, kPortal, kPath, kSettings, "Read", g_variant_new("(ss)", "org.freedesktop.appearance", "color-scheme"), NULL,
-                         G_DBUS_CALL_FLAGS_NONE, -1, NULL, on_first_setting, a);
-}
-
-void app_style(App* a) {
-  const gboolean dark = g_str_equal(a->style, "dark") || (g_str_equal(a->style, "system") && a->system_dark);
-  g_object_set(gtk_settings_get_default(), "gtk-application-prefer-dark-theme", dark, NULL);
-  g_simple_action_set_state(G_SIMPLE_ACTION(g_action_map_lookup_action(G_ACTION_MAP(a->app), "style")), g_variant_new_string(a->style));
+  g_dbus_connection_signal_subscribe(bus, kPortal, kSettings, "SettingChanged", kPath, kGroup, G_DBUS_SIGNAL_FLAGS_NONE, on_setting, kKey, NULL);
+  g_dbus_connection_call(bus, kPortal, kPath, kSettings, "Read", g_variant_new("(ss)", kGroup, kKey), NULL, G_DBUS_CALL_FLAGS_NONE, -1, NULL,
+                         on_first_setting, NULL);
 }
 
 /* ---- Settings: the style, and the model that was open ---- */
 
-void app_settings(App* a, gboolean save) {
-  g_autoptr(GKeyFile) file = g_key_file_new();
-  g_autofree char* path = app_data(NULL, "settings.ini");
+void app_save_settings(void) {
+  g_autoptr(GVariant) style = g_action_get_state(G_ACTION(style_action()));
+  g_autoptr(GVariant) settings = g_variant_ref_sink(g_variant_new("(@s^ayud)", style, app.opened_path ? app.opened_path : "", app.opened_context,
+                                                                  gtk_range_get_value(ui("share"))));
+  g_autofree char *path = app_data(NULL, "settings"), *text = g_variant_print(settings, FALSE);
   g_autoptr(GError) error = NULL;
-  g_key_file_load_from_file(file, path, G_KEY_FILE_NONE, NULL);
-  if (save) {
-    g_autofree char* uri = a->opened_path ? g_filename_to_uri(a->opened_path, NULL, NULL) : NULL;
-    if (uri) {
-      g_key_file_set_string(file, SETTINGS, "model", uri);
-      g_key_file_set_integer(file, SETTINGS, "context", (int)gtk_range_get_value(GTK_RANGE(ui(a, "context"))));
-      g_key_file_set_double(file, SETTINGS, "share", gtk_range_get_value(GTK_RANGE(ui(a, "share"))) / 100);
-    }
-    g_key_file_set_string(file, SETTINGS, "style", a->style);
-    if (!g_key_file_save_to_file(file, path, &error)) app_error(a, error->message);
-    return;
-  }
-  g_autofree char* uri = g_key_file_get_string(file, SETTINGS, "model", NULL);
-  g_autofree char* model = uri ? g_filename_from_uri(uri, NULL, NULL) : NULL;
-  g_free(a->style);
-  a->style = g_key_file_get_string(file, SETTINGS, "style", NULL);
-  if (!a->style) a->style = g_strdup("system");
-  if (!model || a->model_path) return;
-  a->open_when_planned = TRUE;
-  setup_model(a, model, (guint32)g_key_file_get_integer(file, SETTINGS, "context", NULL), g_key_file_get_double(file, SETTINGS, "share", NULL));
+  if (!g_file_set_contents(path, text, -1, &error)) app_error(error->message);
+}
+
+/* Opens the last model, unless another one was named. */
+static void load_settings(void) {
+  g_autofree char *path = app_data(NULL, "settings"), *text = NULL;
+  const char *style = "system", *model = "";
+  guint32 context = 0;
+  double share = 0;
+  const gboolean there = g_file_get_contents(path, &text, NULL, NULL);
+  g_autoptr(GVariant) settings = there ? g_variant_parse(G_VARIANT_TYPE(SETTINGS_TYPE), text, NULL, NULL, NULL) : NULL;
+  if (settings) g_variant_get(settings, "(&s^&ayud)", &style, &model, &context, &share);
+  app_style(style);
+  if (!*model || app.model_path) return;
+  app.open_when_planned = TRUE;
+  setup_model(model, context, share);
 }
 
 /* ---- Beginning and end ---- */
 
-static void on_open(App* a, GFile** files, int n) {
-  if (!a->window) {
-    a->worker = worker_new((guint64)MAX(a->memory_mib, 0) << 20, app_event, a);
-    window_new(a);
-    for (int i = 0; i < n; ++i) app_take(a, files[i]);
-    app_settings(a, FALSE);   /* opens the last model, if no other was named */
-    watch_system_style(a);
-    app_style(a);
-    if (orrery_abi_version() != ORRERY_ABI_VERSION) app_error(a, "liborrery is of another ABI than this program.");
-  } else {
-    for (int i = 0; i < n; ++i) app_take(a, files[i]);
+static void on_open(GApplication* application G_GNUC_UNUSED, GFile** files, int n) {
+  const gboolean first = !app.builder;
+  if (first) {
+    worker_start((guint64)MAX(app.memory_mib, 0) << 20);
+    window_new();
   }
-  gtk_window_present(GTK_WINDOW(a->window));
+  for (int i = 0; i < n; ++i) app_take(files[i]);
+  if (first) {
+    watch_system_style();
+    load_settings();
+  }
+  if (orrery_abi_version() != ORRERY_ABI_VERSION) app_error("liborrery is of another ABI than this program.");
+  gtk_window_present(ui("window"));
 }
 
-static void on_activate(App* a) { on_open(a, NULL, 0); }
+static void on_activate(GApplication* application) { on_open(application, NULL, 0); }
 
-static gboolean on_signal(gpointer app) {
-  App* a = app;
-  if (a->window) app_action(a, "quit", NULL);
+static gboolean on_signal(gpointer user G_GNUC_UNUSED) {
+  if (app.builder) gtk_window_close(ui("window"));
   return G_SOURCE_CONTINUE;
 }
 
 int main(int argc, char** argv) {
-  App a = {.edit_from = G_MAXSIZE, .document_tokens = -1, .next_id = 1, .stick = TRUE};
   const GOptionEntry options[] = {
-      {"memory", 0, 0, G_OPTION_ARG_INT, &a.memory_mib, "The memory budget (default: the runtime's own)", "MIB"},
-      {"frame-report", 0, 0, G_OPTION_ARG_FILENAME, &a.frame_report, "Write how long frames took while the model worked; - is standard output", "FILE"},
+      {"memory", 0, 0, G_OPTION_ARG_INT, &app.memory_mib, "The memory budget (default: the runtime's own)", "MIB"},
       {NULL, 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL}};
-  a.app = gtk_application_new("org.orrery.Desktop", G_APPLICATION_HANDLES_OPEN);
-  a.conversations = g_ptr_array_new_with_free_func(conversation_free);
-  g_application_add_main_option_entries(G_APPLICATION(a.app), options);
-  g_signal_connect_swapped(a.app, "activate", G_CALLBACK(on_activate), &a);
-  g_signal_connect_swapped(a.app, "open", G_CALLBACK(on_open), &a);
-  g_unix_signal_add(SIGTERM, on_signal, &a);
-  g_unix_signal_add(SIGINT, on_signal, &a);
-  const int result = g_application_run(G_APPLICATION(a.app), argc, argv);
-  if (a.worker) worker_free(a.worker);   /* its thread has ended, and freed every handle */
-  frames_report(a.frame_report);
-  g_clear_object(&a.ui);
-  g_clear_pointer(&a.document, g_bytes_unref);
-  g_ptr_array_unref(a.conversations);
-  g_free(a.model_path), g_free(a.document_name), g_free(a.folder), g_free(a.opened_path), g_free(a.frame_report), g_free(a.style);
-  g_object_unref(a.app);
+  app.app = gtk_application_new("org.orrery.Desktop", G_APPLICATION_HANDLES_OPEN);
+  app.conversations = g_ptr_array_new_with_free_func(conversation_free);
+  app.streamed = g_string_new(NULL);
+  g_application_add_main_option_entries(G_APPLICATION(app.app), options);
+  g_signal_connect(app.app, "activate", G_CALLBACK(on_activate), NULL);
+  g_signal_connect(app.app, "open", G_CALLBACK(on_open), NULL);
+  g_unix_signal_add(SIGTERM, on_signal, NULL);
+  g_unix_signal_add(SIGINT, on_signal, NULL);
+  const int result = g_application_run(G_APPLICATION(app.app), argc, argv);
+  if (app.builder) worker_join();   /* its thread has ended, and freed every handle */
   return result;
 }

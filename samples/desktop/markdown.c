@@ -1,6 +1,7 @@
 /* markdown.c - Markdown in a text view, as it arrives: headings, bold, italics, code spans, fenced code, lists, quotes, rules.
  *
- * A line is the unit. A complete line is final. The line that still grows is drawn again with every piece of text. */
+ * A line is the unit. A complete line is final. The line that still grows is drawn again with every piece of text. A line's block is a
+ * tag of answer.ui; what stands inside a line becomes Pango markup. */
 #include "desktop.h"
 
 #include <string.h>
@@ -14,74 +15,48 @@ typedef struct {
   int unsettled;         /* frames for which the height is measured again */
 } Writer;
 
-enum { BOLD = 1, ITALIC = 2, CODE = 4 };
+static char* inline_markup(const char* escaped);
 
-static void writer_free(gpointer writer) {
-  g_string_free(((Writer*)writer)->line, TRUE);
-  g_free(writer);
+/* Groups: 1 an escaped character, 3 code, 4 bold, 5 italics. Emphasis begins and ends at a character, and needs both ends in the line. */
+static gboolean on_mark(const GMatchInfo* match, GString* to, gpointer user G_GNUC_UNUSED) {
+  static const char* const kOpen[] = {"", "", "", "<span font_family='monospace' background='#80808029'>", "<b>", "<i>"};
+  static const char* const kClose[] = {"", "", "", "</span>", "</b>", "</i>"};
+  for (int group = 1; group <= 5; ++group) {
+    g_autofree char* text = group == 2 ? NULL : g_match_info_fetch(match, group);
+    if (!text || !*text) continue;
+    g_autofree char* inner = group > 3 ? inline_markup(text) : g_strdup(text);
+    g_string_append_printf(to, "%s%s%s", kOpen[group], inner, kClose[group]);
+    break;
+  }
+  return FALSE;
 }
 
-static void add(GtkTextBuffer* buffer, const char* text, gsize bytes, const char* block, int style) {
-  const char* const tags[] = {block, style & BOLD ? "bold" : NULL, style & ITALIC ? "italic" : NULL, style & CODE ? "code" : NULL};
+static char* inline_markup(const char* escaped) {
+  static GRegex* marks;
+  if (!marks)
+    marks = g_regex_new("\\\\([[:punct:]])|(`+)(.+?)\\2"
+                        "|(?|\\*\\*(?=\\S)(.+?)(?<=\\S)\\*\\*|\\b__(?=\\S)(.+?)(?<=\\S)__\\b)"
+                        "|(?|\\*(?=\\S)(.+?)(?<=\\S)\\*|\\b_(?=\\S)(.+?)(?<=\\S)_\\b)", G_REGEX_OPTIMIZE, 0, NULL);
+  char* markup = g_regex_replace_eval(marks, escaped, -1, 0, 0, on_mark, NULL, NULL);
+  return markup ? markup : g_strdup(escaped);
+}
+
+/* Adds a line at the end. `plain` stands before the text, and nothing in it is a mark. */
+static void add(GtkTextBuffer* buffer, const char* block, const char* plain, const char* text, gboolean marks) {
   GtkTextIter from, to;
+  g_autofree char *escaped = g_markup_escape_text(text, -1), *markup = marks ? inline_markup(escaped) : g_strdup(escaped);
   gtk_text_buffer_get_end_iter(buffer, &to);
   const int at = gtk_text_iter_get_offset(&to);
-  gtk_text_buffer_insert(buffer, &to, text, (int)bytes);
+  gtk_text_buffer_insert(buffer, &to, plain, -1);
+  gtk_text_buffer_insert_markup(buffer, &to, markup, -1);
   gtk_text_buffer_get_iter_at_offset(buffer, &from, at);
-  for (gsize i = 0; i < G_N_ELEMENTS(tags); ++i)
-    if (tags[i]) gtk_text_buffer_apply_tag_by_name(buffer, tags[i], &from, &to);
-}
-
-/* Whether the `n` equal characters at text[at] open emphasis, or close what is `open`. Opening takes a partner in the same line. */
-static gboolean is_mark(const char* text, gsize at, gsize n, gboolean open) {
-  const char mark[3] = {text[at], n == 2 ? text[at] : 0, 0}, before = at > 0 ? text[at - 1] : ' ', after = text[at + n];
-  const gboolean underscore = text[at] == '_';
-  if (open) return !g_ascii_isspace(before) && !(underscore && g_ascii_isalnum(after));
-  if (after == 0 || g_ascii_isspace(after) || (underscore && g_ascii_isalnum(before))) return FALSE;
-  const char* close = strstr(text + at + n + 1, mark);
-  return close && !g_ascii_isspace(close[-1]);
-}
-
-static void add_inline(GtkTextBuffer* buffer, const char* text, const char* block) {
-  int style = 0;
-  gsize from = 0, at = 0;
-  while (text[at]) {
-    gsize skip = 0;   /* bytes of a mark */
-    if (text[at] == '\\' && g_ascii_ispunct(text[at + 1])) {
-      add(buffer, text + from, at - from, block, style);
-      from = at + 1, at += 2;
-      continue;
-    }
-    if (text[at] == '`') {
-      const gsize n = strspn(text + at, "`");
-      g_autofree char* fence = g_strndup(text + at, n);
-      const char* close = strstr(text + at + n, fence);
-      if (close) {
-        const gsize end = (gsize)(close - text);
-        add(buffer, text + from, at - from, block, style);
-        add(buffer, text + at + n, end - at - n, block, style | CODE);
-        from = at = end + n;
-        continue;
-      }
-    } else if (text[at] == '*' || text[at] == '_') {
-      if (text[at + 1] == text[at] && is_mark(text, at, 2, style & BOLD)) skip = 2;
-      else if (is_mark(text, at, 1, style & ITALIC)) skip = 1;
-    }
-    if (skip > 0) {
-      add(buffer, text + from, at - from, block, style);
-      style ^= skip == 2 ? BOLD : ITALIC;
-      from = at + skip;
-    }
-    at += MAX(skip, 1);
-  }
-  add(buffer, text + from, at - from, block, style);
+  if (block) gtk_text_buffer_apply_tag_by_name(buffer, block, &from, &to);
 }
 
 /* Draws the line at the end of the buffer. `whole`: its line break has come. */
 static void draw(Writer* w, gboolean whole) {
   static const char* const kHeadings[] = {"heading1", "heading2", "heading3"};
   static const char* const kLists[] = {"list0", "list1", "list2"};
-  GtkTextBuffer* buffer = w->buffer;
   const gsize indent = strspn(w->line->str, " ");
   const char *text = w->line->str + indent, *list = kLists[MIN(indent / 2, 2)];
   const gsize hashes = strspn(text, "#"), digits = strspn(text, "0123456789"), length = strlen(text);
@@ -89,25 +64,23 @@ static void draw(Writer* w, gboolean whole) {
     w->fenced ^= whole;
     return;
   }
-  if (w->started) add(buffer, "\n", 1, NULL, 0);
+  if (w->started) add(w->buffer, NULL, "\n", "", FALSE);
   w->started |= whole;
   if (w->fenced) {
-    add(buffer, *w->line->str ? w->line->str : " ", MAX(w->line->len, 1), "fence", 0);
+    add(w->buffer, "fence", "", *w->line->str ? w->line->str : " ", FALSE);
   } else if (hashes > 0 && hashes <= 6 && text[hashes] == ' ') {
-    add_inline(buffer, text + hashes + 1, kHeadings[MIN(hashes, 3) - 1]);
+    add(w->buffer, kHeadings[MIN(hashes, 3) - 1], "", text + hashes + 1, TRUE);
   } else if (length > 1 && strchr("-*+", text[0]) && text[1] == ' ') {
-    add(buffer, "•\t", strlen("•\t"), list, 0);
-    add_inline(buffer, text + 2, list);
-  } else if (digits > 0 && digits < 10 && strchr(".)", text[digits]) && text[digits] && text[digits + 1] == ' ') {
-    add(buffer, text, digits + 1, list, 0);
-    add(buffer, "\t", 1, list, 0);
-    add_inline(buffer, text + digits + 2, list);
+    add(w->buffer, list, "•\t", text + 2, TRUE);
+  } else if (digits > 0 && digits < 10 && text[digits] && strchr(".)", text[digits]) && text[digits + 1] == ' ') {
+    g_autofree char* number = g_strdup_printf("%.*s\t", (int)digits + 1, text);
+    add(w->buffer, list, number, text + digits + 2, TRUE);
   } else if (text[0] == '>') {
-    add_inline(buffer, text + 1 + (text[1] == ' '), "quote");
+    add(w->buffer, "quote", "", text + 1 + (text[1] == ' '), TRUE);
   } else if (whole && length >= 3 && (strspn(text, "-") == length || strspn(text, "*") == length)) {
-    add(buffer, "────────", strlen("────────"), "quote", 0);
+    add(w->buffer, "quote", "────────", "", FALSE);
   } else {
-    add_inline(buffer, text, NULL);
+    add(w->buffer, NULL, "", text, TRUE);
   }
 }
 
@@ -128,9 +101,32 @@ static void unsettle(GtkWidget* view) {
   w->unsettled = 4;
 }
 
-void markdown_append(GtkWidget* view, const char* text) {
+static void writer_free(gpointer writer) {
+  g_string_free(((Writer*)writer)->line, TRUE);
+  g_free(writer);
+}
+
+static Writer* writer_of(GtkTextView* view) {
   Writer* w = g_object_get_data(G_OBJECT(view), "writer");
-  for (GtkTextIter from, to; w;) {
+  GtkTextIter start;
+  if (w) return w;
+  w = g_new0(Writer, 1);
+  w->buffer = gtk_text_view_get_buffer(view);
+  gtk_text_buffer_get_start_iter(w->buffer, &start);
+  w->line = g_string_new(NULL);
+  w->begins = gtk_text_buffer_create_mark(w->buffer, NULL, &start, TRUE);
+  g_object_set_data_full(G_OBJECT(view), "writer", w, writer_free);
+  PangoTabArray* tabs = pango_tab_array_new_with_positions(1, TRUE, PANGO_TAB_LEFT, 22);
+  gtk_text_view_set_tabs(view, tabs);
+  pango_tab_array_free(tabs);
+  GtkAdjustment* width = gtk_scrollable_get_hadjustment(GTK_SCROLLABLE(view));
+  g_signal_connect_object(width, "notify::page-size", G_CALLBACK(unsettle), view, G_CONNECT_SWAPPED);
+  return w;
+}
+
+void markdown_append(GtkTextView* view, const char* text) {
+  Writer* w = writer_of(view);
+  for (GtkTextIter from, to;;) {
     const gsize bytes = strcspn(text, "\n");
     g_string_append_len(w->line, text, (gssize)bytes);
     gtk_text_buffer_get_iter_at_mark(w->buffer, &from, w->begins);
@@ -143,33 +139,5 @@ void markdown_append(GtkWidget* view, const char* text) {
     g_string_truncate(w->line, 0);
     text += bytes + 1;
   }
-  unsettle(view);
-}
-
-GtkWidget* markdown_new(const char* text) {
-  GtkWidget* view = g_object_new(GTK_TYPE_TEXT_VIEW, "editable", FALSE, "cursor-visible", FALSE, "wrap-mode", GTK_WRAP_WORD_CHAR, "accepts-tab", FALSE,
-                                 "pixels-below-lines", 2, NULL);
-  GtkTextBuffer* buffer = gtk_text_view_get_buffer(GTK_TEXT_VIEW(view));
-  Writer* w = g_new0(Writer, 1);
-  GtkTextIter start;
-  const GdkRGBA shade = {.5f, .5f, .5f, .16f};
-  static const double kScales[] = {1.4, 1.2, 1.05};
-  for (int i = 0; i < 3; ++i) {
-    const char heading[] = {'h', 'e', 'a', 'd', 'i', 'n', 'g', (char)('1' + i), 0}, list[] = {'l', 'i', 's', 't', (char)('0' + i), 0};
-    PangoTabArray* tabs = pango_tab_array_new_with_positions(1, TRUE, PANGO_TAB_LEFT, 22);
-    gtk_text_buffer_create_tag(buffer, heading, "scale", kScales[i], "weight", PANGO_WEIGHT_BOLD, "pixels-above-lines", 8 - 2 * i, NULL);
-    gtk_text_buffer_create_tag(buffer, list, "left-margin", 6 + 22 * i, "indent", -22, "tabs", tabs, NULL);
-    pango_tab_array_free(tabs);
-  }
-  gtk_text_buffer_create_tag(buffer, "quote", "left-margin", 18, "style", PANGO_STYLE_ITALIC, NULL);
-  gtk_text_buffer_create_tag(buffer, "fence", "family", "monospace", "paragraph-background-rgba", &shade, "left-margin", 10, "wrap-mode", GTK_WRAP_CHAR, NULL);
-  gtk_text_buffer_create_tag(buffer, "bold", "weight", PANGO_WEIGHT_BOLD, NULL);
-  gtk_text_buffer_create_tag(buffer, "italic", "style", PANGO_STYLE_ITALIC, NULL);
-  gtk_text_buffer_create_tag(buffer, "code", "family", "monospace", "background-rgba", &shade, NULL);
-  gtk_text_buffer_get_start_iter(buffer, &start);
-  *w = (Writer){.buffer = buffer, .line = g_string_new(NULL), .begins = gtk_text_buffer_create_mark(buffer, NULL, &start, TRUE)};
-  g_object_set_data_full(G_OBJECT(view), "writer", w, writer_free);
-  g_signal_connect_object(gtk_scrollable_get_hadjustment(GTK_SCROLLABLE(view)), "notify::page-size", G_CALLBACK(unsettle), view, G_CONNECT_SWAPPED);
-  markdown_append(view, text);
-  return view;
+  unsettle(GTK_WIDGET(view));
 }

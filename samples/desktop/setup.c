@@ -1,146 +1,104 @@
 /* setup.c - the page that opens a model: a file, a document, context, KV budget, and whether it all fits before anything is loaded.
  *
- * orrery_plan() and the counting of a document's tokens run on a thread of GLib's pool, one at a time; a change meanwhile runs once more. */
+ * The worker plans, and counts a document's tokens: one plan at a time, once after a burst of changes. */
 #include "desktop.h"
 
-typedef struct {
-  char *path, *error;
-  GBytes* document;
-  gint64 tokens;
-  orrery_runtime_options runtime;
-  orrery_session_options session;
-  orrery_plan_result result;
-} Plan;
-
-static void plan_free(gpointer plan) {
-  Plan* p = plan;
-  g_clear_pointer(&p->document, g_bytes_unref);
-  g_free(p->path), g_free(p->error), g_free(p);
+/* The bar is as wide as the budget, or as all parts where they are more. */
+static void show_bar(const orrery_plan_result* r) {
+  static const char* const kParts[] = {"bar_weights", "bar_kv", "bar_workspace", "bar_host"};
+  const guint64 kv = r->full_kv_bytes + r->compressed_kv_bytes + r->digests_bytes + r->staging_bytes;
+  const guint64 sizes[] = {r->weights_bytes + r->weights_mapped_bytes, kv, r->workspace_bytes, r->reservoir_bytes};
+  const guint64 all = MAX(sizes[0] + sizes[1] + sizes[2] + sizes[3], MAX(r->budget_bytes, 1));
+  const double pixels = MAX(gtk_widget_get_width(ui("bar")), 580) - 8, scale = pixels / (double)all;
+  for (gsize i = 0; i < G_N_ELEMENTS(sizes); ++i)   /* a part that is there is seen */
+    gtk_widget_set_size_request(ui(kParts[i]), sizes[i] > 0 ? MAX((int)((double)sizes[i] * scale), 2) : 0, -1);
+  gtk_widget_set_margin_start(ui("bar_budget"), (int)((double)r->budget_bytes * scale));
+  say("legend_weights", "Weights %s%s", sized(sizes[0]), r->weights_mapped_bytes ? " (mapped)" : "");
+  say("legend_kv", "KV on the device %s", sized(kv));
+  say("legend_workspace", "Working memory %s", sized(r->workspace_bytes));
+  say("legend_host", "KV in host memory %s", sized(r->reservoir_bytes));
+  g_autofree char* words = g_strdup_printf("Weights %s, KV on the device %s, working memory %s, KV in host memory %s", sized(sizes[0]), sized(kv),
+                                           sized(r->workspace_bytes), sized(r->reservoir_bytes));
+  gtk_accessible_update_property(ui("bar"), GTK_ACCESSIBLE_PROPERTY_LABEL, words, -1);
 }
 
-static void plan_run(GTask* task, gpointer source G_GNUC_UNUSED, gpointer plan, GCancellable* cancel G_GNUC_UNUSED) {
-  Plan* p = plan;
-  orrery_error error;
-  orrery_vocab* vocab = NULL;
-  orrery_error_init(&error, sizeof error);
-  orrery_status status = orrery_plan(p->path, &p->runtime, NULL, &p->session, &p->result, &error);
-  if (status == ORRERY_OK && p->document && p->tokens < 0 && (status = orrery_vocab_open(p->path, &vocab, &error)) == ORRERY_OK) {
-    size_t n = 0, bytes = 0;
-    const char* text = g_bytes_get_data(p->document, &bytes);
-    status = orrery_tokenize(vocab, text, bytes, 0, NULL, 0, &n, &error);
-    p->tokens = (gint64)n;
+static void show_plan(const orrery_plan_result* r) {
+  const gboolean too_long = app.document_tokens >= (gint64)r->n_context, spilled = r->compressed_kv_bytes > 0 && gtk_range_get_value(ui("share")) >= 100;
+  const char* tokens = grouped((guint64)MAX(app.document_tokens, 0));
+  app.fits = r->fits && !too_long;
+  show_bar(r);
+  (app.fits ? gtk_widget_remove_css_class : gtk_widget_add_css_class)(ui("verdict"), "error");
+  if (!r->fits)
+    say("verdict", "Does not fit: it takes %s of device memory, the budget is %s. The longest context that fits has %s tokens.",
+        sized(r->device_bytes), sized(r->budget_bytes), grouped(r->largest_context));
+  else if (too_long)
+    say("verdict", "The document does not fit: it has %s tokens, the context %s.", tokens, grouped(r->n_context));
+  else
+    say("verdict", "Fits: %s of a memory budget of %s.%s%s%s%s", sized(r->device_bytes), sized(r->budget_bytes),
+        app.document ? " The document has " : "", app.document ? tokens : "", app.document ? " tokens." : "",
+        spilled ? " Not all KV fits the device: a part of it is kept there, all of it in host memory." : "");
+}
+
+void setup_planned(const Event* e) {
+  const gboolean failed = e->text->len > 0, could = gtk_widget_is_sensitive(ui("open"));
+  app.planning = FALSE;
+  if (app.document && e->document == app.document && !failed) app.document_tokens = (gint64)e->done;
+  if (failed && !app.plan_again) {
+    app_error(e->text->str);
+    show_bar(&(orrery_plan_result){0});
+    say("verdict", "This model cannot be opened.");
+    app.fits = app.open_when_planned = FALSE;
+  } else if (!failed && app.fresh) {   /* the context that the model was trained for bounds the slider */
+    const double most = MAX(e->plan.trained_context, 512), fits = MAX(e->plan.largest_context, 512);
+    app.fresh = FALSE;
+    gtk_range_set_range(ui("context"), 256, most);
+    if (gtk_range_get_value(ui("context")) <= 256) gtk_range_set_value(ui("context"), MIN(MIN(most, fits), 8192));
+    app.plan_again = TRUE;
+  } else if (!failed) {
+    show_plan(&e->plan);
   }
-  orrery_vocab_free(vocab);
-  if (status != ORRERY_OK) p->error = g_strdup_printf("%s (%s)", error.message, orrery_status_name(status));
-  g_task_return_boolean(task, TRUE);
+  if (app.plan_again) setup_plan();
+  else if (app.open_when_planned && app.fits) app_open();
+  window_show();
+  if (!could && gtk_widget_is_sensitive(ui("open"))) gtk_widget_grab_focus(ui("open"));
 }
 
-static void show_plan(App* a, const Plan* p) {
-  const orrery_plan_result* r = &p->result;
-  const guint64 sizes[] = {r->weights_bytes + r->weights_mapped_bytes, r->full_kv_bytes + r->compressed_kv_bytes + r->digests_bytes + r->staging_bytes,
-                           r->workspace_bytes, r->reservoir_bytes, r->device_bytes, r->budget_bytes};
-  char* s[G_N_ELEMENTS(sizes)];
-  for (gsize i = 0; i < G_N_ELEMENTS(sizes); ++i) s[i] = g_format_size_full(sizes[i], G_FORMAT_SIZE_IEC_UNITS);
-  g_autofree char *context = grouped(r->n_context), *largest = grouped(r->largest_context), *tokens = grouped((guint64)MAX(p->tokens, 0));
-  g_autofree char* legend = g_strdup_printf("<span color='#3584e4'>■</span> Weights %s%s   <span color='#2ec27e'>■</span> KV on the device %s\n"
-      "<span color='#986a44'>■</span> Working memory %s   <span color='#c061cb'>■</span> KV in host memory %s",
-      s[0], r->weights_mapped_bytes ? " (mapped)" : "", s[1], s[2], s[3]);
-  const gboolean too_long = p->document && p->tokens >= (gint64)r->n_context;
-  a->fits = r->fits && !too_long;
-  g_autofree char* verdict = !r->fits
-      ? g_strdup_printf("Does not fit: it takes %s of device memory, the budget is %s. The longest context that fits has %s tokens.", s[4], s[5], largest)
-      : too_long ? g_strdup_printf("The document does not fit: it has %s tokens, the context %s.", tokens, context)
-                 : g_strdup_printf("Fits: %s of a memory budget of %s.%s%s%s%s", s[4], s[5], p->document ? " The document has " : "",
-                                   p->document ? tokens : "", p->document ? " tokens." : "", r->compressed_kv_bytes > 0 && p->session.kv_budget_share >= 1
-                                   ? " Not all KV fits the device: a part of it is kept there, all of it in host memory." : "");
-  gtk_label_set_markup(GTK_LABEL(ui(a, "legend")), legend);
-  gtk_label_set_text(GTK_LABEL(ui(a, "verdict")), verdict);
-  memory_bar_set(ui(a, "bar"), r, gtk_label_get_text(GTK_LABEL(ui(a, "legend"))));
-  (a->fits ? gtk_widget_remove_css_class : gtk_widget_add_css_class)(ui(a, "verdict"), "error");
-  for (gsize i = 0; i < G_N_ELEMENTS(sizes); ++i) g_free(s[i]);
-}
-
-static void on_plan(GObject* source G_GNUC_UNUSED, GAsyncResult* result, gpointer app) {
-  App* a = app;
-  const Plan* p = g_task_get_task_data(G_TASK(result));
-  GtkRange* context = GTK_RANGE(ui(a, "context"));
-  a->planning = FALSE;
-  if (a->quitting) return;
-  if (p->document == a->document && !p->error) a->document_tokens = p->tokens;
-  if (p->error && !a->plan_again) {
-    app_error(a, p->error);
-    const orrery_plan_result none = {0};
-    memory_bar_set(ui(a, "bar"), &none, "Memory");
-    gtk_label_set_text(GTK_LABEL(ui(a, "legend")), "");
-    gtk_label_set_text(GTK_LABEL(ui(a, "verdict")), "This model cannot be opened.");
-    a->fits = a->open_when_planned = FALSE;
-  } else if (!p->error && a->fresh) {   /* the context that the model was trained for bounds the slider */
-    const double most = MAX(p->result.trained_context, 512), fits = MAX(p->result.largest_context, 512);
-    a->fresh = FALSE;
-    gtk_range_set_range(context, 256, most);
-    if (gtk_range_get_value(context) <= 256) gtk_range_set_value(context, MIN(MIN(most, fits), 8192));
-    a->plan_again = TRUE;
-  } else if (!p->error) {
-    show_plan(a, p);
-  }
-  const gboolean could = gtk_widget_is_sensitive(ui(a, "open"));
-  if (a->plan_again) setup_plan(a);
-  else if (a->open_when_planned && a->fits) app_open(a);
-  window_show(a);
-  if (!could && gtk_widget_is_sensitive(ui(a, "open"))) gtk_widget_grab_focus(ui(a, "open"));
-}
-
-static gboolean plan_now(gpointer app) {
-  App* a = app;
-  Plan* p = g_new0(Plan, 1);
-  GTask* task = g_task_new(NULL, NULL, on_plan, a);
-  const double share = gtk_range_get_value(GTK_RANGE(ui(a, "share"))) / 100;
-  a->replan = 0;
-  a->plan_again = FALSE;
-  a->planning = TRUE;
-  p->path = g_strdup(a->model_path);
-  p->document = a->document ? g_bytes_ref(a->document) : NULL;
-  p->tokens = a->document_tokens;
-  orrery_runtime_options_init(&p->runtime, sizeof p->runtime);
-  orrery_session_options_init(&p->session, sizeof p->session);
-  orrery_plan_result_init(&p->result, sizeof p->result);
-  p->runtime.device_budget_bytes = (guint64)MAX(a->memory_mib, 0) << 20;
-  p->session.n_context = a->fresh ? 0 : (guint32)gtk_range_get_value(GTK_RANGE(ui(a, "context")));
-  if (share < 1) p->session.kv_budget_share = (float)share;
-  g_task_set_task_data(task, p, plan_free);
-  g_task_run_in_thread(task, plan_run);
-  g_object_unref(task);
+static gboolean plan_now(gpointer user G_GNUC_UNUSED) {
+  app.replan = 0;
+  app.plan_again = FALSE;
+  app.planning = TRUE;
+  worker_do((Job){.type = JOB_PLAN, .path = g_strdup(app.model_path), .context = app.fresh ? 0 : (guint32)gtk_range_get_value(ui("context")),
+                  .share = (float)gtk_range_get_value(ui("share")) / 100,
+                  .document = app.document && app.document_tokens < 0 ? g_bytes_ref(app.document) : NULL});
   return G_SOURCE_REMOVE;
 }
 
-void setup_plan(App* a) {
-  g_autofree char* context = grouped((guint64)gtk_range_get_value(GTK_RANGE(ui(a, "context"))));
-  g_autofree char *tokens = g_strconcat(context, " tokens", NULL), *share = g_strdup_printf("%.0f %% of full KV", gtk_range_get_value(GTK_RANGE(ui(a, "share"))));
-  gtk_label_set_text(GTK_LABEL(ui(a, "context_value")), tokens);
-  gtk_label_set_text(GTK_LABEL(ui(a, "share_value")), share);
-  const gboolean chat = g_str_equal(gtk_stack_get_visible_child_name(GTK_STACK(ui(a, "pages"))), "chat");
-  a->plan_again = !chat || (a->document && a->document_tokens < 0);   /* beside a conversation only a document is counted */
-  if (a->plan_again && a->model_path && !a->planning && !a->replan) a->replan = g_timeout_add(40, plan_now, a);
+G_MODULE_EXPORT void setup_plan(void) {
+  const gboolean chat = g_str_equal(gtk_stack_get_visible_child_name(ui("pages")), "chat");
+  say("context_value", "%s tokens", grouped((guint64)gtk_range_get_value(ui("context"))));
+  say("share_value", "%.0f %% of full KV", gtk_range_get_value(ui("share")));
+  app.plan_again = !chat || (app.document && app.document_tokens < 0);   /* beside a conversation only a document is counted */
+  if (app.plan_again && app.model_path && !app.planning && !app.replan) app.replan = g_timeout_add(40, plan_now, NULL);
 }
 
-void setup_model(App* a, const char* path, guint32 context, double share) {
+void setup_model(const char* path, guint32 context, double share) {
   g_autofree char* name = g_filename_display_basename(path);
-  gtk_label_set_text(GTK_LABEL(ui(a, "model_name")), name);
-  gtk_range_set_range(GTK_RANGE(ui(a, "context")), 256, MAX(context, 512));
-  gtk_range_set_value(GTK_RANGE(ui(a, "context")), context);
-  if (share > 0) gtk_range_set_value(GTK_RANGE(ui(a, "share")), share * 100);
-  g_free(a->model_path);
-  a->model_path = g_strdup(path);
-  a->document_tokens = -1;   /* counted by another model */
-  a->fresh = TRUE;
-  a->fits = FALSE;
-  gtk_stack_set_visible_child_name(GTK_STACK(ui(a, "pages")), "setup");
-  setup_plan(a);
-  window_show(a);
+  say("model_name", "%s", name);
+  gtk_range_set_range(ui("context"), 256, MAX(context, 512));
+  gtk_range_set_value(ui("context"), context);
+  if (share > 0) gtk_range_set_value(ui("share"), share);
+  char* copy = g_strdup(path);   /* which may be the old one */
+  g_free(app.model_path);
+  app.model_path = copy;
+  app.document_tokens = -1;   /* counted by another model */
+  app.fresh = TRUE;
+  app.fits = FALSE;
+  gtk_stack_set_visible_child_name(ui("pages"), "setup");
+  setup_plan();
+  window_show();
 }
 
-static void on_document(GObject* file, GAsyncResult* result, gpointer app) {
-  App* a = app;
+static void on_document(GObject* file, GAsyncResult* result, gpointer user G_GNUC_UNUSED) {
   g_autoptr(GError) error = NULL;
   g_autofree char *base = g_file_get_basename(G_FILE(file)), *name = g_filename_display_name(base), *text = NULL, *words = NULL;
   const char* bad = NULL;
@@ -153,42 +111,30 @@ static void on_document(GObject* file, GAsyncResult* result, gpointer app) {
     words = g_strdup_printf("%s is not a text: its byte %" G_GSIZE_FORMAT " is no UTF-8.", name, (gsize)(bad - text));
   } else {
     while (bytes > 0 && text[bytes - 1] == '\n') --bytes;
-    setup_document(a, NULL);
-    a->document = g_bytes_new(text, bytes);
-    a->document_name = g_steal_pointer(&name);
-    setup_plan(a);
-    window_show(a);
+    setup_document(NULL);
+    app.document = g_bytes_new(text, bytes);
+    app.document_name = g_steal_pointer(&name);
+    setup_plan();
+    window_show();
   }
-  if (words) app_error(a, words);
+  if (words) app_error(words);
 }
 
-void setup_document(App* a, GFile* file) {
+void setup_document(GFile* file) {
   if (file) {
-    g_file_load_contents_async(file, NULL, on_document, a);
+    g_file_load_contents_async(file, NULL, on_document, NULL);
     return;
   }
-  g_clear_pointer(&a->document, g_bytes_unref);
-  g_clear_pointer(&a->document_name, g_free);
-  a->document_tokens = -1;
-  setup_plan(a);
-  window_show(a);
+  g_clear_pointer(&app.document, g_bytes_unref);
+  g_clear_pointer(&app.document_name, g_free);
+  app.document_tokens = -1;
+  setup_plan();
+  window_show();
 }
 
-static void on_chosen(GtkNativeDialog* dialog, int response, gpointer app) {
-  g_autoptr(GFile) file = response == GTK_RESPONSE_ACCEPT ? gtk_file_chooser_get_file(GTK_FILE_CHOOSER(dialog)) : NULL;
-  if (file) app_take(app, file);
-  g_object_unref(dialog);
-}
-
-void setup_choose(App* a, gboolean model) {
-  GtkFileChooserNative* dialog = gtk_file_chooser_native_new(model ? "Open a model" : "Attach a document", GTK_WINDOW(a->window),
-                                                             GTK_FILE_CHOOSER_ACTION_OPEN, "_Open", "_Cancel");
-  if (model) {
-    g_autoptr(GtkFileFilter) filter = gtk_file_filter_new();
-    gtk_file_filter_set_name(filter, "Models (GGUF)");
-    gtk_file_filter_add_suffix(filter, "gguf");
-    gtk_file_chooser_add_filter(GTK_FILE_CHOOSER(dialog), filter);
-  }
-  g_signal_connect(dialog, "response", G_CALLBACK(on_chosen), a);
-  gtk_native_dialog_show(GTK_NATIVE_DIALOG(dialog));
+G_MODULE_EXPORT void on_chosen(GtkFileChooser* dialog, int response) {
+  g_autoptr(GFile) file = response == GTK_RESPONSE_ACCEPT ? gtk_file_chooser_get_file(dialog) : NULL;
+  g_autofree char* path = file && dialog == ui("model") ? g_file_get_path(file) : NULL;
+  if (path) setup_model(path, 0, 0);
+  else if (file) setup_document(file);
 }

@@ -121,6 +121,8 @@ TEST_F(Arguments, NullIsRefusedByName) {
   EXPECT_NULL_REFUSED("embedding", orrery_session_embedding(session.get(), nullptr, 4, error));
   EXPECT_NULL_REFUSED("session", orrery_session_stats(nullptr, &stats, error));
   EXPECT_NULL_REFUSED("stats", orrery_session_stats(session.get(), nullptr, error));
+  EXPECT_NULL_REFUSED("session", orrery_session_residency(nullptr, nullptr, 0, &n, error));
+  EXPECT_NULL_REFUSED("n", orrery_session_residency(session.get(), nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_generate(nullptr, nullptr, &ge, error));
   EXPECT_NULL_REFUSED("generation", orrery_generate(session.get(), nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("session", orrery_generate_tokens(nullptr, &token, 1, nullptr, &ge, error));
@@ -534,6 +536,9 @@ TEST_F(Arguments, SizesOut) {
   });
   expect_sizes_out<int32_t>([&](int32_t* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_session_tokens(session.get(), out, capacity, n, e);
+  });
+  expect_sizes_out<uint32_t>([&](uint32_t* out, size_t capacity, size_t* n, orrery_error* e) {
+    return orrery_session_residency(session.get(), out, capacity, n, e);
   });
   expect_sizes_out<unsigned char>([&](unsigned char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_session_save_buffer(session.get(), out, capacity, n, e);

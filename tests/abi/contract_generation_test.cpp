@@ -417,6 +417,7 @@ TEST_F(Generations, SecondThreadFindsItBusyWhileACallRuns) {
   orrery_stats stats = options(&orrery_stats_init);
   EXPECT_EQ(orrery_next(g.get(), &event, &e), ORRERY_BUSY);
   EXPECT_EQ(orrery_session_stats(session.get(), &stats, &e), ORRERY_BUSY);
+  EXPECT_EQ(orrery_session_residency(session.get(), nullptr, 0, &n, &e), ORRERY_BUSY);
   EXPECT_EQ(orrery_session_tokens(session.get(), nullptr, 0, &n, &e), ORRERY_BUSY);
   EXPECT_EQ(orrery_session_rewind(session.get(), 0, &e), ORRERY_BUSY);
   EXPECT_EQ(orrery_session_n_tokens(session.get()), 2u);  // this one needs no hold

@@ -148,6 +148,7 @@ TEST_F(Process, AChildOfForkIsRefused) {
       {"load", [&](orrery_error* e) { return orrery_session_load(all.other.get(), file.c_str(), e); }},
       {"add_message", [&](orrery_error* e) { return orrery_session_add_message(all.other.get(), "user", "x", e); }},
       {"stats", [&](orrery_error* e) { orrery_stats s = options(&orrery_stats_init); return orrery_session_stats(all.other.get(), &s, e); }},
+      {"residency", [&](orrery_error* e) { size_t n = 0; return orrery_session_residency(all.other.get(), nullptr, 0, &n, e); }},
       {"rewind", [&](orrery_error* e) { return orrery_session_rewind(all.other.get(), 0, e); }},
       {"evaluate", [&](orrery_error* e) { const int32_t t = 70; return orrery_session_evaluate(all.other.get(), &t, 1, logits.data(), e); }},
       {"calibrate", [&](orrery_error* e) {

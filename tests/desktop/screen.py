@@ -62,11 +62,10 @@ class App:
     running = []
 
     def __init__(self, build, data, *arguments, size=None, environment=None):
-        self.report = tempfile.NamedTemporaryFile(prefix="frames-", delete=False).name
         self.log = tempfile.NamedTemporaryFile(prefix="desktop-", mode="w+")
         program = os.path.join(build, "samples", "desktop", "orrery-desktop")
         self.process = subprocess.Popen(
-            [*os.environ.get("ORRERY_DESKTOP_UNDER", "").split(), program, "--frame-report", self.report, *arguments], stdout=self.log, stderr=self.log,
+            [*os.environ.get("ORRERY_DESKTOP_UNDER", "").split(), program, *arguments], stdout=self.log, stderr=self.log,
             env={**os.environ, "XDG_DATA_HOME": data, "GTK_A11Y": "atspi", **(environment or {})})
         App.running.append(self.process)
         self.known = {}
@@ -247,9 +246,3 @@ class App:
             if self.process.poll() is None:
                 self.process.kill()
                 self.process.wait()
-
-    def frames(self):
-        """{phase: {column: number}} of the report."""
-        with open(self.report) as file:
-            lines = [line.split() for line in file]
-        return {line[0]: dict(zip(lines[0][1:], map(float, line[1:]))) for line in lines[1:]}

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from ctypes import byref, c_char, c_double, c_float, c_int32, c_size_t, c_uint8, c_void_p, string_at
+from ctypes import byref, c_char, c_double, c_float, c_int32, c_size_t, c_uint8, c_uint32, c_void_p, string_at
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Optional, Sequence, Union
 
@@ -407,6 +407,11 @@ class Session(Handle):
     def stats(self) -> Stats:
         with self.use() as pointer:
             return result(Stats, "orrery_session_stats", pointer)
+
+    def residency(self) -> list[int]:
+        """(n_layers, n_kv_heads), flat: the tokens that each KV head holds on the device."""
+        with self.use() as pointer:
+            return list(sized("orrery_session_residency", c_uint32, pointer))
 
     def generate(self, **given: "Unpack[GenerateOptions]") -> "Generation":
         """Begins the answer to the conversation. `logits_hook(logits, tokens)` may change logits in place, and cancels by

@@ -633,6 +633,7 @@ FUNCTIONS = {
     "orrery_session_embedding": (c_int32, [c_void_p, POINTER(c_float), c_size_t, POINTER(orrery_error)]),
     "orrery_stats_init": (None, [POINTER(orrery_stats), c_size_t]),
     "orrery_session_stats": (c_int32, [c_void_p, POINTER(orrery_stats), POINTER(orrery_error)]),
+    "orrery_session_residency": (c_int32, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_calibrate_options_init": (None, [POINTER(orrery_calibrate_options), c_size_t]),
     "orrery_calibrate": (c_int32, [c_void_p, POINTER(c_int32), POINTER(c_size_t), c_size_t, POINTER(orrery_calibrate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_calibration_profile": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),

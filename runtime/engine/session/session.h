@@ -65,6 +65,11 @@ class Session {
   uint64_t kv_bytes() const;               // KV and its summaries on the device; 0 while parked
   uint64_t kv_used_bytes() const;          // the part of kv_bytes() that holds tokens
   uint64_t kv_shared_bytes() const;        // of pages shared with forks
+  // Tokens that a KV head holds on the device; 0 while parked. head: layer * n_kv_heads + KV head.
+  uint32_t held_tokens(uint32_t head) const {
+    if (parked()) return 0;
+    return resident_ ? resident_->held_tokens(head) : n_computed();
+  }
   const Resident* resident() const { return resident_.get(); }     // null for policy full, and while parked
   Resident* resident() { return resident_.get(); }
   uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full, and while parked

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"reflect"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -143,6 +144,11 @@ func step(verb string, w []string) {
 		"tokens": func() {
 			tokens := must(session().Tokens())
 			fmt.Println(strings.TrimSpace(fmt.Sprint(session().NTokens(), " ", words(tokens[:first(8, len(tokens))]))))
+		},
+		"residency": func() {
+			all := must(session().Residency())
+			sort.Slice(all, func(i, j int) bool { return all[i] < all[j] })
+			fmt.Println(len(all), all[0], all[len(all)-1])
 		},
 		"damage":   func() { b := at[[]byte](w[0]); b[len(b)-1] ^= 1 },
 		"evaluate": func() { evaluate(session(), w[1] == "1", numbers(w[2:])) },

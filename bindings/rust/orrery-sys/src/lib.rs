@@ -486,6 +486,7 @@ extern "C" {
     pub fn orrery_session_embedding(session: *const orrery_session, embedding: *mut f32, n: usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_stats_init(stats: *mut orrery_stats, struct_size: usize);
     pub fn orrery_session_stats(session: *const orrery_session, stats: *mut orrery_stats, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_session_residency(session: *const orrery_session, tokens: *mut u32, capacity: usize, n: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibrate_options_init(options: *mut orrery_calibrate_options, struct_size: usize);
     pub fn orrery_calibrate(model: *mut orrery_model, tokens: *const i32, n_tokens: *const usize, n_texts: usize, options: *const orrery_calibrate_options, calibration: *mut *mut orrery_calibration, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibration_profile(calibration: *const orrery_calibration, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;

@@ -132,6 +132,10 @@ impl Session {
     pub fn stats(&self) -> Result<Stats> {
         Stats::fill(|out| call(|e| unsafe { sys::orrery_session_stats(self.raw, out, e) }))
     }
+    /// (n_layers, n_kv_heads), flat: the tokens that each KV head holds on the device.
+    pub fn residency(&self) -> Result<Vec<u32>> {
+        sized(|p, capacity, n, e| unsafe { sys::orrery_session_residency(self.raw, p, capacity, n, e) })
+    }
     /// Begins the answer to the conversation.
     pub fn generate(&self, options: GenerateOptions) -> Result<Generation> {
         self.begin(options, |o, g, e| unsafe { sys::orrery_generate(self.raw, o, g, e) })
