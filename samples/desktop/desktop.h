@@ -13,7 +13,8 @@ typedef enum { JOB_PLAN, JOB_OPEN, JOB_NEW, JOB_SEND, JOB_CLOSE, JOB_SAVE, JOB_Q
 typedef struct {
   JobType type;
   guint id, from;       /* the conversation; NEW: the one that is forked, 0: none */
-  gsize keep;           /* NEW, SEND: messages that stand in front; SAVE: 1 with the sessions, 0 the index alone */
+  gsize keep;           /* NEW, SEND: messages that stand in front; SAVE: 1 with the sessions, 0 the index alone;
+                           PLAN: the document's number */
   char* path;           /* PLAN, OPEN: the model; NEW: a saved session, or NULL; CLOSE: its saved session; SAVE: the folder */
   char* text;           /* SEND: the question */
   GVariant* messages;   /* NEW, SEND: the first `keep` messages, for a session that lacks them; SAVE: the index */
@@ -25,11 +26,10 @@ typedef enum { EVENT_PLANNED, EVENT_LOADING, EVENT_OPENED, EVENT_FAILED, EVENT_P
                EVENT_SAVED, EVENT_QUIT } EventType;
 typedef struct {
   EventType type;
-  guint64 done, total;      /* LOADING: bytes; PROGRESS: prompt tokens; SAVED: `done` errors; PLANNED: `done` tokens of the document */
+  guint64 done, total;      /* LOADING: bytes; PROGRESS: prompt tokens; SAVED: `done` errors; PLANNED: `done` tokens of document `total` */
   GString* text;            /* TEXT; ERROR, FAILED: the message; PLANNED: an error, or empty; OPENED: the model in words;
                                STATS: what orrery_session_residency() gives */
   orrery_plan_result plan;  /* PLANNED */
-  const GBytes* document;   /* PLANNED: the one whose tokens are counted; it may have gone */
   gsize n_messages;         /* DONE: of the session */
   orrery_event end;         /* DONE: of the answer; type 0: there is none */
   orrery_stats stats;       /* STATS */
@@ -74,7 +74,7 @@ typedef struct {
   char *model_path, *document_name;    /* the path is bytes, the name UTF-8 */
   GBytes* document;                    /* goes in front of the next question */
   gint64 document_tokens;              /* -1: not counted yet */
-  guint replan;                        /* the source of the debounce */
+  guint n_documents, replan;           /* so far, a document for another model counts again; the source of the debounce */
   gboolean planning, plan_again, fresh, fits, open_when_planned;
   /* window.c */
   GPtrArray* conversations;

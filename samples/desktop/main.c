@@ -71,17 +71,19 @@ static void watch_system_style(void) {
   GDBusConnection* bus = g_application_get_dbus_connection(G_APPLICATION(app.app));
   g_object_get(gtk_settings_get_default(), "gtk-application-prefer-dark-theme", &app.system_dark, NULL);
   if (!bus) return;
-  g_dbus_connection_signal_subscribe(bus, kPortal, kSettings, "SettingChanged", kPath, kGroup, G_DBUS_SIGNAL_FLAGS_NONE, on_setting, kKey, NULL);
-  g_dbus_connection_call(bus, kPortal, kPath, kSettings, "Read", g_variant_new("(ss)", kGroup, kKey), NULL, G_DBUS_CALL_FLAGS_NONE, -1, NULL,
-                         on_first_setting, NULL);
+  g_dbus_connection_signal_subscribe(bus, kPortal, kSettings, "SettingChanged", kPath, kGroup, G_DBUS_SIGNAL_FLAGS_NONE, on_setting,
+                                     kKey, NULL);
+  g_dbus_connection_call(bus, kPortal, kPath, kSettings, "Read", g_variant_new("(ss)", kGroup, kKey), NULL, G_DBUS_CALL_FLAGS_NONE, -1,
+                         NULL, on_first_setting, NULL);
 }
 
 /* ---- Settings: the style, and the model that was open ---- */
 
 void app_save_settings(void) {
   g_autoptr(GVariant) style = g_action_get_state(G_ACTION(style_action()));
-  g_autoptr(GVariant) settings = g_variant_ref_sink(g_variant_new("(@s^ayud)", style, app.opened_path ? app.opened_path : "", app.opened_context,
-                                                                  gtk_range_get_value(ui("share"))));
+  const char* model = app.opened_path ? app.opened_path : "";
+  const double share = gtk_range_get_value(ui("share"));
+  g_autoptr(GVariant) settings = g_variant_ref_sink(g_variant_new("(@s^ayud)", style, model, app.opened_context, share));
   g_autofree char *path = app_data(NULL, "settings"), *text = g_variant_print(settings, FALSE);
   g_autoptr(GError) error = NULL;
   if (!g_file_set_contents(path, text, -1, &error)) app_error(error->message);

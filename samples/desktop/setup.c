@@ -17,13 +17,14 @@ static void show_bar(const orrery_plan_result* r) {
   say("legend_kv", "KV on the device %s", sized(kv));
   say("legend_workspace", "Working memory %s", sized(r->workspace_bytes));
   say("legend_host", "KV in host memory %s", sized(r->reservoir_bytes));
-  g_autofree char* words = g_strdup_printf("Weights %s, KV on the device %s, working memory %s, KV in host memory %s", sized(sizes[0]), sized(kv),
-                                           sized(r->workspace_bytes), sized(r->reservoir_bytes));
+  g_autofree char* words = g_strdup_printf("Weights %s, KV on the device %s, working memory %s, KV in host memory %s",
+                                           sized(sizes[0]), sized(kv), sized(r->workspace_bytes), sized(r->reservoir_bytes));
   gtk_accessible_update_property(ui("bar"), GTK_ACCESSIBLE_PROPERTY_LABEL, words, -1);
 }
 
 static void show_plan(const orrery_plan_result* r) {
-  const gboolean too_long = app.document_tokens >= (gint64)r->n_context, spilled = r->compressed_kv_bytes > 0 && gtk_range_get_value(ui("share")) >= 100;
+  const gboolean too_long = app.document_tokens >= (gint64)r->n_context;
+  const gboolean spilled = r->compressed_kv_bytes > 0 && gtk_range_get_value(ui("share")) >= 100;
   const char* tokens = grouped((guint64)MAX(app.document_tokens, 0));
   app.fits = r->fits && !too_long;
   show_bar(r);
@@ -42,7 +43,7 @@ static void show_plan(const orrery_plan_result* r) {
 void setup_planned(const Event* e) {
   const gboolean failed = e->text->len > 0, could = gtk_widget_is_sensitive(ui("open"));
   app.planning = FALSE;
-  if (app.document && e->document == app.document && !failed) app.document_tokens = (gint64)e->done;
+  if (app.document && e->total == app.n_documents && !failed) app.document_tokens = (gint64)e->done;
   if (failed && !app.plan_again) {
     app_error(e->text->str);
     show_bar(&(orrery_plan_result){0});
@@ -67,7 +68,8 @@ static gboolean plan_now(gpointer user G_GNUC_UNUSED) {
   app.replan = 0;
   app.plan_again = FALSE;
   app.planning = TRUE;
-  worker_do((Job){.type = JOB_PLAN, .path = g_strdup(app.model_path), .context = app.fresh ? 0 : (guint32)gtk_range_get_value(ui("context")),
+  worker_do((Job){.type = JOB_PLAN, .keep = app.n_documents, .path = g_strdup(app.model_path),
+                  .context = app.fresh ? 0 : (guint32)gtk_range_get_value(ui("context")),
                   .share = (float)gtk_range_get_value(ui("share")) / 100,
                   .document = app.document && app.document_tokens < 0 ? g_bytes_ref(app.document) : NULL});
   return G_SOURCE_REMOVE;
@@ -91,6 +93,7 @@ void setup_model(const char* path, guint32 context, double share) {
   g_free(app.model_path);
   app.model_path = copy;
   app.document_tokens = -1;   /* counted by another model */
+  ++app.n_documents;
   app.fresh = TRUE;
   app.fits = FALSE;
   gtk_stack_set_visible_child_name(ui("pages"), "setup");
@@ -113,6 +116,7 @@ static void on_document(GObject* file, GAsyncResult* result, gpointer user G_GNU
     while (bytes > 0 && text[bytes - 1] == '\n') --bytes;
     setup_document(NULL);
     app.document = g_bytes_new(text, bytes);
+    ++app.n_documents;
     app.document_name = g_steal_pointer(&name);
     setup_plan();
     window_show();

@@ -286,8 +286,8 @@ static void show_heat(const Event* e) {
 
 static void show_stats(const Event* e) {
   static const char kShown[] = "%.0f tokens/s\n%.1f tokens/s\n%s of %s\n\n%s\n%s\n%s\n%s\n\n%s\n%s\n%.0f ms";
-  static const char kRead[] = "Prompt %.0f tokens per second, answer %.1f. Context: %s of %s tokens. KV on the device %s of %s, shared with "
-                              "forks %s, in host memory %s. Fetched for answers %s, moved in all %s, waited %.0f ms.";
+  static const char kRead[] = "Prompt %.0f tokens per second, answer %.1f. Context: %s of %s tokens. KV on the device %s of %s, shared "
+                              "with forks %s, in host memory %s. Fetched for answers %s, moved in all %s, waited %.0f ms.";
   const orrery_stats* s = &e->stats;
 #define FIGURES e->rates[0], e->rates[1], grouped(s->n_tokens), grouped(s->n_context), sized(s->device_kv_used_bytes), \
                 sized(s->device_kv_bytes), sized(s->shared_kv_bytes), sized(s->reservoir_bytes), sized(s->refill_bytes), \

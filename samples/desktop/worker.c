@@ -92,7 +92,7 @@ static void plan(const Job* job) {
   orrery_runtime_options runtime;
   orrery_session_options session;
   orrery_vocab* vocab = NULL;
-  Event event = {.type = EVENT_PLANNED, .document = job->document};
+  Event event = {.type = EVENT_PLANNED, .total = job->document ? job->keep : 0};
   set_options(job, &runtime, &session);
   orrery_plan_result_init(&event.plan, sizeof event.plan);
   orrery_status status = orrery_plan(job->path, &runtime, NULL, &session, &event.plan, &w.error);
