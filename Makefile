@@ -200,7 +200,7 @@ windows_more = unit_policy unit_engine unit_cpu tool_printable_test tool_numbers
 	tool_chart_test tool_eval_score_test tool_eval_results_test
 # Programs of this machine, which start the tool.
 windows_tool_tests = tool_text_test tool_run_test $(if $(ALL),$(windows_more_tool))
-windows_more_tool = tool_command_line_test tool_policies_test tool_profile_test tool_eval_test tool_chat_test tool_typing_test
+windows_more_tool = tool_command_line_test tool_policies_test tool_profile_test tool_eval_test
 test-windows:
 	@.ci/packages windows
 	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release)

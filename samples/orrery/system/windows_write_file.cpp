@@ -21,6 +21,7 @@ namespace orrery::tool {
 namespace {
 
 constexpr int kMostTries = 1000;   // other runs may be writing the same file, one after another
+constexpr int kMostRenames = 100;  // another writer, or a scanner, has the file open for a moment
 constexpr DWORD kShared = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 
 [[noreturn]] void fail(const std::string& path, int error) {
@@ -137,9 +138,14 @@ bool write_bytes(HANDLE file, std::string_view bytes) {
 
 void replace_file(const std::string& path, bool exists, std::string_view bytes) {
   std::wstring target = wide_path(path);
-  if (exists) {   // the file behind links
+  if (exists) {
     const Closed former(open_existing(target, GENERIC_WRITE));
     if (!former.there()) fail_by_system(path);
+  }
+  const DWORD attributes = exists ? ::GetFileAttributesW(target.c_str()) : 0;
+  if (attributes & FILE_ATTRIBUTE_READONLY) fail(path, EACCES);   // a rename would not ask
+  if (attributes & FILE_ATTRIBUTE_REPARSE_POINT) {   // the file behind the link
+    const Closed former(open_existing(target, FILE_READ_ATTRIBUTES));
     std::vector<wchar_t> name(32768);
     const DWORD n = ::GetFinalPathNameByHandleW(former.handle, name.data(), static_cast<DWORD>(name.size()), FILE_NAME_NORMALIZED);
     if (n == 0 || n >= name.size()) fail_by_system(path);
@@ -148,7 +154,15 @@ void replace_file(const std::string& path, bool exists, std::string_view bytes) 
   const std::wstring temporary = temporary_of(target);
   const Closed file(open_temporary(temporary, path));
   if (exists) take_over_access(target, temporary);
-  if (write_bytes(file.handle, bytes) && ::FlushFileBuffers(file.handle) && rename_over(file.handle, target)) return;
+  if (write_bytes(file.handle, bytes) && ::FlushFileBuffers(file.handle)) {
+    for (int tries = 0; tries < kMostRenames; ++tries) {
+      if (rename_over(file.handle, target)) return;
+      const DWORD error = ::GetLastError();
+      if (error != ERROR_ACCESS_DENIED && error != ERROR_SHARING_VIOLATION) break;
+      ::Sleep(10);
+      ::SetLastError(error);
+    }
+  }
   set_errno();
   const int error = errno;
   FILE_DISPOSITION_INFO remove = {TRUE};
