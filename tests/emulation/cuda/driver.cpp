@@ -44,7 +44,7 @@ namespace orrery::emulated {
 
 std::function<DriverError()> fault;
 std::atomic<const char*> failed_call{""};
-int driver_version = 12040;
+int driver_version = kDriverVersion;
 const char* missing_function = nullptr;
 int architecture = 86, n_devices = 1;
 std::atomic<uint64_t> n_launches{0};
