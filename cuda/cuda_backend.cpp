@@ -66,7 +66,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
 
 CudaBackend::~CudaBackend() {
   leaving_.emplace(*gpu_, queue_);
-  if (main_stream_.get()) queue_.wait("running kernels");
+  if (queue_.stream()) queue_.wait("running kernels");
   graphs_.clear();
   cublas_.reset();
   if (arena_) gpu_->driver().free(device_address(arena_));
