@@ -1,8 +1,8 @@
-# orrery_archive(SOURCE FUNCTION ARCHITECTURES FILE.cu...): the compiled kernels of these files. Sets SOURCE to the path of a source that defines
-# FUNCTION(), as archive() of device/archive.h; the caller's folder builds it. For each file it makes in build/ptx:
+# orrery_archive(SOURCE FUNCTION ARCHITECTURES FILE.cu...): the compiled kernels of these files. Sets SOURCE to the path of a source that
+# defines FUNCTION(), as archive() of device/archive.h; the caller's folder builds it. For each file it makes in build/ptx:
 #   NAME.ptx           by nvcc, once. tests/ptx runs this very text
 #   NAME.sm_86.cubin   machine code of that, by ptxas, for each of ARCHITECTURES
-#   NAME_86.fatbin     both. It is not compressed: tests read the text in it
+#   NAME_86.fatbin     both, compressed; without architectures the text as it is, for tests that read it
 # As a script (cmake -P), this file writes the source.
 if(CMAKE_SCRIPT_MODE_FILE)
   set(tables "")
@@ -54,16 +54,22 @@ if(ORRERY_NVCC)
 endif()
 set(orrery_archive_script ${CMAKE_CURRENT_LIST_FILE})
 
-# The PTX of a file, as a file of the build.
+# The PTX of a file, as a file of the build. Archives of one folder share it.
 function(orrery_ptx source out)
   cmake_path(GET source STEM name)
   set(text ${PROJECT_BINARY_DIR}/ptx/${name}.ptx)
   set(${out} ${text} PARENT_SCOPE)
+  get_property(known GLOBAL PROPERTY ORRERY_PTX)
+  if(text IN_LIST known)
+    return()
+  endif()
+  set_property(GLOBAL APPEND PROPERTY ORRERY_PTX ${text})
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/ptx)
   # 554: a conversion from a type to itself, which templates name.
   add_custom_command(OUTPUT ${text} COMMENT "Compiling ${name}.cu to PTX"
-    COMMAND ${ORRERY_NVCC} -std=c++17 -O3 -ptx -arch=compute_80 -lineinfo -diag-suppress=554 "$<$<BOOL:${ORRERY_WERROR}>:-Werror;all-warnings>"
-            -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${text}.d -o ${text} ${source}
+    COMMAND ${ORRERY_NVCC} -std=c++17 -O3 -ptx -arch=compute_80 -lineinfo -diag-suppress=554
+            "$<$<BOOL:${ORRERY_WERROR}>:-Werror;all-warnings>" -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${text}.d
+            -o ${text} ${source}
     DEPENDS ${source} DEPFILE ${text}.d VERBATIM COMMAND_EXPAND_LISTS)
 endfunction()
 
@@ -80,6 +86,10 @@ function(orrery_archive source_variable called architectures)
   separate_arguments(flags UNIX_COMMAND "${ORRERY_PTXAS_FLAGS}")
   set(names "")
   set(fatbins "")
+  set(compress --compress-all)
+  if(NOT architectures)
+    set(compress --compress=false)
+  endif()
   foreach(source ${ARGN})
     orrery_ptx(${source} text)
     cmake_path(GET source STEM name)
@@ -88,21 +98,22 @@ function(orrery_archive source_variable called architectures)
     foreach(architecture ${architectures})
       set(code ${folder}/${name}.sm_${architecture}.cubin)
       add_custom_command(OUTPUT ${code} COMMENT "Compiling ${name}.ptx for sm_${architecture}"
-        COMMAND ${orrery_cuda_tools}/ptxas -arch=sm_${architecture} -O3 -lineinfo --warn-on-spills "$<$<BOOL:${ORRERY_WERROR}>:--warning-as-error>"
-                ${flags} -o ${code} ${text}
+        COMMAND ${orrery_cuda_tools}/ptxas -arch=sm_${architecture} -O3 -lineinfo --warn-on-spills
+                "$<$<BOOL:${ORRERY_WERROR}>:--warning-as-error>" ${flags} -o ${code} ${text}
         DEPENDS ${text} VERBATIM COMMAND_EXPAND_LISTS)
       list(APPEND codes ${code})
       list(APPEND images --image3=kind=elf,sm=${architecture},file=${code})
     endforeach()
     set(fatbin ${folder}/${name}${suffix}.fatbin)
     add_custom_command(OUTPUT ${fatbin} COMMENT ""
-      COMMAND ${orrery_cuda_tools}/fatbinary --compress=false --create=${fatbin} ${images}
+      COMMAND ${orrery_cuda_tools}/fatbinary ${compress} --create=${fatbin} ${images}
       DEPENDS ${text} ${codes} VERBATIM)
     list(APPEND names ${name})
     list(APPEND fatbins ${fatbin})
   endforeach()
   add_custom_command(OUTPUT ${out}
-    COMMAND ${CMAKE_COMMAND} "-DNAMES=${names}" -DFOLDER=${folder} -DSUFFIX=${suffix} -DFUNCTION=${called} -DVERSION=${orrery_cuda_version} -DOUT=${out} -P ${orrery_archive_script}
+    COMMAND ${CMAKE_COMMAND} "-DNAMES=${names}" -DFOLDER=${folder} -DSUFFIX=${suffix} -DFUNCTION=${called}
+            -DVERSION=${orrery_cuda_version} -DOUT=${out} -P ${orrery_archive_script}
     DEPENDS ${fatbins} ${orrery_archive_script} VERBATIM)
   set_source_files_properties(${out} PROPERTIES OBJECT_DEPENDS "${fatbins}")
 endfunction()

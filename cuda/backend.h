@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "cuda/device/cublas.h"
@@ -124,7 +125,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   LowRankWork low_rank_work(const LowRankKeys& keys);
 
   // The device.
-  std::unique_ptr<Gpu> gpu_;   // destroyed last
+  std::unique_ptr<Gpu> gpu_;          // destroyed last
+  std::optional<OnDevice> leaving_;   // of the thread that destroys the backend, until all other members are gone
   DeviceShape shape_;
   Tuning tuning_ = kTuning[0];
   void* arena_ = nullptr;

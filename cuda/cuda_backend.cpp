@@ -44,6 +44,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   ORRERY_ASSIGN(std::unique_ptr<Gpu> gpu, Gpu::open(driver, options.device));
   std::unique_ptr<CudaBackend> made(new CudaBackend(std::move(gpu)));
   Gpu& opened = *made->gpu_;
+  const OnDevice here(opened);
   DeviceShape& shape = made->shape_;
   shape.n_sms = properties.n_sms;
   shape.architecture = properties.architecture;
@@ -64,8 +65,8 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
 }
 
 CudaBackend::~CudaBackend() {
-  const OnDevice here(*gpu_, queue_);
-  if (main_stream_.get()) queue_.wait("running kernels");
+  leaving_.emplace(*gpu_, queue_);
+  if (queue_.stream()) queue_.wait("running kernels");
   graphs_.clear();
   cublas_.reset();
   if (arena_) gpu_->driver().free(device_address(arena_));
@@ -139,7 +140,8 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
     const Pinned& bounce = bounce_.next(queue_);
     for (int64_t i = 0; i < n; ++i)
       repack_row(type, n_cols, source + static_cast<uint64_t>(row + i) * from_bytes, bounce.data() + static_cast<uint64_t>(i) * to_bytes);
-    queue_.copy(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes, "uploading weights");
+    queue_.copy(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes,
+                "uploading weights");
     bounce.mark(queue_);
   }
   return gpu_->status();

@@ -530,8 +530,8 @@ struct orrery_session_options {
   uint32_t n_context;             /* tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns */
   uint32_t kv_type;               /* ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0 */
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
-  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256. Does not change results, except the last bits
-                                     on a GPU where cuBLAS multiplies */
+  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by
+                                     it. Does not change results, except the last bits on a GPU where cuBLAS multiplies */
   uint32_t n_policy_options;
   const char *policy;             /* a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV
                                      of a given n_context does not fit the arena and a tenth of it does, NULL is "auto" with

@@ -1,5 +1,5 @@
-// The archive of compiled kernels that the library carries. The build makes it (archive.cmake): nvcc compiles each file of kernels to PTX once,
-// ptxas makes machine code of that for each GPU of ORRERY_CUDA_ARCHITECTURES, and both become one image of the library's constant data.
+// The archive of compiled kernels that the library carries. The build makes it (archive.cmake): nvcc compiles each file of kernels to PTX
+// once, ptxas makes machine code of that for each GPU of ORRERY_CUDA_ARCHITECTURES, and both become an image in the library's constants.
 #pragma once
 
 #include <cstddef>

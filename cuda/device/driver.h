@@ -1,8 +1,7 @@
-// NVIDIA's driver: the one table of its functions that this room calls, with their types. No header of the toolkit is needed, and nothing of
-// CUDA is linked: the driver's library is opened at run time. A machine without it has no devices, and open() says why.
+// NVIDIA's driver: the one table of its functions that this room calls, with their types. No header of the toolkit is needed, and nothing
+// of CUDA is linked: the driver's library is opened at run time. A machine without it has no devices, and open() says why.
 //
-// Types and values are those of cuda.h, which keeps them from version to version. The opaque types have its names, so that code of a program
-// that includes cuda.h may pass its handles.
+// Types and values are those of cuda.h, which keeps them from version to version. The opaque types have the names that cuda.h gives them.
 #pragma once
 
 #include <cstddef>
@@ -113,8 +112,8 @@ struct Driver {
   ORRERY_DRIVER_FUNCTIONS(ORRERY_DRIVER_MEMBER)
 #undef ORRERY_DRIVER_MEMBER
 
-  // The driver, initialized. UNSUPPORTED, with the reason in words: there is no driver, it is older than `least_version` (12040: CUDA 12.4),
-  // or it has no device that works. native_code is the driver's error.
+  // The driver, initialized. UNSUPPORTED, with the reason in words: there is no driver; it is older than `least_version` (12040: CUDA
+  // 12.4), by its major version; or it has no device that works. native_code is the driver's error.
   static Result<Driver> open(int least_version);
   std::string text(DriverError error) const;   // "an illegal memory access was encountered"
   std::string name(DriverError error) const;   // "CUDA_ERROR_ILLEGAL_ADDRESS"

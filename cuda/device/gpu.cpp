@@ -76,8 +76,9 @@ std::string readable_name(const char* symbol) {
 Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int index) {
   std::unique_ptr<Gpu> made(new Gpu(driver, index));
   DriverError e = describe(driver, index, &made->properties_);
+  if (e == DriverError::none) e = driver.get_device(&made->device_, index);
   if (e == DriverError::none) {
-    e = driver.retain_context(&made->context_, index);
+    e = driver.retain_context(&made->context_, made->device_);
     if (e != DriverError::none) made->context_ = nullptr;
   }
   if (e != DriverError::none) {
@@ -111,7 +112,8 @@ Status Gpu::add_kernels(Span<const Image> images) {
   }
   if (e == DriverError::none) return ok_status();
   Status s = error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
-                   "CUDA device %d, %s, does not take the kernels (%s): %s", index_, properties_.name.c_str(), what, driver_.text(e).c_str());
+                   "CUDA device %d, %s, does not take the kernels (%s): %s", index_, properties_.name.c_str(), what,
+                   driver_.text(e).c_str());
   s.detail().native_code = static_cast<int64_t>(e);
   return s;
 }
@@ -122,7 +124,7 @@ Gpu::~Gpu() {
     const OnDevice here(*this);
     for (Module module : modules_) driver_.unload_module(module);
   }
-  driver_.release_context(index_);
+  driver_.release_context(device_);
 }
 
 Function Gpu::kernel(const char* name) {

@@ -1,5 +1,5 @@
-// One GPU, opened: its primary context, which other CUDA code of the process shares; the kernels of the archive, loaded; and the first error that
-// happened on it. Everything that this room sends to a device begins here.
+// One GPU, opened: its primary context, which other CUDA code of the process shares; the kernels of the archive, loaded; and the first
+// error that happened on it. Everything that this room sends to a device begins here.
 #pragma once
 
 #include <atomic>
@@ -64,7 +64,7 @@ class Gpu {
   explicit Gpu(const Driver& driver, int index) : driver_(driver), index_(index) {}
 
   Driver driver_;
-  int index_;
+  int index_, device_ = 0;   // the driver's handle
   GpuProperties properties_;
   Context context_ = nullptr;
   ErrorLatch latch_;
@@ -74,13 +74,15 @@ class Gpu {
   std::unordered_map<const char*, Function> known_;     // by the address of the name
 };
 
-// "orrery::cuda::rows_cu::rms_norm_kernel<true>": a function with its template arguments, without its parameters. `symbol` is the function's symbol,
-// or kernel_name() of it. Compilers agree about this part of a function's name on every system.
+// "orrery::cuda::rows_cu::rms_norm_kernel<true>": a function with its template arguments, without its parameters. `symbol` is the
+// function's symbol, or kernel_name() of it. Compilers agree about this part of a name on every system: int64_t, a parameter, is long on
+// Linux and long long on Windows.
 std::string readable_name(const char* symbol);
 
 class Queue;
 
-// Makes a GPU's context the calling thread's current one, and puts back the thread's own. The driver takes launches and allocations only so.
+// Makes a GPU's context the calling thread's current one, and puts back the thread's own. The driver takes launches and allocations only in
+// a current context.
 class OnDevice {
  public:
   explicit OnDevice(const Gpu& gpu) : driver_(gpu.driver()), error_(driver_.push_context(gpu.context())) {}

@@ -1,5 +1,5 @@
-// A shared library that is opened at run time: the driver's, and cuBLAS. It is never closed: another user of the process may have it, too, and
-// opening it takes longer than anything else here.
+// A shared library that is opened at run time: the driver's, and cuBLAS. It is never closed: another part of the process may use it, too,
+// and opening it takes longer than anything else here.
 #pragma once
 
 #include <initializer_list>

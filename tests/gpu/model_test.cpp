@@ -139,6 +139,25 @@ TEST(GpuModel, TokensShareOneGraph) {
 }
 #endif
 
+// Where the caller has no wish, prompts go in the largest chunks that cost no context.
+TEST(GpuModel, ChunksAreLargeWhereTheyFit) {
+  const auto model = open_spec("llama-plain", on_cuda(192u << 20));
+  const auto chunk_of = [&](uint32_t n_context, uint32_t wished) {
+    return open_session(model, n_context, KvType::f16, wished)->options().chunk();
+  };
+  EXPECT_EQ(chunk_of(1000, 0), 256u) << "no chunk is longer than the context";
+  EXPECT_EQ(chunk_of(1500, 0), 1024u);
+  EXPECT_EQ(chunk_of(4096, 300), 300u);
+  EXPECT_EQ(chunk_of(4096, 0), 2048u);
+  // The longest context that fits with chunks of 256 leaves no room for larger ones.
+  const auto tight = open_spec("llama-plain", on_cuda(24u << 20));
+  engine::SessionOptions options;
+  options.n_context = 4096, options.kv_type = KvType::f16, options.chunk_tokens = 256;
+  const uint32_t longest = engine::plan_session(*tight, options).largest_context;
+  EXPECT_GT(longest, 4096u);
+  EXPECT_EQ(open_session(tight, longest, KvType::f16)->options().chunk(), 256u);
+}
+
 // Under a KV policy: resident heads on the device, the full KV in host memory that the device reaches.
 TEST(GpuModel, PoliciesKeepTheirInvariants) {
   const auto model = open_spec("qwen3", on_cuda());

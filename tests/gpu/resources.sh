@@ -10,7 +10,7 @@ report() {
   c++filt | awk '
     /Compiling entry function/ {
       split($0, part, "\047"); kernel = part[2]; architecture = part[4]
-      gsub(/orrery::(cuda::)?|[a-z_]+_cu::/, "", kernel); sub(/\(.*$/, "", kernel); sub(/^void /, "", kernel)
+      gsub(/orrery::(cuda::)?|[a-z_]+_cu::/, "", kernel); gsub(/\([A-Z][A-Za-z]*\)/, "", kernel); sub(/\(.*$/, "", kernel); sub(/^void /, "", kernel)
     }
     /spill stores/ { spilled = $5 + $9 }
     /Used [0-9]+ registers/ {

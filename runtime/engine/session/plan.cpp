@@ -83,6 +83,26 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budg
   return plan;
 }
 
+// Without a wish of the caller a GPU takes prompts in larger chunks: attention then has blocks for all its SMs, and what crosses the link for
+// each chunk crosses it less often. Of these sizes the largest that costs no context and no share of the KV; else SessionOptions::chunk().
+kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, uint64_t budget) {
+  const kv::Plan plan = decide(input, options, budget);
+  if (options->chunk_tokens > 0 || input.device.info().unified_memory) return plan;
+  for (const uint32_t chunk : {2048u, 1024u}) {
+    if (chunk > plan.n_context) continue;
+    SessionOptions larger = *options;
+    larger.chunk_tokens = chunk;
+    const LanguageModel::Shared shared = {input.shared.limits, larger.compressed() ? 0 : input.shared.spare_pages};
+    const LayoutInput with_larger = {input.hyper, input.device, larger, input.moves_directly, shared, input.weights_bytes,
+                                     input.weights_mapped_bytes};
+    const kv::Plan of_larger = plan_of(with_larger, budget);
+    if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;
+    options->chunk_tokens = chunk;
+    return of_larger;
+  }
+  return plan;
+}
+
 }  // namespace
 
 kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
@@ -90,7 +110,7 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   Runtime& runtime = model.runtime();
   const SessionOptions given = *options;
   const LayoutInput input = {model.hyper(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
-  return decide(input, options, runtime.arena().largest_free());
+  return decide_with_chunk(input, options, runtime.arena().largest_free());
 }
 
 Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model,
@@ -109,7 +129,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
       mapped += t.bytes;
   const SessionOptions given = session;
   const LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena_bytes, mapped};
-  const kv::Plan plan = decide(input, &session, budget);
+  const kv::Plan plan = decide_with_chunk(input, &session, budget);
   ORRERY_TRY(session.validate(hyper));
   if (session.compressed()) {   // the plan refuses everything that opening refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));

@@ -24,7 +24,7 @@ struct LayoutInput {
 };
 kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 
-// The plan of one more session, with the free part of the arena as its budget. Decides automatic options: `options` has the policy
+// The plan of one more session, with the free part of the arena as its budget. Decides automatic options: `options` has policy and chunk
 // afterwards. Call validate() again then: a full session refuses some options.
 kv::Plan plan_session(const LanguageModel& model, SessionOptions* options);
 inline kv::Plan plan_session(const LanguageModel& model, SessionOptions options) { return plan_session(model, &options); }

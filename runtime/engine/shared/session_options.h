@@ -28,7 +28,7 @@ struct SessionOptions {
   KvType kv_type = KvType::f16;   // of the pages
   std::optional<KvType> device_kv_type;   // of resident KV: kv_type or coarser; none: the policy's choice
   Overflow overflow = Overflow::stop;
-  uint32_t chunk_tokens = 0;   // 0: kDefaultChunk
+  uint32_t chunk_tokens = 0;   // 0: plan_session() decides; before that, 256
 
   Status validate(const model::Hyperparameters& h) const;
   uint32_t chunk() const;

@@ -36,6 +36,8 @@ void enqueue(cuda::Stream stream, std::function<void()> work);
 // then changes results.
 void set_schedule(uint64_t seed);
 extern std::function<DriverError()> fault;   // called before every call that can fail, and gives its error
+extern std::atomic<const char*> failed_call; // the function that last got an error from it
+inline constexpr int kDriverVersion = 13000;   // as new as any toolkit that makes archives for tests
 extern int driver_version;                   // 0: the machine has no driver
 extern const char* missing_function;         // a symbol that the driver lacks; null: none
 extern int architecture;                     // 86 unless a test changes it

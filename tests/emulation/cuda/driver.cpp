@@ -43,7 +43,8 @@ struct CUevent_st {
 namespace orrery::emulated {
 
 std::function<DriverError()> fault;
-int driver_version = 12040;
+std::atomic<const char*> failed_call{""};
+int driver_version = kDriverVersion;
 const char* missing_function = nullptr;
 int architecture = 86, n_devices = 1;
 std::atomic<uint64_t> n_launches{0};
@@ -125,7 +126,11 @@ struct Allocation {
 std::mutex allocations_mutex;
 std::map<const void*, Allocation> allocations;   // by the address that the caller got
 
-DriverError faulty() { return fault ? fault() : DriverError::none; }
+DriverError faulty(const char* call) {
+  const DriverError e = fault ? fault() : DriverError::none;
+  if (e != DriverError::none) failed_call = call;
+  return e;
+}
 
 DriverError take(void** at, size_t bytes, bool host) {
   const size_t padded = (bytes + kPage - 1) / kPage * kPage, mapped = padded + kPage;
@@ -214,12 +219,12 @@ DriverError in_context(const CUstream_st* stream) {
   return stream && stream->device != current_device() ? DriverError::invalid_handle : DriverError::none;
 }
 #define ORRERY_FAULTY() \
-  if (const DriverError fault_ = faulty(); fault_ != DriverError::none) return fault_
+  if (const DriverError fault_ = faulty(__func__); fault_ != DriverError::none) return fault_
 #define ORRERY_IN_CONTEXT(stream) \
   if (const DriverError context_ = in_context(stream); context_ != DriverError::none) return context_
 void* host_pointer(DeviceAddress at) { return reinterpret_cast<void*>(static_cast<uintptr_t>(at)); }
 
-DriverError cuInit(unsigned) { return faulty(); }
+DriverError cuInit(unsigned) { return faulty(__func__); }
 DriverError cuDriverGetVersion(int* version) {
   *version = driver_version;
   return DriverError::none;
@@ -234,12 +239,12 @@ DriverError cuGetErrorString(DriverError error, const char** text) {
 }
 DriverError cuDeviceGetCount(int* count) {
   *count = n_devices;
-  return faulty();
+  return DriverError::none;   // cuInit() is what fails
 }
 DriverError cuDeviceGet(int* device_of, int index) {
   if (index < 0 || index >= n_devices) return DriverError::invalid_value;
   *device_of = index;
-  return faulty();
+  return faulty(__func__);
 }
 DriverError cuDeviceGetName(char* name, int bytes, int) {
   std::snprintf(name, static_cast<size_t>(bytes), "emulated device");
@@ -338,7 +343,7 @@ DriverError cuLaunchKernel(Function f, unsigned grid_x, unsigned grid_y, unsigne
 }
 DriverError cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = *total_bytes = size_t{8} << 30;
-  return faulty();
+  return faulty(__func__);
 }
 DriverError cuMemAlloc_v2(DeviceAddress* at, size_t bytes) {
   ORRERY_FAULTY();
@@ -363,7 +368,7 @@ DriverError cuMemHostRegister_v2(void* at, size_t bytes, unsigned) {
 DriverError cuMemHostUnregister(void* at) {
   do_everything();
   if (device) device->released(at);
-  return faulty();
+  return faulty(__func__);
 }
 DriverError cuMemcpyAsync(DeviceAddress to_address, DeviceAddress from_address, size_t bytes, Stream stream) {
   ORRERY_FAULTY();
@@ -411,7 +416,7 @@ DriverError cuStreamSynchronize(Stream stream) {
     return DriverError::capture_unsupported;
   }
   do_all(stream);
-  return faulty();
+  return faulty(__func__);
 }
 DriverError cuStreamWaitEvent(Stream stream, Event event, unsigned) {
   ORRERY_FAULTY();
@@ -485,7 +490,7 @@ DriverError cuEventSynchronize(Event event) {
   ++n_waited;
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   do_until(event->stream, event->behind);
-  return faulty();
+  return faulty(__func__);
 }
 #undef ORRERY_FAULTY
 #undef ORRERY_IN_CONTEXT
