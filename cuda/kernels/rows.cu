@@ -76,7 +76,8 @@ __global__ void __launch_bounds__(kTransformThreads)
   const int row = static_cast<int>(blockIdx.x) / n_heads, head = static_cast<int>(blockIdx.x) % n_heads;
   float* vector = x.data + row * x.stride + static_cast<int64_t>(head) * dim;
   const int thread = static_cast<int>(threadIdx.x);
-  for (int i = thread; i < dim; i += kTransformThreads) values[i] = shift ? vector[i] - shift[static_cast<int64_t>(head) * dim + i] : vector[i];
+  const float* of_head = shift ? shift + static_cast<int64_t>(head) * dim : nullptr;
+  for (int i = thread; i < dim; i += kTransformThreads) values[i] = of_head ? vector[i] - of_head[i] : vector[i];
   for (int h = 1; h < block; h *= 2) {
     __syncthreads();
     for (int pair = thread; pair < dim / 2; pair += kTransformThreads) {

@@ -127,7 +127,7 @@ class StepOperations {
   virtual void prepare_rope(const RopeSpec& spec) = 0;
   virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
 
-  // x = T(x - shift), n_heads vectors of head_dim at x + row * stride. shift: (n_heads, head_dim), or null for 0. T: the normalised Hadamard
+  // x = T(x - shift), n_heads vectors of head_dim at x + row * stride. shift: (n_heads, head_dim), or null. T: the normalised Hadamard
   // transform (Sylvester's order) of blocks of hadamard_block(head_dim) values if `rotate`, else the identity.
   virtual void transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) = 0;
 

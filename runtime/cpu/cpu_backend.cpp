@@ -476,7 +476,8 @@ void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t hea
 }
 
 void CpuBackend::transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) {
-  const StepTrace::Scope scope(trace_.get(), Operation::transform, static_cast<uint64_t>(2 * n_rows() * n_heads * head_dim) * sizeof(float));
+  const auto n_values = static_cast<uint64_t>(n_rows() * n_heads * head_dim);
+  const StepTrace::Scope scope(trace_.get(), Operation::transform, 2 * n_values * sizeof(float));
   const int32_t block = rotate ? hadamard_block(head_dim) : 1;
   for_ranges(n_rows(), static_cast<int64_t>(n_heads) * head_dim, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r)

@@ -102,8 +102,8 @@ kv::Region key_means_layout(const model::Hyperparameters& h, const SessionOption
   return {"mean keys", kv::Holds::staging, align_up(bytes, kv::kArenaAlignment), 0, host, 0};
 }
 
-Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTable& rope, kv::PageTable* table,
-                                                  uint32_t max_rows, const std::atomic<bool>* cancel) {
+Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTable& rope,
+                                                  kv::PageTable* table, uint32_t max_rows, const std::atomic<bool>* cancel) {
   const std::array<uint8_t, 16> hash = hash_rope(rope);
   for (const LanguageModel::MeasuredKeys& known : model->measured_keys(turn))
     if (known.type == table->format().type && known.rope == hash) return std::shared_ptr<const KeyMeans>(known.means);

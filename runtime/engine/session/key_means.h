@@ -34,8 +34,8 @@ kv::Region key_means_layout(const model::Hyperparameters& h, const SessionOption
 
 // The model's means for pages of table's type and these rotations, measured now if no session has measured them. `table` is empty before
 // and after. Within a turn, with the model's scratch memory set; max_rows: of a step. The status is cancelled if `cancel` ends the step.
-Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTable& rope, kv::PageTable* table,
-                                                  uint32_t max_rows, const std::atomic<bool>* cancel);
+Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTable& rope,
+                                                  kv::PageTable* table, uint32_t max_rows, const std::atomic<bool>* cancel);
 
 // KV as it is stored: means of its keys (null: not centred), and whether it is rotated.
 struct StoredForm {

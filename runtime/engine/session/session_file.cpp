@@ -72,7 +72,8 @@ void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) 
                 kv.head_bytes() - used * kv.token_bytes());
 }
 
-Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope, const StoredForm& form) {
+Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope,
+                         const StoredForm& form) {
   Image image;
   Header& h = image.header;
   std::memset(&h, 0, sizeof h);
