@@ -176,6 +176,9 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
       case Operation::Kind::rope:
         rope(queue, c.step, op.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.n_rot, op.flag != 0);
         break;
+      case Operation::Kind::transform:
+        transform_heads(queue, op.out, op.weight, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.flag != 0);
+        break;
       case Operation::Kind::append_kv:
         append_kv(queue, c.step, op.attention.kv, op.heads_type, op.flag != 0, op.attention.layer, op.in, op.in2, op.n_rows);
         break;

@@ -17,19 +17,19 @@ namespace orrery::cuda {
 class Staging;
 
 struct Operation {
-  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist };
+  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist, transform };
   Kind kind;
   int32_t n_rows;
   ConstRows in, in2;      // append_kv: keys, values; swiglu: gate, up
   Rows out;
-  const float* weight;    // rms_norm
+  const float* weight;    // rms_norm; transform: the shift, or null
   Products products;      // embed: the table alone
   Attention attention;
   int64_t dim;            // width of a vector; swiglu, add, shortlist: values in a row
-  int32_t n_vectors;      // rms_norm, rope: vectors in a row
+  int32_t n_vectors;      // rms_norm, rope, transform: vectors in a row
   int32_t n_rot;
   float eps;              // prepare_rope: the magnitude
-  uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads
+  uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; transform: rotate
   KvType heads_type;      // append_kv: the type of these slots
 
   Operation() = default;

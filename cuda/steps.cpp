@@ -141,6 +141,15 @@ void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t he
   op.flag = interleaved_;
 }
 
+void CudaBackend::transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) {
+  Operation& op = note(Operation::Kind::transform, n_rows());
+  op.out = {device(x), stride};
+  op.weight = device(shift);
+  op.n_vectors = n_heads;
+  op.dim = head_dim;
+  op.flag = rotate;
+}
+
 void CudaBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
   Operation& op = note(Operation::Kind::append_kv, n_rows());
   op.in = {device(k), stride};

@@ -1,5 +1,7 @@
 // Operations on single rows: norms, RoPE, the gate, and sums. Each reads and writes a row once. At decode a row is a few kilobytes, so the
 // launch is all the cost.
+#include <cmath>
+
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/ptx.h"
@@ -11,6 +13,7 @@ namespace orrery::cuda {
 namespace rows_cu {
 
 constexpr int kThreads = 256;
+constexpr int kTransformThreads = 64;
 
 // A thread block has one vector. Its sum has a fixed order: thread t adds x[t], x[t + 256], ..., then lanes are added, then warps. A warp
 // writes 32 columns at a time: one group of the quantized row, if kQuantize.
@@ -66,6 +69,29 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, i
   *b = rotated_pair.y;
 }
 
+// A thread block has one head's vector in shared memory, `dim` floats; a thread has pairs of values `h` apart, for h = 1, 2, ... below
+// `block`. The sums are those of the CPU's kernels, in their order: the same bits.
+__global__ void __launch_bounds__(kTransformThreads)
+    transform_heads_kernel(Rows x, const float* shift, int n_heads, int dim, int block, float scale) {
+  float* values = dynamic_shared<float>();
+  const int row = static_cast<int>(blockIdx.x) / n_heads, head = static_cast<int>(blockIdx.x) % n_heads;
+  float* vector = x.data + row * x.stride + static_cast<int64_t>(head) * dim;
+  const int thread = static_cast<int>(threadIdx.x);
+  const float* of_head = shift ? shift + static_cast<int64_t>(head) * dim : nullptr;
+  for (int i = thread; i < dim; i += kTransformThreads) values[i] = of_head ? vector[i] - of_head[i] : vector[i];
+  for (int h = 1; h < block; h *= 2) {
+    __syncthreads();
+    for (int pair = thread; pair < dim / 2; pair += kTransformThreads) {
+      const int i = pair / h * 2 * h + pair % h;
+      const float a = values[i], b = values[i + h];
+      values[i] = a + b;
+      values[i + h] = a - b;
+    }
+  }
+  __syncthreads();
+  for (int i = thread; i < dim; i += kTransformThreads) vector[i] = block > 1 ? values[i] * scale : values[i];
+}
+
 // A warp has 32 columns: one group of the quantized row, if kQuantize.
 template <bool kQuantize>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(ConstRows gate, ConstRows up, Rows out, QuantizedRows quantized, int64_t n) {
@@ -110,6 +136,13 @@ void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_
   const int32_t half = n_rot / 2;
   launch<rope_kernel>(queue, {Dim3(blocks(int64_t{n_heads} * half), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, step, x, n_heads,
          head_dim, half, interleaved);
+}
+
+void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, int32_t n_heads, int32_t head_dim, bool rotate) {
+  const int32_t block = rotate ? hadamard_block(head_dim) : 1;
+  launch<transform_heads_kernel>(
+      queue, {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kTransformThreads), static_cast<size_t>(head_dim) * sizeof(float)}, x, shift,
+      n_heads, head_dim, block, 1.0f / std::sqrt(static_cast<float>(block)));
 }
 
 void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n) {

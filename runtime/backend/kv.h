@@ -60,6 +60,18 @@ struct KvFormat {
   }
 };
 
+// How K and V are changed before they are stored, and queries before they attend. With T the normalised Hadamard transform of each head's
+// blocks, K is stored as T(K - mean), V as T(V), and a query becomes T(q). T is orthogonal and its own inverse, so q k changes by the same
+// number for all keys of a query, which the softmax cancels; the attention's output is T of the true one. Quantized types lose less of
+// centred, rotated vectors: no dimension is much larger than the others of its block.
+struct KvTransform {
+  Ptr<const float> key_means;        // (n_layers, n_kv_heads, head_dim); null: K is not centred
+  bool rotated = false;              // false: T is the identity
+  explicit operator bool() const { return rotated || static_cast<bool>(key_means); }
+};
+// The width of T's blocks: the largest power of two that divides head_dim.
+constexpr int32_t hadamard_block(int32_t head_dim) { return head_dim & -head_dim; }
+
 // One sequence's KV: token p lies in page pages[p / kPageTokens], slot p % kPageTokens.
 struct KvView {
   const uint64_t* pages = nullptr;   // (n_pages) device addresses, host memory; valid during the step

@@ -68,6 +68,7 @@ struct Step {
   Span<const HeadView> heads = {};
   KvFormat heads_kv = {};            // format of the slots: as kv, except for the type
   QueryRing queries = {};            // if given, attend() keeps its queries there; only for steps of one sequence
+  KvTransform transform = {};        // of the sequences' KV: the model's forward pass applies it by transform_heads()
 };
 
 // A matrix (n_rows outputs, n_cols inputs) or a vector (n_rows = 1), placed where the backend wants it.
@@ -125,6 +126,10 @@ class StepOperations {
   // Prepares cos and sin of the step's positions. rope() rotates n_heads vectors of head_dim at x + row * stride.
   virtual void prepare_rope(const RopeSpec& spec) = 0;
   virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
+
+  // x = T(x - shift), n_heads vectors of head_dim at x + row * stride. shift: (n_heads, head_dim), or null. T: the normalised Hadamard
+  // transform (Sylvester's order) of blocks of hadamard_block(head_dim) values if `rotate`, else the identity.
+  virtual void transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) = 0;
 
   // Writes the rows' keys and values, (n_kv_heads, head_dim) at k and v + row * stride, to their KV pages of `layer` (and to the slots
   // of Step::heads).

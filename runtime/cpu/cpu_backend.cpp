@@ -177,6 +177,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
   void prepare_rope(const RopeSpec& spec) override;
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
+  void transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
@@ -471,6 +472,16 @@ void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t hea
     for (int64_t r = first; r < last; ++r)
       kernels_.rope(host(x) + r * stride, rope_row(r), rope_row(r) + half, n_rot_, interleaved_, n_heads,
                     head_dim);
+  });
+}
+
+void CpuBackend::transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) {
+  const auto n_values = static_cast<uint64_t>(n_rows() * n_heads * head_dim);
+  const StepTrace::Scope scope(trace_.get(), Operation::transform, 2 * n_values * sizeof(float));
+  const int32_t block = rotate ? hadamard_block(head_dim) : 1;
+  for_ranges(n_rows(), static_cast<int64_t>(n_heads) * head_dim, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r)
+      kernels_.transform_heads(host(x) + r * stride, shift ? host(shift) : nullptr, n_heads, head_dim, block);
   });
 }
 

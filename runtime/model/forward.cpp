@@ -23,8 +23,9 @@ class StepScope {
 
 class Pass {
  public:
-  Pass(Backend* backend, const Model& model, const Workspace& work, int32_t n_rows, LayerHook* hook)
-      : b_(*backend), h_(model.hyper), w_(model.weights), work_(work), n_rows_(n_rows), hook_(hook) {}
+  Pass(Backend* backend, const Model& model, const Workspace& work, const Step& step, LayerHook* hook)
+      : b_(*backend), h_(model.hyper), w_(model.weights), work_(work), n_rows_(static_cast<int32_t>(step.rows.size())),
+        transform_(step.transform), hook_(hook) {}
 
   void embed(const RopeSpec& rope) {
     b_.embed(w_.embedding, work_.x);
@@ -40,9 +41,9 @@ class Pass {
 
  private:
   Status attention(int32_t i, const Layer& l);
-  // Projects work_.normed to queries, keys and values in work_.qkv. `queries_alone`: only queries, if the layer has
-  // separate Q, K and V weights.
-  void project(const Layer& l, bool queries_alone);
+  // Projects work_.normed to queries, keys and values of layer i in work_.qkv, as Step::transform wants them. `queries_alone`: only
+  // queries, if the layer has separate Q, K and V weights.
+  void project(int32_t i, bool queries_alone);
   int64_t qkv_stride() const { return h_.q_dim() + 2 * int64_t{h_.kv_dim()}; }
   void feed_forward(int32_t i, const Layer& l);
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
@@ -64,10 +65,12 @@ class Pass {
   const Weights& w_;
   const Workspace& work_;
   int32_t n_rows_;
+  KvTransform transform_;
   LayerHook* hook_;
 };
 
-void Pass::project(const Layer& l, bool queries_alone) {
+void Pass::project(int32_t i, bool queries_alone) {
+  const Layer& l = w_.layers[static_cast<size_t>(i)];
   const int64_t stride = qkv_stride();
   const Ptr<float> q = work_.qkv, k = q + static_cast<uint64_t>(h_.q_dim()), v = k + static_cast<uint64_t>(h_.kv_dim());
   if (l.qkv) {
@@ -81,9 +84,16 @@ void Pass::project(const Layer& l, bool queries_alone) {
   }
   if (l.q_norm) b_.rms_norm(q, stride, l.q_norm, q, stride, h_.n_heads, h_.head_dim, h_.norm_eps);
   b_.rope(q, stride, h_.n_heads, h_.head_dim);
+  if (transform_.rotated) b_.transform_heads(q, stride, h_.n_heads, h_.head_dim, {}, true);
   if (queries_alone) return;
   if (l.k_norm) b_.rms_norm(k, stride, l.k_norm, k, stride, h_.n_kv_heads, h_.head_dim, h_.norm_eps);
   b_.rope(k, stride, h_.n_kv_heads, h_.head_dim);
+  if (transform_) {
+    const uint64_t mean = static_cast<uint64_t>(i) * static_cast<uint64_t>(h_.kv_dim());
+    const Ptr<const float> shift = transform_.key_means ? transform_.key_means + mean : Ptr<const float>();
+    b_.transform_heads(k, stride, h_.n_kv_heads, h_.head_dim, shift, transform_.rotated);
+  }
+  if (transform_.rotated) b_.transform_heads(v, stride, h_.n_kv_heads, h_.head_dim, {}, true);
 }
 
 Status Pass::attention(int32_t i, const Layer& l) {
@@ -94,15 +104,15 @@ Status Pass::attention(int32_t i, const Layer& l) {
 
   norm(work_.x, l.attn_norm, work_.normed);
   if (looks_ahead && i == 0) {
-    project(l, true);
+    project(0, true);
     ORRERY_TRY(hook_->before_layer(-1, q));
   }
   if (looks_ahead) {
     const bool last = i + 1 == h_.n_layers;
-    if (!last) project(w_.layers[static_cast<size_t>(i) + 1], true);
+    if (!last) project(i + 1, true);
     ORRERY_TRY(hook_->before_layer(i, last ? Ptr<const float>() : q));
   }
-  project(l, false);
+  project(i, false);
   b_.append_kv(i, k, v, stride);
   if (hook_ && !looks_ahead) ORRERY_TRY(hook_->before_attend(i, q, stride));
 
@@ -113,6 +123,7 @@ Status Pass::attention(int32_t i, const Layer& l) {
   shape.scale = 1.0f / std::sqrt(static_cast<float>(h_.head_dim));
   shape.window = h_.window[static_cast<size_t>(i)];
   b_.attend(i, q, work_.attn, shape);
+  if (transform_.rotated) b_.transform_heads(work_.attn, shape.out_stride, h_.n_heads, h_.head_dim, {}, true);
   add_branch(l.attn_out, l.attn_out_bias, l.post_attn_norm, work_.attn, static_cast<int64_t>(q_dim));
   return ok_status();
 }
@@ -202,7 +213,7 @@ Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const
                const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook) {
   {
     const StepScope scope(backend, step);
-    Pass pass(backend, model, work, static_cast<int32_t>(step.rows.size()), hook);
+    Pass pass(backend, model, work, step, hook);
     pass.embed(rope);
     for (int32_t i = 0; i < model.hyper.n_layers; ++i) {
       if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");

@@ -59,8 +59,8 @@ inline Ptr<const float> exported_embedding(const Workspace& work, const Hyperpar
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
-  // q: (n_rows, n_heads, head_dim) after RoPE, on the device, rows q_stride floats apart. The step continues when the
-  // call returns.
+  // q: (n_rows, n_heads, head_dim) after RoPE and Step::transform, on the device, rows q_stride floats apart. The row's keys follow its
+  // queries: (n_kv_heads, head_dim). The step continues when the call returns.
   virtual Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) = 0;
   // Whether the step calls before_layer() instead of before_attend().
   virtual bool looks_ahead() const { return false; }

@@ -40,6 +40,7 @@ struct Needs {
   // KV type on the device when the caller names none. It applies where the reservoir's type is finer and head_dim is a multiple of its
   // block. None: the reservoir's type.
   std::optional<KvType> device_type = {};
+  bool plain_keys = false;      // reads keys before RoPE out of the pages, or their angles: they are stored as they are (no KvTransform)
 };
 
 // A compensation token as a weighted mean of evicted tokens.

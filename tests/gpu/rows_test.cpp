@@ -49,6 +49,24 @@ TEST(GpuRows, RopeIsThePlainOneAtAnyPosition) {
     }
 }
 
+TEST(GpuRows, TransformedHeadsHaveThePlainBits) {
+  for (const int32_t dim : {32, 64, 80, 96, 128, 256})
+    for (const bool rotate : {false, true})
+      for (const bool shifted : {false, true}) {
+        SCOPED_TRACE(dim);
+        const auto [expected, got] = on_both(limits(4, dim), [&](Machine* m) {
+          const int64_t stride = 3 * dim + 5;
+          Buffer<float> x(m, normal_values(static_cast<size_t>(4 * stride), 3)), shift(m, normal_values(static_cast<size_t>(3 * dim), 4));
+          m->begin(Phase::prefill, 4);
+          (*m)->transform_heads(x.ptr(), stride, 3, dim, shifted ? shift.cptr() : Ptr<const float>(), rotate);
+          m->end();
+          return x.get();
+        });
+        ASSERT_EQ(got.size(), expected.size());
+        EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
+      }
+}
+
 TEST(GpuRows, GateAndSum) {
   const auto [expected, got] = on_both(limits(3), [&](Machine* m) {
     Buffer<float> x(m, normal_values(3 * 2 * 300, 4, 4.0f)), out(m, 3 * 300);

@@ -268,6 +268,10 @@ struct Kernels {
   // Rotates n_heads vectors; cosines and sines (n_rot / 2).
   void (*rope)(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
                int32_t n_heads, int32_t head_dim);
+  // x = T(x - shift) for n_heads vectors of head_dim; shift (n_heads, head_dim) or null. T: the normalised Hadamard transform of blocks of
+  // `block` values, a power of two: h = 1, 2, 4, ...: (a, b) = (a + b, a - b) for values h apart, then all times 1 / sqrt(block). 1: the
+  // identity. Every instruction set gives the same bits.
+  void (*transform_heads)(float* x, const float* shift, int32_t n_heads, int32_t head_dim, int32_t block);
   void (*swiglu)(const float* gate, const float* up, float* out, int64_t n);
   void (*add)(float* x, const float* y, int64_t n);
 

@@ -136,6 +136,21 @@ void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, boo
     }
 }
 
+void transform_heads(float* x, const float* shift, int32_t n_heads, int32_t head_dim, int32_t block) {
+  const int32_t n = n_heads * head_dim;
+  if (shift)
+    for (int32_t i = 0; i < n; ++i) x[i] -= shift[i];
+  if (block <= 1) return;
+  for (int32_t h = 1; h < block; h *= 2)
+    for (int32_t i = 0; i < n; ++i)
+      if ((i & h) == 0) {
+        const float a = x[i], b = x[i + h];
+        x[i] = a + b, x[i + h] = a - b;
+      }
+  const float scale = 1.0f / std::sqrt(static_cast<float>(block));
+  for (int32_t i = 0; i < n; ++i) x[i] *= scale;
+}
+
 void swiglu(const float* gate, const float* up, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
 }
@@ -189,6 +204,7 @@ const Kernels kPlainKernels = {
     [](TensorType) { return false; },
     rms_norm,
     rope,
+    transform_heads,
     swiglu,
     add,
     load_kv_vector,

@@ -23,6 +23,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       as_prefill,
       rms_norm,
       rope,
+      transform_heads,
       swiglu,
       add,
       load_kv_vector,

@@ -95,6 +95,52 @@ void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, boo
   }
 }
 
+// Butterflies of lanes h apart: a + b in the lane of a, a - b in the lane of b. sign: 1 in the lanes of a, -1 in the lanes of b.
+inline V::F butterfly(V::F x, V::F sign, int h) { return V::fma(x, sign, V::partners(x, h)); }
+
+void transform_heads(float* x, const float* shift, int32_t n_heads, int32_t head_dim, int32_t block) {
+  const int32_t n = n_heads * head_dim;
+  int32_t i = 0;
+  if (shift) {
+    for (; i + V::kLanes <= n; i += V::kLanes) V::store(x + i, V::sub(V::load(x + i), V::load(shift + i)));
+    for (; i < n; ++i) x[i] -= shift[i];
+  }
+  if (block <= 1) return;
+  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(block));
+  if (block < V::kLanes) {
+    for (int32_t h = 1; h < block; h *= 2)
+      for (i = 0; i < n; ++i)
+        if ((i & h) == 0) {
+          const float a = x[i], b = x[i + h];
+          x[i] = a + b, x[i + h] = a - b;
+        }
+    for (i = 0; i < n; ++i) x[i] *= scale;
+    return;
+  }
+  V::F signs[5];   // for h = 1, 2, 4, ... lanes
+  int n_signs = 0;
+  for (int h = 1; h < V::kLanes; h *= 2) {
+    alignas(64) float lanes[V::kLanes];
+    for (int lane = 0; lane < V::kLanes; ++lane) lanes[lane] = (lane & h) == 0 ? 1.0f : -1.0f;
+    signs[n_signs++] = V::load(lanes);
+  }
+  for (float* at = x; at < x + n; at += block) {
+    for (i = 0; i < block; i += V::kLanes) {
+      V::F y = V::load(at + i);
+      for (int s = 0; s < n_signs; ++s) y = butterfly(y, signs[s], 1 << s);
+      V::store(at + i, y);
+    }
+    for (int32_t h = V::kLanes; h < block; h *= 2)
+      for (i = 0; i < block; i += 2 * h)
+        for (int32_t j = i; j < i + h; j += V::kLanes) {
+          const V::F a = V::load(at + j), b = V::load(at + j + h);
+          V::store(at + j, V::add(a, b));
+          V::store(at + j + h, V::sub(a, b));
+        }
+    for (i = 0; i < block; i += V::kLanes) V::store(at + i, V::mul(V::load(at + i), V::set(scale)));
+  }
+}
+
 inline V::F swiglu_vector(V::F gate, V::F up) {
   const V::F one = V::set(1.0f);
   return V::mul(V::div(gate, V::add(one, exponential(V::sub(V::zero(), gate)))), up);

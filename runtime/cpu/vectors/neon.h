@@ -82,6 +82,7 @@ struct V {
     for (int step = period; step < 8; step *= 2) x = max(x, across(x, step));
     return x;
   }
+  static F partners(F x, int step) { return across(x, step); }   // each lane gets lane ^ step; step: 1, 2, 4, ...
   static F fold_sum(F x, int period) {
     for (int step = period; step < 8; step *= 2) x = add(x, across(x, step));
     return x;

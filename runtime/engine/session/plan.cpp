@@ -19,6 +19,7 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const uint32_t pages = kv::pages_to_reserve(n_context);
   layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type), pages - std::min(pages, in.shared.spare_pages), compressed));
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
+  layout.add(key_means_layout(h, in.options));
   layout.add(Session::layout(h, n_context));
   return layout;
 }

@@ -126,12 +126,22 @@ Status Session::acquire() {
   ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
   ORRERY_TRY(model_->ensure_workspace(n_context_, options_));
   auto table = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
+  const kv::Region means = key_means_layout(model_->hyper(), options_);
+  kv::ArenaRegion means_region;
+  if (!means.empty()) {
+    ORRERY_ASSIGN(means_region, kv::ArenaRegion::take(&model_->runtime().arena(), means));
+  }
   if (compressed) {
     ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, table.get(), rope_.spec()));
   }
   table_ = std::move(table);
   slot_ = std::move(slot);
   reservation_ = std::move(reservation);
+  means_region_ = std::move(means_region);
+  if (form_.means) {
+    const Turn turn = model_->runtime().take_turn();
+    upload_means(&turn.backend());
+  }
   return ok_status();
 }
 
@@ -173,6 +183,31 @@ void Session::truncate(uint32_t n_tokens) {
   }
 }
 
+void Session::upload_means(Backend* backend) {
+  backend->upload(means_region_.data(), form_.means->data(), form_.means->size() * sizeof(float));
+}
+
+Status Session::choose_form(const Turn& turn, const std::atomic<bool>* cancel) {
+  const model::Hyperparameters& h = model_->hyper();
+  form_.rotated = options_.rotated(h);
+  if (!options_.centred(h)) {
+    form_.means = nullptr;
+    return ok_status();
+  }
+  ORRERY_ASSIGN(auto means, mean_keys(model_.get(), turn, rope_, table_.get(), options_.chunk(), cancel));
+  if (form_.means == means) return ok_status();
+  form_.means = std::move(means);
+  upload_means(&turn.backend());
+  return ok_status();
+}
+
+bool Session::take_form(const Turn& turn, const StoredForm& loaded) {
+  const bool keeps = options_.centred(model_->hyper()) || !loaded;
+  form_ = keeps ? loaded : StoredForm();
+  if (form_.means) upload_means(&turn.backend());
+  return keeps;
+}
+
 // Steps --------------------------------------------------------------------------------------------------
 
 Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel) {
@@ -200,6 +235,7 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
     step.sequences = {&view, 1};
     step.kv = table_->format();
     step.queries = resident_->queries();
+    step.transform = transform();
     status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(turn), step, cancel, {},
                             resident_->hook(Phase::prefill, from, n));
     status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
@@ -223,6 +259,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   backend.set_scratch(work.scratch, model_->limits(turn));
   if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(turn, from, cancel));
   if (resident_) resident_->before_write(from);
+  if (from == 0) ORRERY_TRY(choose_form(turn, cancel));
   table_->make_writable(&backend, from, from + n);
 
   rows_.resize(n);
@@ -233,6 +270,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   step.rows = rows_;
   step.sequences = {&view, 1};
   step.kv = table_->format();
+  step.transform = transform();
   Status status = ok_status();
   if (resident_) {
     step.queries = resident_->queries();
@@ -309,12 +347,15 @@ Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* can
 }
 
 Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) {
+  form_ = {};   // invented keys are what they are
   if (n_computed() > 0 || tokens.size() > n_context_)
     return error(Code::invalid_argument, "%zu tokens cannot be assumed: the session holds %u, of at most %u",
                  tokens.size(), n_computed(), n_context_);
   const uint32_t n = static_cast<uint32_t>(tokens.size());
   const Turn turn = model_->runtime().take_turn();
   Backend& backend = turn.backend();
+  backend.set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+  ORRERY_TRY(choose_form(turn, nullptr));
   table_->make_writable(&backend, 0, n);
   std::vector<std::byte> page(table_->format().page_bytes());
   for (uint32_t i = 0; i < table_->n_pages(); ++i) {
@@ -412,6 +453,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
   child->embedding_ = embedding_;
   child->logits_at_ = logits_at_;
   child->conversation_ = conversation_;
+  child->form_ = form_;
   Status room = child->acquire();
   if (room.ok()) {
     child->table_->share(*table_);

@@ -20,6 +20,7 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/session/key_means.h"
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/shared/shortlist.h"
@@ -75,6 +76,11 @@ class Session {
   uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full, and while parked
   Conversation& conversation() { return conversation_; }
   const Conversation& conversation() const { return conversation_; }
+
+  // How the KV of its tokens is stored.
+  KvTransform transform() const {
+    return {form_.means ? Ptr<const float>{means_region_.data().address} : Ptr<const float>(), form_.rotated};
+  }
 
   // Keeps the longest common prefix of tokens() and `wanted`. Returns its length.
   uint32_t reuse_prefix(Span<const int32_t> wanted);
@@ -171,6 +177,11 @@ class Session {
   // Takes session slot, page reservation, page table, workspace and resident part.
   Status acquire();
   Status park_copy_of(const Session& other);
+  // Before a first token: the form that the options and the model give.
+  Status choose_form(const Turn& turn, const std::atomic<bool>* cancel);
+  // Before a file's tokens: their form, and true. False where the session stores plain KV alone: the pages must be made plain.
+  bool take_form(const Turn& turn, const StoredForm& loaded);
+  void upload_means(Backend* backend);
   // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
   Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits,
@@ -185,6 +196,8 @@ class Session {
   kv::PageReservation reservation_;
   std::unique_ptr<kv::PageTable> table_;       // null while parked
   std::unique_ptr<Resident> resident_;         // null for full, and while parked
+  StoredForm form_;                            // of the tokens' KV
+  kv::ArenaRegion means_region_;               // of form_.means, where the options centre keys; empty while parked
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   std::vector<int32_t> tokens_;                // room for n_context + 1
   std::vector<uint8_t> by_decode_;             // of each token of tokens_: 1 if decode computes it

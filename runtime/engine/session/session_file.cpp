@@ -28,15 +28,16 @@ struct Header {
   uint64_t page_bytes;
   uint64_t conversation_bytes;  // JSON
   uint64_t n_dropped;
-  uint64_t reserved;
+  uint32_t form;                // of the KV: kCentred, kRotated
+  uint32_t n_means;             // (n_layers * n_kv_heads * head_dim) floats if centred, else 0
 };
 static_assert(sizeof(Header) == 88, "the layout of the file");
 
-void hash_rope(const model::RopeTable& rope, uint8_t out[16]) {
-  Hash128 hash;
-  hash.update(rope.inverse_frequency.data(), rope.inverse_frequency.size() * sizeof(float));
-  hash.update(&rope.magnitude, sizeof rope.magnitude);
-  hash.digest(out);
+constexpr uint32_t kCentred = 1, kRotated = 2;   // Header::form
+
+// Bytes of tokens, phases, conversation and means.
+uint64_t head_bytes(const Header& h) {
+  return uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes + uint64_t{h.n_means} * sizeof(float);
 }
 
 Status damaged(const char* name, uint64_t offset, const char* what) {
@@ -71,26 +72,31 @@ void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) 
                 kv.head_bytes() - used * kv.token_bytes());
 }
 
-Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope) {
+Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope,
+                         const StoredForm& form) {
   Image image;
   Header& h = image.header;
   std::memset(&h, 0, sizeof h);
   std::memcpy(h.magic, kMagic, sizeof kMagic);
   std::memcpy(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint);
-  hash_rope(rope, h.rope);
+  const std::array<uint8_t, 16> hash = hash_rope(rope);
+  std::memcpy(h.rope, hash.data(), sizeof h.rope);
   h.kv_type = static_cast<uint32_t>(kv.type);
   h.n_tokens = session.n_computed();
   h.n_pages = n_pages;
   h.page_tokens = static_cast<uint32_t>(kPageTokens);
   h.page_bytes = kv.page_bytes();
   h.n_dropped = session.conversation().n_dropped;
+  if (h.n_tokens > 0) {
+    h.form = (form.means ? kCentred : 0) | (form.rotated ? kRotated : 0);
+    h.n_means = form.means ? static_cast<uint32_t>(form.means->size()) : 0;
+  }
   ORRERY_ASSIGN(image.conversation, text::dump_json(text::Value::list(session.conversation().messages)));
   h.conversation_bytes = image.conversation.size();
   if (h.conversation_bytes > kMaxConversationBytes)
     return error(Code::unsupported, "the conversation has %zu bytes, a session file holds at most %llu",
                  image.conversation.size(), static_cast<unsigned long long>(kMaxConversationBytes));
-  image.bytes = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes +
-                h.n_pages * h.page_bytes + kChecksumBytes;
+  image.bytes = sizeof h + head_bytes(h) + h.n_pages * h.page_bytes + kChecksumBytes;
   return image;
 }
 
@@ -99,14 +105,14 @@ Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_
 Result<uint64_t> SessionFile::size(Session* session) {
   ORRERY_TRY(session->resume());
   ORRERY_ASSIGN(const Image image,
-                make_image(*session, session->table_->format(), session->table_->n_pages(), session->rope_));
+                make_image(*session, session->table_->format(), session->table_->n_pages(), session->rope_, session->form_));
   return image.bytes;
 }
 
 Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<bool>* cancel) {
   ORRERY_TRY(session->resume());
   ORRERY_ASSIGN(const Image image, make_image(*session, session->table_->format(), session->table_->n_pages(),
-                                              session->rope_));
+                                              session->rope_, session->form_));
   Hash128 hash;
   const auto write = [&](const void* data, size_t n) {
     hash.update(data, n);
@@ -117,6 +123,7 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
   ORRERY_TRY(write(session->tokens_.data(), n * sizeof(int32_t)));
   ORRERY_TRY(write(session->by_decode_.data(), n));
   ORRERY_TRY(write(image.conversation.data(), image.conversation.size()));
+  if (image.header.n_means > 0) ORRERY_TRY(write(session->form_.means->data(), session->form_.means->size() * sizeof(float)));
   const uint64_t page_bytes = image.header.page_bytes;
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / page_bytes, 1));
   std::vector<std::byte> pages(std::min(at_once, image.header.n_pages) * page_bytes);
@@ -157,14 +164,16 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
 
   // Does it belong to this model and its formats?
-  uint8_t rope[16];
-  hash_rope(session_rope, rope);
+  const std::array<uint8_t, 16> rope = hash_rope(session_rope);
   const KvFormat kv = kv_format(session.model().hyper(), session.options().kv_type);
   if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
     return damaged(name, offsetof(Header, fingerprint), "the session was saved with another model");
-  if (std::memcmp(h.rope, rope, sizeof rope) != 0)
+  if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
     return damaged(name, offsetof(Header, rope), "the session was saved with another rotary scaling or context size");
-  if (h.reserved != 0) return damaged(name, offsetof(Header, reserved), "was written by a newer version");
+  if ((h.form & ~(kCentred | kRotated)) != 0) return damaged(name, offsetof(Header, form), "was written by a newer version");
+  const uint64_t n_means = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads) * static_cast<uint64_t>(kv.head_dim);
+  if (h.n_means != ((h.form & kCentred) ? n_means : 0))
+    return damaged(name, offsetof(Header, n_means), "the number of mean keys is not what the model has");
   if (h.kv_type != static_cast<uint32_t>(kv.type) || h.page_bytes != kv.page_bytes() ||
       h.page_tokens != static_cast<uint32_t>(kPageTokens))
     return damaged(name, offsetof(Header, kv_type), "the session was saved with another type of KV cache");
@@ -173,7 +182,7 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
                         "%s: holds %u tokens, the session's context is %u", name, h.n_tokens, session.n_context());
 
   // Is it whole? n_tokens and page_bytes have been checked; the conversation's length has not.
-  const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) +
+  const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + uint64_t{h.n_means} * sizeof(float) +
                          kv::pages_for(h.n_tokens) * h.page_bytes + kChecksumBytes;
   if (h.n_pages != kv::pages_for(h.n_tokens))
     return damaged(name, offsetof(Header, n_pages), "the number of pages is not what its tokens take");
@@ -197,13 +206,13 @@ Status check_sum(const Hash128& hash, const std::byte* checksum, uint64_t file_b
 // The content of a file before its pages.
 struct SessionFile::Contents {
   Header header;
-  Span<const std::byte> head;   // tokens, phases, conversation: bytes of the file
+  Span<const std::byte> head;   // tokens, phases, conversation, mean keys: bytes of the file
   Span<const int32_t> tokens;
   const uint8_t* phases = nullptr;
   std::vector<int32_t> token_room;
   std::vector<text::Value> messages;
+  StoredForm form;
 
-  static uint64_t head_bytes(const Header& h) { return uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes; }
   // Are the values in range?
   Status parse(const Session& session, const char* name);
 };
@@ -225,6 +234,12 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
   for (const text::Value& message : conversation.as_items())
     if (!message.is_map()) return damaged(name, sizeof header, "a message is not an object");
   messages = conversation.as_items();
+  form.rotated = (header.form & kRotated) != 0;
+  if (header.n_means > 0) {
+    KeyMeans means(header.n_means);
+    std::memcpy(means.data(), phases + n + header.conversation_bytes, means.size() * sizeof(float));
+    form.means = std::make_shared<const KeyMeans>(std::move(means));
+  }
   return ok_status();
 }
 
@@ -239,16 +254,26 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   const Header& h = contents->header;
   ORRERY_TRY(session->resume());
   Runtime& runtime = session->model_->runtime();
-  const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
-    const Turn turn = runtime.take_turn();
-    session->table_->upload(&turn.backend(), first, end, bytes);
-    return turn.backend().synchronize();
-  };
   session->truncate(0);
+  bool keeps_form = true;
+  std::vector<std::byte> plain;
   {
     const Turn turn = runtime.take_turn();
+    keeps_form = session->take_form(turn, contents->form);
     session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
   }
+  const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
+    for (uint32_t page = first; page < end; ++page, bytes += h.page_bytes) {
+      if (!keeps_form) {
+        plain.assign(bytes, bytes + h.page_bytes);
+        make_plain(session->table_->format(), contents->form, plain.data());
+      }
+      const Turn turn = runtime.take_turn();
+      session->table_->upload(&turn.backend(), page, page + 1, keeps_form ? bytes : plain.data());
+      ORRERY_TRY(turn.backend().synchronize());
+    }
+    return ok_status();
+  };
   Status status = pages.read(upload);
   if (!status.ok()) {
     session->table_->truncate(0);
@@ -281,7 +306,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
     at += n;
   }
   ORRERY_TRY(check_sum(hash, bytes.data() + summed, bytes.size(), name));
-  contents.head = bytes.subspan(sizeof h, Contents::head_bytes(h));
+  contents.head = bytes.subspan(sizeof h, head_bytes(h));
   ORRERY_TRY(contents.parse(*session, name));
   ORRERY_TRY(go_on(cancel, "loading"));
   const std::byte* const pages = contents.head.data() + contents.head.size();
@@ -304,15 +329,15 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
     return load(session, {copy.data(), file.size()}, name, cancel);
   }
 
-  const uint64_t head_bytes = Contents::head_bytes(h), first_page = sizeof h + head_bytes;
-  ORRERY_ASSIGN(const os::Region head, os::Region::allocate(head_bytes));
-  ORRERY_TRY(file.read_at(sizeof h, {head.data(), head_bytes}));
-  contents.head = {head.data(), head_bytes};
+  const uint64_t n_head = head_bytes(h), first_page = sizeof h + n_head;
+  ORRERY_ASSIGN(const os::Region head, os::Region::allocate(n_head));
+  ORRERY_TRY(file.read_at(sizeof h, {head.data(), n_head}));
+  contents.head = {head.data(), n_head};
   std::byte checksum[kChecksumBytes];
   ORRERY_TRY(file.read_at(file.size() - kChecksumBytes, {checksum, kChecksumBytes}));
   Hash128 begun;
   begun.update(&h, sizeof h);
-  begun.update(head.data(), head_bytes);
+  begun.update(head.data(), n_head);
 
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1));
   ORRERY_ASSIGN(const os::Region piece, os::Region::allocate(std::min(at_once, h.n_pages) * h.page_bytes));

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/base/allocation/account.h"
 #include "runtime/base/status.h"
@@ -34,6 +35,9 @@ struct ModelSource {
   bool from_memory = false;
   Result<gguf::File> open(const gguf::OpenOptions& options) const;
 };
+
+// Mean keys of a model's KV heads, (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. session/key_means measures them.
+using KeyMeans = std::vector<float>;
 
 class LanguageModel {
  public:
@@ -68,6 +72,14 @@ class LanguageModel {
   const model::Workspace& workspace(const Turn&) const { return workspace_; }
   const StepLimits& limits(const Turn&) const { return limits_; }
   WaitingRows& waiting_rows(const Turn&) { return waiting_rows_; }
+  // The model's mean keys, once a session has measured them; they depend on the type of the pages and on the RoPE table (its hash).
+  struct MeasuredKeys {
+    KvType type;
+    std::array<uint8_t, 16> rope;
+    std::shared_ptr<const KeyMeans> means;
+  };
+  std::vector<MeasuredKeys>& measured_keys(const Turn&) { return measured_keys_; }
+  const AccountRef& account() const { return account_; }
 
  private:
   LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model,
@@ -85,6 +97,7 @@ class LanguageModel {
   model::Workspace workspace_;                  // changes within a turn, like the next two members
   StepLimits limits_;
   WaitingRows waiting_rows_;                    // in the workspace
+  std::vector<MeasuredKeys> measured_keys_;     // changes within a turn
   std::atomic<uint64_t> workspace_bytes_{0};    // workspace_.bytes, for statistics
 };
 

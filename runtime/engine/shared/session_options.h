@@ -34,6 +34,10 @@ struct SessionOptions {
   uint32_t chunk() const;
   bool compressed() const { return policy != "full"; }
   KvType resident_type(const model::Hyperparameters& h) const;
+  // How the session changes its KV before it is stored (KvTransform). Centred: where the pages are quantized. Rotated: where they have 4
+  // bits. The type of resident KV does not count: pages, and the logits of prompts, are the same beside every device type.
+  bool centred(const model::Hyperparameters& h) const;
+  bool rotated(const model::Hyperparameters& h) const;
 };
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type);

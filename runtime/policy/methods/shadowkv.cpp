@@ -58,7 +58,7 @@ constexpr Method kShadowKv = {{"shadowkv", "ShadowKV", "arXiv:2410.21465",
                                /* device   */ "mean keys of all chunks, low-rank keys of all tokens, a staging ring",
                                /* link     */ "the selection, when it is made; V of every step's misses, which it waits for",
                                all(kOptions), kPage},
-                              {1},
+                              {1, {}, true},
                               make};
 
 constexpr Method kShadowKvPlus = {{"shadowkv+", "ShadowKV+", "arXiv:2410.21465, A.1",
@@ -69,7 +69,7 @@ constexpr Method kShadowKvPlus = {{"shadowkv+", "ShadowKV+", "arXiv:2410.21465, 
                                    /* device   */ "mean keys of all chunks, low-rank keys of all tokens, a staging ring",
                                    /* link     */ "the selection, when it is made; V of every step's misses, which it waits for",
                                    {kOptions, kPlusOptions}, kPlusPage},
-                                  {1},
+                                  {1, {}, true},
                                   make_plus};
 
 }  // namespace orrery::policy

@@ -121,6 +121,73 @@ TEST_P(CpuOps, Rope) {
       }
 }
 
+// T's row i and column j: 1 / sqrt(block), negative where i and j have an odd number of common bits; 0 between blocks.
+double hadamard_entry(int32_t i, int32_t j, int32_t block) {
+  if (i / block != j / block) return 0;
+  int bits = 0;
+  for (int32_t common = i & j & (block - 1); common != 0; common &= common - 1) ++bits;
+  return (bits % 2 == 0 ? 1 : -1) / std::sqrt(static_cast<double>(block));
+}
+
+TEST_P(CpuOps, TransformHeads) {
+  EXPECT_EQ(hadamard_block(64), 64);
+  EXPECT_EQ(hadamard_block(96), 32);
+  EXPECT_EQ(hadamard_block(80), 16);
+  Rig rig(GetParam(), 2, {5, 64, 8, 2, 256, 64}), plain("plain", 1, {5, 64, 8, 2, 256, 64});
+  for (const int32_t dim : {8, 36, 64, 80, 96, 128, 256})
+    for (const bool rotate : {false, true})
+      for (const bool shifted : {false, true}) {
+        SCOPED_TRACE(std::to_string(dim) + (rotate ? " rotated" : "") + (shifted ? " shifted" : ""));
+        const int32_t n = 5, n_heads = 3, width = n_heads * dim;
+        const int64_t stride = width + 1;
+        Guarded<float> x(static_cast<size_t>((n - 1) * stride + width)), same(x.size()), shift(static_cast<size_t>(width));
+        fill_normal(x, 1, 3.0f);
+        fill_normal(shift, 2, 5.0f);
+        const std::vector<float> before(x.data(), x.data() + x.size());
+        std::memcpy(same.data(), x.data(), x.size() * sizeof(float));
+        const Ptr<const float> by = shifted ? shift.cptr() : Ptr<const float>();
+        for (Rig* r : {&rig, &plain}) {
+          r->begin(Phase::decode, n);
+          (*r)->transform_heads((r == &rig ? x : same).ptr(), stride, n_heads, dim, by, rotate);
+          r->end();
+        }
+        EXPECT_TRUE(same_bits(x.data(), same.data(), x.size())) << "every instruction set gives the plain kernel's bits";
+        const int32_t block = rotate ? hadamard_block(dim) : 1;
+        for (int32_t r = 0; r < n; ++r)
+          for (int32_t i = 0; i < width; ++i) {
+            double want = 0;
+            for (int32_t j = i / block * block; j < i / block * block + block; ++j) {
+              const double value = static_cast<double>(before[static_cast<size_t>(r * stride + j)]) -
+                                   (shifted ? static_cast<double>(shift[static_cast<size_t>(j)]) : 0.0);
+              want += hadamard_entry(i % dim, j % dim, block) * value;
+            }
+            ASSERT_NEAR(x[static_cast<size_t>(r * stride + i)], want, 1e-5) << r << " " << i;
+          }
+        if (!shifted) {   // its own inverse
+          rig.begin(Phase::decode, n);
+          rig->transform_heads(x.ptr(), stride, n_heads, dim, {}, rotate);
+          rig.end();
+          for (size_t i = 0; i < before.size(); ++i)
+            if (static_cast<int64_t>(i) % stride < width) {
+              ASSERT_NEAR(x[i], before[i], 1e-5);
+            }
+        }
+      }
+}
+
+// Worked by hand: blocks of four, 1 / sqrt(4) = .5; one-hot inputs give the columns.
+TEST_P(CpuOps, TransformedOneHots) {
+  Rig rig(GetParam(), 1, {1, 64, 4, 1, 256, 64});
+  Guarded<float> x(2 * 12);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = 0;
+  x[0] = 1, x[4 + 1] = 1, x[8 + 2] = 2, x[12 + 3] = 4, x[23] = -2;
+  rig.begin(Phase::decode, 1);
+  rig->transform_heads(x.ptr(), 24, 2, 12, {}, true);
+  rig.end();
+  const float want[] = {.5f, .5f, .5f, .5f, .5f, -.5f, .5f, -.5f, 1, 1, -1, -1, 2, -2, -2, 2, 0, 0, 0, 0, -1, 1, 1, -1};
+  for (size_t i = 0; i < 24; ++i) EXPECT_EQ(x[i], want[i]) << i;
+}
+
 TEST_P(CpuOps, Swiglu) {
   for (int64_t n : {1, 5, 16, 33, 2047, 2049, 6000}) {
     const int32_t rows = 3;

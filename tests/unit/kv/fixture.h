@@ -71,6 +71,7 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
   void matmul(Span<const Product>, Ptr<const float>, int64_t, int32_t) override {}
   void prepare_rope(const RopeSpec&) override {}
   void rope(Ptr<float>, int64_t, int32_t, int32_t) override {}
+  void transform_heads(Ptr<float>, int64_t, int32_t, int32_t, Ptr<const float>, bool) override {}
   void append_kv(int32_t, Ptr<const float>, Ptr<const float>, int64_t) override {}
   void attend(int32_t, Ptr<const float>, Ptr<float>, const AttendShape&) override {}
   void digest(Span<const DigestJob>, const DigestShape&) override {}

@@ -1,0 +1,172 @@
+#include "runtime/engine/session/key_means.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "runtime/base/checked.h"
+#include "runtime/base/hash.h"
+#include "runtime/engine/session/retrieval.h"
+#include "runtime/gguf/dequantize.h"
+#include "runtime/gguf/quantize.h"
+
+namespace orrery::engine {
+
+namespace {
+
+uint64_t n_values(const model::Hyperparameters& h) { return static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv_dim()); }
+
+constexpr int32_t kFirstTokens = 4;   // not measured: attention sinks have keys of their own
+
+// Calls f(first, second, frequency) for the pairs of a head that RoPE rotates.
+template <class F>
+void for_each_pair(const model::RopeTable& rope, F f) {
+  const size_t half = rope.inverse_frequency.size();
+  for (size_t i = 0; i < half; ++i)
+    rope.interleaved ? f(2 * i, 2 * i + 1, static_cast<double>(rope.inverse_frequency[i]))
+                     : f(i, i + half, static_cast<double>(rope.inverse_frequency[i]));
+}
+
+void rotate(double* x, double* y, double cosine, double sine) {
+  const double a = *x, b = *y;
+  *x = a * cosine - b * sine, *y = a * sine + b * cosine;
+}
+
+// Adds up the keys of a step, layer by layer, turned back to position 0.
+class KeySums final : public model::LayerHook {
+ public:
+  KeySums(Backend* backend, const model::Hyperparameters& h, const model::RopeTable& rope)
+      : backend_(*backend), h_(h), rope_(rope), sums_(n_values(h)) {}
+  void begin(int32_t from, int32_t n) { from_ = from, n_ = n; }
+
+  Status before_attend(int32_t layer, Ptr<const float> q, int64_t stride) override {
+    const auto kv_dim = static_cast<size_t>(h_.kv_dim()), dim = static_cast<size_t>(h_.head_dim);
+    rows_.resize(static_cast<size_t>(n_ - 1) * static_cast<size_t>(stride) + kv_dim);
+    backend_.download(rows_.data(), {(q + static_cast<uint64_t>(h_.q_dim())).address}, rows_.size() * sizeof(float));
+    std::vector<double> key(kv_dim);
+    double* sums = sums_.data() + static_cast<size_t>(layer) * kv_dim;
+    for (int32_t row = 0; row < n_; ++row) {
+      if (from_ + row < kFirstTokens) continue;
+      n_summed_ += layer == 0;
+      const float* at = rows_.data() + static_cast<size_t>(row) * static_cast<size_t>(stride);
+      std::copy(at, at + kv_dim, key.begin());
+      for (size_t head = 0; head < kv_dim; head += dim)
+        for_each_pair(rope_, [&](size_t a, size_t b, double frequency) {
+          const double angle = (from_ + row) * frequency;
+          rotate(&key[head + a], &key[head + b], std::cos(angle), -std::sin(angle));
+        });
+      for (size_t i = 0; i < kv_dim; ++i) sums[i] += key[i];
+    }
+    return ok_status();
+  }
+  // The mean of the keys, at a position anywhere in the first kMeanPositions.
+  KeyMeans means() {
+    const auto dim = static_cast<size_t>(h_.head_dim);
+    for_each_pair(rope_, [&](size_t a, size_t b, double frequency) {
+      double cosine = 0, sine = 0;
+      for (uint32_t p = 0; p < kMeanPositions; ++p) cosine += std::cos(p * frequency), sine += std::sin(p * frequency);
+      for (size_t head = 0; head < sums_.size(); head += dim)
+        rotate(&sums_[head + a], &sums_[head + b], cosine / kMeanPositions, sine / kMeanPositions);
+    });
+    KeyMeans means(sums_.size());
+    std::transform(sums_.begin(), sums_.end(), means.begin(), [n = std::max(n_summed_, 1)](double sum) { return static_cast<float>(sum / n); });
+    return means;
+  }
+
+ private:
+  Backend& backend_;
+  const model::Hyperparameters& h_;
+  const model::RopeTable& rope_;
+  std::vector<double> sums_;
+  std::vector<float> rows_;
+  int32_t from_ = 0, n_ = 0, n_summed_ = 0;
+};
+
+}  // namespace
+
+std::array<uint8_t, 16> hash_rope(const model::RopeTable& rope) {
+  Hash128 hash;
+  hash.update(rope.inverse_frequency.data(), rope.inverse_frequency.size() * sizeof(float));
+  hash.update(&rope.magnitude, sizeof rope.magnitude);
+  std::array<uint8_t, 16> out;
+  hash.digest(out.data());
+  return out;
+}
+
+kv::Region key_means_layout(const model::Hyperparameters& h, const SessionOptions& options) {
+  if (!options.centred(h)) return {};
+  const uint64_t bytes = n_values(h) * sizeof(float);
+  // A copy of a file's means; and while they are measured: sums in double, rows of queries and keys, the vocabulary's tokens.
+  const uint64_t host = 4 * bytes + kMeasuredTokens * static_cast<uint64_t>(h.q_dim() + 2 * h.kv_dim()) * sizeof(float) +
+                        static_cast<uint64_t>(h.n_vocab) * sizeof(int32_t);
+  return {"mean keys", kv::Holds::staging, align_up(bytes, kv::kArenaAlignment), 0, host, 0};
+}
+
+Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTable& rope,
+                                                  kv::PageTable* table, uint32_t max_rows, const std::atomic<bool>* cancel) {
+  const std::array<uint8_t, 16> hash = hash_rope(rope);
+  for (const LanguageModel::MeasuredKeys& known : model->measured_keys(turn))
+    if (known.type == table->format().type && known.rope == hash) return std::shared_ptr<const KeyMeans>(known.means);
+
+  std::vector<int32_t> tokens;   // none where the vocabulary has no text
+  if (Result<RepeatedTokens> repeated = RepeatedTokens::make(*model); repeated.ok()) tokens = std::move(repeated).value().tokens;
+  if (tokens.size() > kMeasuredTokens) tokens.resize(kMeasuredTokens);
+  Backend& backend = turn.backend();
+  KeySums sums(&backend, model->hyper(), rope);
+  const auto n_tokens = static_cast<uint32_t>(tokens.size());
+  table->make_writable(&backend, 0, n_tokens);
+  const KvView view = table->view();
+  Status status = ok_status();
+  for (uint32_t from = 0; from < n_tokens && status.ok();) {
+    const uint32_t n = std::min(n_tokens - from, max_rows);
+    std::vector<Row> rows(n);
+    for (uint32_t i = 0; i < n; ++i) rows[i] = {tokens[from + i], static_cast<int32_t>(from + i), 0};
+    Step step;
+    step.phase = Phase::prefill;
+    step.rows = rows;
+    step.sequences = {&view, 1};
+    step.kv = table->format();
+    sums.begin(static_cast<int32_t>(from), static_cast<int32_t>(n));
+    status = model::forward(&backend, model->weights(), rope.spec(), model->workspace(turn), step, cancel, {}, &sums);
+    from += n;
+  }
+  table->truncate(0);
+  ORRERY_TRY(std::move(status));
+  const AccountScope scope(model->account());
+  auto means = std::make_shared<const KeyMeans>(sums.means());
+  model->measured_keys(turn).push_back({table->format().type, hash, means});
+  return std::shared_ptr<const KeyMeans>(std::move(means));
+}
+
+namespace {
+
+// x = T(x), blocks of `block` values.
+void hadamard(float* x, int32_t n, int32_t block) {
+  for (int32_t h = 1; h < block; h *= 2)
+    for (int32_t i = 0; i < n; ++i)
+      if ((i & h) == 0) {
+        const float a = x[i], b = x[i + h];
+        x[i] = a + b, x[i + h] = a - b;
+      }
+  const float scale = 1.0f / std::sqrt(static_cast<float>(block));
+  for (int32_t i = 0; i < n; ++i) x[i] *= scale;
+}
+
+}  // namespace
+
+void make_plain(const KvFormat& kv, const StoredForm& form, std::byte* page) {
+  const TensorType type = kv_tensor_type(kv.type);
+  const auto dim = static_cast<size_t>(kv.head_dim);
+  std::vector<float> values(2 * dim);
+  const size_t n_heads = static_cast<size_t>(kv.n_layers) * static_cast<size_t>(kv.n_kv_heads);
+  for (size_t head = 0; head < n_heads; ++head)
+    for (uint64_t t = 0; t < static_cast<uint64_t>(kPageTokens); ++t) {
+      std::byte* token = page + head * kv.head_bytes() + t * kv.token_bytes();
+      gguf::dequantize_row(type, token, values.data(), values.size());
+      if (form.rotated) hadamard(values.data(), 2 * kv.head_dim, hadamard_block(kv.head_dim));
+      for (size_t d = 0; form.means && d < dim; ++d) values[d] += (*form.means)[head * dim + d];
+      gguf::quantize_row(type, values.data(), token, values.size());
+    }
+}
+
+}  // namespace orrery::engine

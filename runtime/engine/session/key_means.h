@@ -1,0 +1,50 @@
+// Mean keys: what a session subtracts from its keys before they are quantized (KvTransform). A shift common to all keys of a head adds one
+// number to all of a query's products, and the softmax cancels it. Keys of one head share a large mean (above all where K has a bias), so
+// that less remains to be quantized.
+//
+// The means belong to the model, not to the prompt: every session of the model subtracts the same, whatever it holds, how its prompts were
+// cut, and where it was rewound. A session measures them when it first needs them. kMeasuredTokens random tokens, always the same, run
+// through the model, and their keys before RoPE are averaged. This average is then averaged over kMeanPositions positions of RoPE: slow
+// dimensions keep it, fast ones lose it. A session's file keeps the means beside the KV.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "runtime/backend/backend.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/shared/language_model.h"
+#include "runtime/engine/shared/session_options.h"
+#include "runtime/kv/memory/layout.h"
+#include "runtime/kv/memory/page_table.h"
+#include "runtime/model/rope.h"
+
+namespace orrery::engine {
+
+inline constexpr uint32_t kMeasuredTokens = 32;
+inline constexpr uint32_t kMeanPositions = 1024;
+
+// Two tables with one hash rotate alike.
+std::array<uint8_t, 16> hash_rope(const model::RopeTable& rope);
+
+// The session's device memory for means, and host memory for its own copy; empty where keys are not centred.
+kv::Region key_means_layout(const model::Hyperparameters& h, const SessionOptions& options);
+
+// The model's means for pages of table's type and these rotations, measured now if no session has measured them. `table` is empty before
+// and after. Within a turn, with the model's scratch memory set; max_rows: of a step. The status is cancelled if `cancel` ends the step.
+Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTable& rope,
+                                                  kv::PageTable* table, uint32_t max_rows, const std::atomic<bool>* cancel);
+
+// KV as it is stored: means of its keys (null: not centred), and whether it is rotated.
+struct StoredForm {
+  std::shared_ptr<const KeyMeans> means;
+  bool rotated = false;
+  explicit operator bool() const { return means || rotated; }
+};
+// Makes a page in host memory (PageTable::download()) plain. Values are read as floats, and rounded once more as
+// StepOperations::append_kv() stores floats.
+void make_plain(const KvFormat& kv, const StoredForm& form, std::byte* page);
+
+}  // namespace orrery::engine
