@@ -230,8 +230,7 @@ typedef struct orrery_runtime_options {
 } orrery_runtime_options;
 ORRERY_API void orrery_runtime_options_init(orrery_runtime_options *options, size_t struct_size);
 
-ORRERY_API orrery_status orrery_runtime_create(const orrery_runtime_options *options, orrery_runtime **runtime,
-                                               orrery_error *error);
+ORRERY_API orrery_status orrery_runtime_create(const orrery_runtime_options *options, orrery_runtime **runtime, orrery_error *error);
 ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);   /* in a child of fork(): see "fork()" */
 
 /* Changes how many threads the CPU backend computes with, and their priority, between two steps: a step that runs on another
@@ -242,8 +241,7 @@ ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);   /* in a child of
    ORRERY_INVALID_ARGUMENT: a value out of range; the message names the largest. ORRERY_OUT_OF_HOST_MEMORY: the system starts
    no more threads; the old ones stay. ORRERY_UNSUPPORTED: a GPU computes. */
 ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_runtime_set_threads(orrery_runtime *runtime, int32_t n_threads,
-                                                    int32_t priority, orrery_error *error);
+ORRERY_API orrery_status orrery_runtime_set_threads(orrery_runtime *runtime, int32_t n_threads, int32_t priority, orrery_error *error);
 
 typedef struct orrery_runtime_info {
   uint32_t struct_size;
@@ -256,8 +254,7 @@ typedef struct orrery_runtime_info {
   uint64_t host_peak_bytes;     /* the most that host_bytes has been */
 } orrery_runtime_info;
 ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info, size_t struct_size);
-ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info,
-                                                 orrery_error *error);
+ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info, orrery_error *error);
 
 /* ---- Vocabulary: tokenizer and chat template, on their own -------------------------------------------------- */
 
@@ -485,8 +482,7 @@ ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 /* A description of the file as JSON: metadata (long arrays cut), tensors, parameters by type. Reads the header only.
    See "Sizes out"; not NUL-terminated. */
 ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes,
-                                        orrery_error *error);
+ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
 
@@ -502,6 +498,15 @@ typedef struct orrery_session orrery_session;
    turns are dropped. Dropped turns stay dropped until the conversation is rewound to them.
    ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
 ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
+
+/* How a session guesses tokens ahead. A step then computes the next token and its guesses, and reads the weights once for all.
+   Guesses that the sampler does not choose are dropped. Tokens, logits, log-probabilities, KV and calls of hooks are those of OFF,
+   bit for bit, at any temperature. orrery_stats counts the guesses. */
+#define ORRERY_SPECULATE_OFF 0
+#define ORRERY_SPECULATE_NGRAM 1       /* guesses from earlier text: pays where the answer quotes or repeats, and rests elsewhere.
+                                          ORRERY_UNSUPPORTED: another policy than "full", or another backend than the CPU */
+ORRERY_UNSTABLE
+ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
 
 /* A KV policy chooses the KV that stays on the device when a prompt is complete. Under every policy but "full", host memory
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
@@ -557,6 +562,8 @@ struct orrery_session_options {
                                      "razorattention" are ORRERY_INVALID_ARGUMENT under a budget that makes heads differ.
                                      ORRERY_INVALID_ARGUMENT under any policy: the profile is of another model or shape
                                      (orrery_plan() checks the shape alone) */
+  uint32_t speculate;             /* ORRERY_SPECULATE_; default OFF */
+  uint32_t speculate_tokens;      /* guessed tokens of a step: at most 7; 0: 7. Less where fewer pay */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
@@ -584,12 +591,10 @@ ORRERY_API void orrery_session_cancel(orrery_session *session);
 /* Adds a message. Takes time in proportion to its length.
      role      "system", "user", "assistant", or a role that the template knows; not empty
      content   the text. Control tokens that it spells out are text to the model */
-ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content,
-                                                    orrery_error *error);
+ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content, orrery_error *error);
 /* Adds a message as a JSON object with "role", for templates that read more than role and content (tool calls, ...).
    ORRERY_INVALID_ARGUMENT: not JSON (line, column), not an object, or without a role. */
-ORRERY_API orrery_status orrery_session_add_message_json(orrery_session *session, const char *message_json,
-                                                         orrery_error *error);
+ORRERY_API orrery_status orrery_session_add_message_json(orrery_session *session, const char *message_json, orrery_error *error);
 /* The number of messages; 0 for NULL, and while another call uses the session. */
 ORRERY_API size_t orrery_session_n_messages(const orrery_session *session);
 /* Writes a message as a JSON object.
@@ -599,8 +604,7 @@ ORRERY_API orrery_status orrery_session_message(const orrery_session *session, s
                                                 size_t *json_bytes, orrery_error *error);
 /* Sets template, tools and variables of the next turns: options, copied; NULL: the defaults of the model.
    ORRERY_UNSUPPORTED_TEMPLATE: the template cannot be compiled: line, column. */
-ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options,
-                                                     orrery_error *error);
+ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options, orrery_error *error);
 /* Cuts the conversation. The next turn reuses the KV of the messages that stay.
      n_messages   how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the conversation has */
 ORRERY_API orrery_status orrery_session_rewind_messages(orrery_session *session, size_t n_messages, orrery_error *error);
@@ -644,8 +648,7 @@ ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,
                                                     size_t *n_bytes, orrery_error *error);
 /* Loads from memory: bytes (n_bytes), the caller's again after the call. */
-ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes,
-                                                    orrery_error *error);
+ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes, orrery_error *error);
 
 /* Appends tokens by prefill, without an answer.
      tokens   (n_tokens) ids of the vocabulary; else ORRERY_INVALID_ARGUMENT. ORRERY_CONTEXT_FULL: more than the context holds
@@ -654,10 +657,8 @@ ORRERY_API orrery_status orrery_session_evaluate(orrery_session *session, const 
                                                  float *logits, orrery_error *error);
 /* Write the logits (n_vocab), and the hidden state after the output norm (n_embd), of the last computed token.
    ORRERY_INVALID_ARGUMENT: n is another number, or the session has computed no token since it changed. */
-ORRERY_API orrery_status orrery_session_logits(const orrery_session *session, float *logits, size_t n,
-                                               orrery_error *error);
-ORRERY_API orrery_status orrery_session_embedding(const orrery_session *session, float *embedding, size_t n,
-                                                  orrery_error *error);
+ORRERY_API orrery_status orrery_session_logits(const orrery_session *session, float *logits, size_t n, orrery_error *error);
+ORRERY_API orrery_status orrery_session_embedding(const orrery_session *session, float *embedding, size_t n, orrery_error *error);
 
 typedef struct orrery_stats {
   uint32_t struct_size;
@@ -689,6 +690,8 @@ typedef struct orrery_stats {
   uint32_t reserved;
   uint64_t host_bytes;               /* allocated for the session, its conversation and its generations, now; see "Memory" */
   uint64_t host_peak_bytes;          /* the most that host_bytes has been */
+  uint64_t guessed_tokens;           /* computed ahead; see ORRERY_SPECULATE_ */
+  uint64_t accepted_tokens;          /* guessed tokens that the sampler chose: steps that the session did not take */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
@@ -859,7 +862,7 @@ typedef struct orrery_event {
 } orrery_event;
 ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
-/* Works until the next event, at most one prefill chunk or one token, and fills `event`, which _init has prepared.
+/* Works until the next event, at most one prefill chunk or one step, and fills `event`, which _init has prepared.
    The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns under
    ORRERY_OVERFLOW_DROP_OLDEST, and returns PROGRESS with done 0, before it computes anything. Its time grows with the length
    of the conversation; orrery_cancel() ends it within a tenth of a second. It returns the errors of the conversation:
@@ -876,8 +879,7 @@ ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event
 typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);
 /* Calls orrery_next() until the generation is over, and on_event with `user` and every event, DONE included.
    Errors are those of orrery_next(). */
-ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user,
-                                    orrery_error *error);
+ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user, orrery_error *error);
 
 /* Cancels the generation: sets a flag and returns. Allowed from any thread, from a callback and from a signal handler, until
    the generation is freed.

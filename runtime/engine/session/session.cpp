@@ -8,7 +8,7 @@
 
 namespace orrery::engine {
 
-kv::Layout Session::layout(const model::Hyperparameters& h, uint32_t n_context) {
+kv::Layout Session::layout(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), embd = static_cast<uint64_t>(h.n_embd);
   kv::Layout layout;
   const auto add = [&](const char* name, uint64_t bytes) { layout.add({name, kv::Holds::tables, 0, 0, bytes, 0}); };
@@ -16,6 +16,7 @@ kv::Layout Session::layout(const model::Hyperparameters& h, uint32_t n_context) 
   add("page table", kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
   add("logits and embedding", (vocab + embd) * sizeof(float));
   add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes);
+  if (options.speculate != Speculate::off) layout.add(Guesses::layout(h, n_context));
   return layout;
 }
 
@@ -27,7 +28,8 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   by_decode_.reserve(size_t{n_context} + 1);
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
-  rows_.reserve(options.chunk());
+  rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
+  if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
   Runtime& runtime = model_->runtime();
   layout_ = session_layout({h, runtime.device(), options_, runtime.moves_directly()}, n_context);
 }
@@ -51,6 +53,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   const SessionOptions wanted = options;
   const kv::Plan plan = plan_session(*model, &options);
   ORRERY_TRY(options.validate(model->hyper()));   // now with a decided policy
+  ORRERY_TRY(options.check_device(model->runtime().device().info()));
   if (options.compressed() && !given)
     model->runtime().log(LogLevel::info,
                          "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, as many tokens as fit %g of "
@@ -163,6 +166,8 @@ Status Session::rewind(uint32_t n_tokens) {
 }
 
 void Session::truncate(uint32_t n_tokens) {
+  forget_guesses();
+  if (guesses_) guesses_->ngrams.truncate(tokens_, n_tokens);
   tokens_.resize(n_tokens);
   by_decode_.resize(n_tokens);
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
@@ -212,6 +217,8 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
 Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
                      float* logits, Shortlist* shortlist) {
   const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
+  const bool guesses = phase == Phase::decode && n > 1;
+  forget_guesses();
   ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
   Backend& backend = turn.backend();
   const Resident::Use use(resident_.get(), turn, cancel);
@@ -248,6 +255,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   out.n_logits = n_logits;
   out.logits = logits;
   out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
+  if (guesses) out.embedding = guesses_->embeddings(), out.n_embeddings = n_logits;
   ShortlistRequest request;
   if (shortlist && n_logits == 1 && work.shortlist) {
     request = shortlist->request();
@@ -260,7 +268,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     if (resident_ && !status.ok()) resident_->forget_queries(from, from + n);
   }
   if (status.ok()) {
-    n_computed_ = from + n;
+    n_computed_ = from + (guesses ? 1 : n);
     if (out.request) {
       shortlist->arrived();
       waiting_rows.add({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
@@ -286,6 +294,7 @@ Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool
     ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data(), shortlist));
   }
   if (logits || want_logits) logits_at_ = from + n;
+  if (guesses_) guesses_->ngrams.truncate(tokens_, from);
   tokens_.resize(from);
   by_decode_.resize(from);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
@@ -321,6 +330,7 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
     fill(i, page);
     table_->upload(&backend, i, i + 1, page.data());
   }
+  if (guesses_) guesses_->ngrams.truncate(tokens_, 0);
   tokens_.assign(tokens.begin(), tokens.end());
   by_decode_.assign(tokens.size(), 0);
   n_computed_ = n;
@@ -328,11 +338,49 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   return backend.synchronize();
 }
 
-Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel) {
+// Weights are read once for all rows; their products, and attention over the KV, are computed for each row. A second row shares the
+// registers of the first one, further rows take another kernel (measured: tests/bench/results/guesses.md).
+Ngrams::Costs Session::guess_costs() const {
+  constexpr double kSecondRow = 0.2, kManyRows = 0.2, kEachRow = 0.25, kOfKv = 0.85;
+  const auto weights = static_cast<double>(model_->weights().weights_bytes);
+  const auto kv = static_cast<double>(n_computed()) * static_cast<double>(table_->format().page_bytes()) / kPageTokens;
+  Ngrams::Costs costs;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const auto n = static_cast<double>(i + 1);
+    costs[i] = ((i == 0 ? kSecondRow : kManyRows + n * kEachRow) * weights + n * kOfKv * kv) / (weights + kv);
+  }
+  return costs;
+}
+
+void Session::forget_guesses() {
+  if (!guesses_ || guesses_->n_ahead() == 0) return;
+  guesses_->forget();
+  if (table_) table_->truncate(n_computed());
+}
+
+Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses) {
   const uint32_t from = n_computed();
   if (from >= tokens_.size()) return error(Code::internal, "no generated token waits to be computed behind %u", from);
   const int32_t token = tokens_[from];
-  ORRERY_TRY(step({&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist));
+  Span<const int32_t> guess;
+  if (guesses_) guesses_->ngrams.read(tokens_, by_decode_);
+  if (guesses_ && guesses_->take(token, logits_, embedding_)) {
+    n_computed_ = from + 1;
+    ++stats_.accepted_tokens;
+  } else {
+    if (guesses_ && tokens_.size() == from + 1) {
+      const uint32_t most = options_.speculate_tokens ? options_.speculate_tokens : kMostGuesses;
+      guess = guesses_->ngrams.guess(tokens_, std::min({most, most_guesses, n_context_ - from - 1}), guess_costs());
+    }
+    if (guess.empty()) {
+      ORRERY_TRY(step({&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist));
+    } else {
+      const Span<const int32_t> rows = guesses_->rows(token, guess);
+      ORRERY_TRY(step(rows, Phase::decode, cancel, static_cast<int32_t>(rows.size()), guesses_->logits(), nullptr));
+      guesses_->computed(rows.size() - 1, logits_, embedding_);
+      stats_.guessed_tokens += rows.size() - 1;
+    }
+  }
   logits_at_ = from + 1;
   ++stats_.generated_tokens;
   return ok_status();
@@ -343,6 +391,7 @@ Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* ca
   const uint32_t last = n_computed() - 1;
   const int32_t token = tokens_[last];
   const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
+  forget_guesses();
   n_computed_ = last;   // the last token's page stays: the step writes the same values again
   if (resident_) resident_->truncate(last);
   const Status status = step({&token, 1}, phase, cancel, 1, logits_.data(), shortlist);
@@ -404,6 +453,7 @@ Status Session::key_weights(Span<const policy::WeightsQuery> queries) {
 
 Result<std::unique_ptr<Session>> Session::fork() {
   ORRERY_TRY(resume());
+  forget_guesses();
   ORRERY_TRY(fetch_logits());
   std::unique_ptr<Session> child(new Session(model_, options_, n_context_));
   child->tokens_.assign(tokens_.begin(), tokens_.end());

@@ -22,6 +22,7 @@
 #include "runtime/base/status.h"
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/resident/resident.h"
+#include "runtime/engine/session/guesses.h"
 #include "runtime/engine/shared/shortlist.h"
 #include "runtime/engine/shared/vocabulary.h"
 #include "runtime/kv/memory/layout.h"
@@ -43,6 +44,7 @@ struct Conversation {
 
 struct SessionStats {
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
+  uint64_t guessed_tokens = 0, accepted_tokens = 0;   // tokens computed ahead; those of them that the sampler chose
   uint64_t prefill_us = 0, decode_us = 0;
   uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
 };
@@ -50,7 +52,7 @@ struct SessionStats {
 class Session {
  public:
   // The host memory of every session: tokens, page table, logits, and the sampler of its generations.
-  static kv::Layout layout(const model::Hyperparameters& h, uint32_t n_context);
+  static kv::Layout layout(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, SessionOptions options);
   ~Session();
 
@@ -86,7 +88,11 @@ class Session {
   void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
   // Computes the token that push_generated() added. `cancel` ends settling and waits for other sessions' turns and for the link. Then the
   // status is cancelled, and the token is not computed yet.
-  Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr);
+  // With options().speculate, the step also computes up to `most_guesses` tokens that may follow. When push_generated() adds the guessed
+  // token, the next decode() has its logits already. Guesses change no token, no logit and no KV of the session.
+  Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr, uint32_t most_guesses = 0);
+  // Drops the guessed tokens that are computed ahead.
+  void forget_guesses();
   // Makes logits() belong to the last computed token, and computes that token again if they do not. After an error, or if cancelled as
   // decode() is, the session no longer holds that token.
   Status refresh_logits(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr);
@@ -168,8 +174,10 @@ class Session {
   Status park_copy_of(const Session& other);
   // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
+  // A decode step computes the session's next token, then guesses. The logits and embeddings of all its rows go to guesses_ if it guesses.
   Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits,
               Shortlist* shortlist);
+  Ngrams::Costs guess_costs() const;
 
   std::shared_ptr<LanguageModel> model_;
   SessionOptions options_;
@@ -188,7 +196,8 @@ class Session {
   std::vector<float> logits_;                  // (n_vocab)
   std::vector<float> embedding_;               // (n_embd)
   std::atomic<bool> row_waits_{false};         // logits and embedding are still on the device (WaitingRows)
-  std::vector<Row> rows_;                      // room for a chunk
+  std::vector<Row> rows_;                      // room for a chunk, or for a token and its guesses
+  std::unique_ptr<Guesses> guesses_;           // null: options().speculate is off
   Conversation conversation_;
   SessionStats stats_;
   std::atomic<bool> in_call_{false};

@@ -43,6 +43,8 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
     return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
   if (chunk_tokens > kMaxChunk)
     return error(Code::invalid_argument, "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
+  if (speculate_tokens > kMostGuesses)
+    return error(Code::invalid_argument, "speculate_tokens is %u, expected at most %u", speculate_tokens, kMostGuesses);
   const KvType resident = resident_type(h);
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
@@ -65,6 +67,19 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
     return error(Code::invalid_argument, "policy full has no options; '%.40s' was given",
                  policy_options[0].first.c_str());
   if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
+  return ok_status();
+}
+
+Status SessionOptions::check_device(const BackendInfo& device) const {
+  if (speculate == Speculate::off) return ok_status();
+  if (compressed())
+    return error(Code::unsupported,
+                 "speculate ngram needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
+                 "one step would attend to other KV; expected speculate off, or policy full",
+                 policy.c_str());
+  if (!device.decodes_rows)
+    return error(Code::unsupported, "speculate ngram needs decode steps of several tokens, which the %s backend lacks; expected off",
+                 device.name);
   return ok_status();
 }
 

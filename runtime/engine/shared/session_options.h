@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/backend/device.h"
 #include "runtime/backend/kv.h"
 #include "runtime/base/status.h"
 #include "runtime/model/model.h"
@@ -16,6 +17,9 @@ namespace orrery::engine {
 inline constexpr uint32_t kMaxContext = 1u << 27;
 
 enum class Overflow : uint8_t { stop, drop_oldest };
+inline constexpr uint32_t kMostGuesses = 7;   // of a step
+// How decode guesses tokens ahead. The tokens of an answer are the same in each mode.
+enum class Speculate : uint8_t { off, ngram };
 
 struct SessionOptions {
   uint32_t n_context = 0;      // 0: as trained, or less if less fits
@@ -29,8 +33,12 @@ struct SessionOptions {
   std::optional<KvType> device_kv_type;   // of resident KV: kv_type or coarser; none: the policy's choice
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: kDefaultChunk
+  Speculate speculate = Speculate::off;
+  uint32_t speculate_tokens = 0;   // guesses of a step: at most kMostGuesses; 0: as many
 
   Status validate(const model::Hyperparameters& h) const;
+  // Errors of the decided policy on a device: unsupported guesses.
+  Status check_device(const BackendInfo& device) const;
   uint32_t chunk() const;
   bool compressed() const { return policy != "full"; }
   KvType resident_type(const model::Hyperparameters& h) const;
