@@ -111,6 +111,7 @@ const char* orrery_speculate_name(uint32_t speculate) {
   switch (speculate) {
     ORRERY_NAME(ORRERY_SPECULATE_OFF)
     ORRERY_NAME(ORRERY_SPECULATE_NGRAM)
+    ORRERY_NAME(ORRERY_SPECULATE_POLICY)
     default: return "unknown speculation";
   }
 }

@@ -65,9 +65,11 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   if (o.overflow > ORRERY_OVERFLOW_DROP_OLDEST)
     return error(Code::invalid_argument, "overflow is %u, expected an ORRERY_OVERFLOW_ value", o.overflow);
   out.overflow = o.overflow == ORRERY_OVERFLOW_STOP ? engine::Overflow::stop : engine::Overflow::drop_oldest;
-  if (o.speculate > ORRERY_SPECULATE_NGRAM)
+  if (o.speculate > ORRERY_SPECULATE_POLICY)
     return error(Code::invalid_argument, "speculate is %u, expected an ORRERY_SPECULATE_ value", o.speculate);
-  out.speculate = o.speculate == ORRERY_SPECULATE_OFF ? engine::Speculate::off : engine::Speculate::ngram;
+  out.speculate = o.speculate == ORRERY_SPECULATE_OFF     ? engine::Speculate::off
+                  : o.speculate == ORRERY_SPECULATE_NGRAM ? engine::Speculate::ngram
+                                                          : engine::Speculate::policy;
   out.speculate_tokens = o.speculate_tokens;
   return out;
 }

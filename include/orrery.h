@@ -499,12 +499,12 @@ typedef struct orrery_session orrery_session;
    ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
 ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
-/* How a session guesses tokens ahead. A step then computes the next token and its guesses, and reads the weights once for all.
-   Guesses that the sampler does not choose are dropped. Tokens, logits, log-probabilities, KV and calls of hooks are those of OFF,
-   bit for bit, at any temperature. orrery_stats counts the guesses. */
+/* How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices decide which of them count.
+   Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF, bit for bit, at any temperature. CPU only. */
 #define ORRERY_SPECULATE_OFF 0
-#define ORRERY_SPECULATE_NGRAM 1       /* guesses from earlier text: pays where the answer quotes or repeats, and rests elsewhere.
-                                          ORRERY_UNSUPPORTED: another policy than "full", or another backend than the CPU */
+#define ORRERY_SPECULATE_NGRAM 1   /* guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full" */
+#define ORRERY_SPECULATE_POLICY 2  /* under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them.
+                                      ORRERY_UNSUPPORTED: a policy that replaces resident tokens */
 ORRERY_UNSTABLE
 ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
 

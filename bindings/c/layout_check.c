@@ -290,6 +290,7 @@ _Static_assert(ORRERY_OVERFLOW_STOP == 0, "value");
 _Static_assert(ORRERY_OVERFLOW_DROP_OLDEST == 1, "value");
 _Static_assert(ORRERY_SPECULATE_OFF == 0, "value");
 _Static_assert(ORRERY_SPECULATE_NGRAM == 1, "value");
+_Static_assert(ORRERY_SPECULATE_POLICY == 2, "value");
 _Static_assert(ORRERY_EVENT_PROGRESS == 1, "value");
 _Static_assert(ORRERY_EVENT_TOKEN == 2, "value");
 _Static_assert(ORRERY_EVENT_TEXT == 3, "value");

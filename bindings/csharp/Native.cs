@@ -96,6 +96,7 @@ public static class Overflow {
 public static class Speculate {
     public const uint Off = 0;
     public const uint Ngram = 1;
+    public const uint Policy = 2;
 }
 
 public static class EventType {

@@ -108,8 +108,9 @@ const (
 )
 
 const (
-	SpeculateOff   = 0
-	SpeculateNgram = 1
+	SpeculateOff    = 0
+	SpeculateNgram  = 1
+	SpeculatePolicy = 2
 )
 
 const (

@@ -1,8 +1,11 @@
-// What guessed tokens bring: bench_guesses MODEL.gguf [threads [rounds [tokens]]].
+// What guessed tokens bring: bench_guesses MODEL.gguf [threads [rounds [tokens [context TEXT]]]].
 //   rows    the cost of a decode step of 1 to 8 tokens: an endless repetition, of which every guess is right
 //   quote   the model is asked to repeat a text word for word
 //   code    the model is asked to change one name in a program
 //   free    the model is asked to write a story; greedy, and drawn at temperature 0.8
+// With a context and a text file, behind that many tokens instead:
+//   rows    as above
+//   long    the text goes on: policy full, auto at 10% alone, and auto at 10% that drafts (speculate policy)
 // With speculate off and ngram by turns, in new sessions; the fastest round of each counts. Processor time is that of all threads. The
 // answers of the two must be the same. Through orrery.h alone, as an application has it.
 #include <ctime>
@@ -12,6 +15,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 #include "tests/abi/handles.h"
 
@@ -45,9 +50,11 @@ struct Result {
   uint64_t guessed = 0, accepted = 0;
 };
 
-Session session_of(const Model& model, uint32_t speculate, uint32_t most) {
+Session session_of(const Model& model, uint32_t speculate, uint32_t most, uint32_t n_context = 2048, bool compressed = false) {
   orrery_session_options o = session_options();
-  o.n_context = 2048;
+  o.n_context = n_context;
+  o.kv_budget_share = compressed ? 0.1f : 1.0f;
+  o.policy = compressed ? "auto" : "full";
   o.speculate = speculate;
   o.speculate_tokens = most;
   return open_session(model, o);
@@ -74,10 +81,9 @@ void run(const Session& session, const Generation& answer, Result* best) {
   best->guessed = stats.guessed_tokens, best->accepted = stats.accepted_tokens;
 }
 
-void cost_of_rows(const Model& model, int rounds) {
+void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt) {
   std::vector<int32_t> prompt;
-  for (int i = 0; i < 60; ++i)
-    for (const int32_t token : {300, 301, 302, 303, 304, 305, 306, 307}) prompt.push_back(token);
+  for (uint32_t i = 0; i < n_prompt; ++i) prompt.push_back(300 + static_cast<int32_t>(i % 8));
   // The bias makes the answer repeat the cycle: each token's successor is the only one that is left.
   struct Cycle {
     static int32_t next(void*, float* logits, size_t n, const int32_t* tokens, size_t n_tokens) {
@@ -92,10 +98,11 @@ void cost_of_rows(const Model& model, int rounds) {
   o.ignore_end = 1;
   for (int round = 0; round < rounds; ++round)
     for (uint32_t k = 0; k < 8; ++k) {
-      const Session session = session_of(model, k == 0 ? ORRERY_SPECULATE_OFF : ORRERY_SPECULATE_NGRAM, k);
+      const Session session = session_of(model, k == 0 ? ORRERY_SPECULATE_OFF : ORRERY_SPECULATE_NGRAM, k, n_prompt + 512);
       run(session, generate_tokens(session, prompt, o), &results[k]);
     }
-  std::printf("| tokens of a step | ms wall | ms processor | times a step of one, wall | processor | guessed | right |\n|---|---|---|---|---|---|---|\n");
+  std::printf("| tokens of a step | ms wall | ms processor | times a step of one, wall | processor | guessed | right |\n"
+              "|---|---|---|---|---|---|---|\n");
   for (uint32_t k = 0; k < 8; ++k) {
     const double steps = (256.0 - static_cast<double>(results[k].accepted)) / 256.0;   // by token
     std::printf("| %u | %.1f | %.1f | %.2f | %.2f | %llu | %llu |\n", k + 1, results[k].wall_ms / steps, results[k].processor_ms / steps,
@@ -122,9 +129,49 @@ void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens
   std::fflush(stdout);
 }
 
+void compare_long(const Model& model, const std::vector<int32_t>& prompt, int rounds, uint32_t n_tokens) {
+  struct Mode {
+    const char* name;
+    uint32_t speculate;
+    bool compressed;
+    Result result;
+  } modes[] = {{"full", ORRERY_SPECULATE_OFF, false, {}},
+               {"full, ngram", ORRERY_SPECULATE_NGRAM, false, {}},
+               {"auto at 10%", ORRERY_SPECULATE_OFF, true, {}},
+               {"auto at 10%, policy", ORRERY_SPECULATE_POLICY, true, {}}};
+  orrery_generate_options o = generate_options(n_tokens);
+  o.ignore_end = 1;
+  for (int round = 0; round < rounds; ++round)
+    for (Mode& mode : modes) {
+      const Session session = session_of(model, mode.speculate, 0, static_cast<uint32_t>(prompt.size()) + 512, mode.compressed);
+      run(session, generate_tokens(session, prompt, o), &mode.result);
+    }
+  std::printf("\n| behind %zu tokens | ms wall | ms processor | guessed | right | full attention's tokens |\n|---|---|---|---|---|---|\n",
+              prompt.size());
+  for (const Mode& mode : modes)
+    std::printf("| %s | %.2f | %.2f | %llu | %llu | %s |\n", mode.name, mode.result.wall_ms, mode.result.processor_ms,
+                static_cast<unsigned long long>(mode.result.guessed), static_cast<unsigned long long>(mode.result.accepted),
+                mode.result.tokens == modes[0].result.tokens ? "yes" : "no");
+}
+
+// The first n tokens of a file.
+std::vector<int32_t> tokens_of(const Model& model, const char* path, size_t n) {
+  std::ifstream file(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const Vocab vocab(orrery_model_vocab(model.get()));
+  std::vector<int32_t> tokens(text.size() + 8);
+  size_t n_tokens = 0;
+  Error error;
+  check(orrery_tokenize(vocab.get(), text.data(), text.size(), 0, tokens.data(), tokens.size(), &n_tokens, &error), error,
+        "orrery_tokenize");
+  if (n_tokens < n) throw std::runtime_error("the text has fewer tokens than the context");
+  tokens.resize(n);
+  return tokens;
+}
+
 int main_of(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "bench_guesses MODEL.gguf [threads [rounds [tokens]]]\n");
+    std::fprintf(stderr, "bench_guesses MODEL.gguf [threads [rounds [tokens [context TEXT]]]]\n");
     return 2;
   }
   const int32_t n_threads = argc > 2 ? std::atoi(argv[2]) : 0;
@@ -137,14 +184,21 @@ int main_of(int argc, char** argv) {
   check(orrery_runtime_create(&wishes, &made, &error), error, "orrery_runtime_create");
   const Runtime runtime(made);
   const Model model = open_model(runtime, argv[1]);
-  cost_of_rows(model, rounds);
+  if (argc > 6) {
+    const auto n_prompt = static_cast<uint32_t>(std::atoi(argv[5]));
+    cost_of_rows(model, rounds, n_prompt);
+    compare_long(model, tokens_of(model, argv[6], n_prompt), rounds, n_tokens);
+    return 0;
+  }
+  cost_of_rows(model, rounds, 480);
   std::printf("\n| answer | tokens | off, ms wall | ngram | times as fast | off, ms processor | ngram | times as fast | guessed | right |\n"
               "|---|---|---|---|---|---|---|---|---|---|\n");
   const std::string quote = std::string("Repeat the following text word for word.\n\n") + kText;
-  const std::string code = std::string("Rename `orders` to `purchases` in this program, and print the whole program.\n\n```python\n") + kCode + "```\n";
+  const std::string code =
+      std::string("Rename `orders` to `purchases` in this program, and print the whole program.\n\n```python\n") + kCode + "```\n";
   const std::string story = "Write a long story about a fox who learns to sail. Then explain what readers may learn from it.";
-  for (const Task& task : {Task{"quote", quote, 0.0f}, Task{"quote, drawn", quote, 0.8f}, Task{"code", code, 0.0f}, Task{"free", story, 0.0f},
-                           Task{"free, drawn", story, 0.8f}})
+  for (const Task& task : {Task{"quote", quote, 0.0f}, Task{"quote, drawn", quote, 0.8f}, Task{"code", code, 0.0f},
+                           Task{"free", story, 0.0f}, Task{"free, drawn", story, 0.8f}})
     compare(model, task, rounds, n_tokens);
   return 0;
 }

@@ -102,6 +102,7 @@ class Overflow(IntEnum):
 class Speculate(IntEnum):
     OFF = 0
     NGRAM = 1
+    POLICY = 2
 
 
 class EventType(IntEnum):

@@ -176,7 +176,13 @@ Status Generation::next_token() {
   if (session_->tokens().size() == session_->n_computed()) return ok_status();
   // A guess beyond the answer's last token is never used.
   const uint64_t left = max_tokens_ > 0 ? max_tokens_ - generated_ : session_->n_context();
-  return session_->decode(sampler_.ask(session_->tokens()), &cancel_, static_cast<uint32_t>(left - 1));
+  struct BySampler final : Drafter {
+    explicit BySampler(Sampler* sampler) : sampler_(*sampler) { sampler_.begin_draft(); }
+    ~BySampler() { sampler_.end_draft(); }
+    int32_t draft(Span<const float> logits, Span<const int32_t> tokens) override { return sampler_.draft(logits, tokens); }
+    Sampler& sampler_;
+  } drafter(&sampler_);
+  return session_->decode(sampler_.ask(session_->tokens()), &cancel_, static_cast<uint32_t>(left - 1), &drafter);
 }
 
 // Chooses a token by the step's shortlist, or else by all logits.

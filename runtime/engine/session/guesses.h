@@ -28,16 +28,31 @@ class Guesses {
 
   Ngrams ngrams;
 
-  // The tokens of a step: the session's next token, then its guesses.
-  Span<const int32_t> rows(int32_t token, Span<const int32_t> guess) {
-    tokens_[0] = token;
-    std::copy(guess.begin(), guess.end(), tokens_.begin() + 1);
-    return {tokens_.data(), 1 + guess.size()};
+  // The length of a draft, of at most `most` tokens: as many as pay, by the share of drafted tokens that were right. Sometimes one token is
+  // drafted that would not pay, to find out.
+  size_t draft_length(size_t most, const GuessCosts& costs) {
+    constexpr double kLeastGain = 1.04;
+    constexpr uint32_t kTryAfter = 64;   // tokens
+    double all_right = 1.0, expected = 1.0, best = kLeastGain;
+    size_t n = 0;
+    for (size_t i = 0; i < most; ++i) {
+      all_right *= drafts_right_;
+      expected += all_right;
+      const double gain = expected / (1.0 + costs[i]);
+      if (gain >= best) best = gain, n = i + 1;
+    }
+    if (n == 0 && ++since_draft_ >= kTryAfter) n = std::min<size_t>(most, 1);
+    if (n > 0) since_draft_ = 0;
+    return n;
   }
+  void judge_draft(bool right) { drafts_right_ += ((right ? 1.0 : 0.0) - drafts_right_) / 16; }
+  // The tokens of a step, (kRows), to be filled in: the session's next token, then its guesses.
+  int32_t* tokens() { return tokens_.data(); }
+
   float* logits() { return logits_.data(); }           // (kRows, n_vocab)
   float* embeddings() { return embeddings_.data(); }   // (kRows, n_embd)
 
-  // The step of rows() has computed n guesses. Copies row 0.
+  // The step has computed n guesses. Copies row 0.
   void computed(size_t n, std::vector<float>& logits, std::vector<float>& embedding) {
     end_ = n + 1, next_ = 1;
     copy_row(0, logits, embedding);
@@ -61,6 +76,8 @@ class Guesses {
   }
 
   std::array<int32_t, kRows> tokens_ = {};
+  double drafts_right_ = 0.85;
+  uint32_t since_draft_ = 0;         // tokens since the last draft
   size_t next_ = 1, end_ = 1;        // tokens_[next_, end_) may still be taken
   std::vector<float> logits_;        // (kRows, n_vocab)
   std::vector<float> embeddings_;    // (kRows, n_embd)

@@ -73,7 +73,7 @@ void Ngrams::truncate(Span<const int32_t> tokens, uint32_t n_tokens) {
   find_match(tokens);
 }
 
-Span<const int32_t> Ngrams::guess(Span<const int32_t> tokens, uint32_t most, const Costs& costs) {
+Span<const int32_t> Ngrams::guess(Span<const int32_t> tokens, uint32_t most, const GuessCosts& costs) {
   if (match_ == 0) return {};
   double all_right = 1.0, expected = 1.0, best = kLeastGain;   // tokens of the step
   uint32_t n_best = 0;

@@ -29,11 +29,9 @@ class Ngrams {
   // Forgets all but the first n_tokens. tokens: still with the forgotten ones.
   void truncate(Span<const int32_t> tokens, uint32_t n_tokens);
 
-  // By number of guesses, from 1 on: the time that they add to a step, as a share of a step of one token.
-  using Costs = std::array<double, kMostGuesses>;
   // The tokens that probably follow: as many as pay, at most `most` and kMostGuesses. tokens: all of them are read. The result is valid
   // until the next call.
-  Span<const int32_t> guess(Span<const int32_t> tokens, uint32_t most, const Costs& costs);
+  Span<const int32_t> guess(Span<const int32_t> tokens, uint32_t most, const GuessCosts& costs);
 
  private:
   static constexpr uint32_t kLeastMatch = 2;       // tokens; shorter matches guess nothing

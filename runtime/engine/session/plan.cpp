@@ -114,7 +114,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   ORRERY_TRY(session.check_device(backend->info()));
   if (session.compressed()) {   // the plan refuses everything that opening refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
-    (void)policy;
+    ORRERY_TRY(session.check_drafts(*policy));
   }
   return plan;
 }

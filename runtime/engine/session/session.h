@@ -49,6 +49,16 @@ struct SessionStats {
   uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
 };
 
+// Chooses tokens of a draft, as the sampler would.
+class Drafter {
+ public:
+  // The token that would follow `tokens`; -1: none.
+  virtual int32_t draft(Span<const float> logits, Span<const int32_t> tokens) = 0;
+
+ protected:
+  ~Drafter() = default;
+};
+
 class Session {
  public:
   // The host memory of every session: tokens, page table, logits, and the sampler of its generations.
@@ -89,8 +99,10 @@ class Session {
   // Computes the token that push_generated() added. `cancel` ends settling and waits for other sessions' turns and for the link. Then the
   // status is cancelled, and the token is not computed yet.
   // With options().speculate, the step also computes up to `most_guesses` tokens that may follow. When push_generated() adds the guessed
-  // token, the next decode() has its logits already. Guesses change no token, no logit and no KV of the session.
-  Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr, uint32_t most_guesses = 0);
+  // token, the next decode() has its logits already. Guesses change no token, no logit and no KV of the session. drafter: chooses the
+  // drafted tokens of Speculate::policy; null: the likeliest.
+  Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr, uint32_t most_guesses = 0,
+                Drafter* drafter = nullptr);
   // Drops the guessed tokens that are computed ahead.
   void forget_guesses();
   // Makes logits() belong to the last computed token, and computes that token again if they do not. After an error, or if cancelled as
@@ -174,10 +186,18 @@ class Session {
   Status park_copy_of(const Session& other);
   // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
-  // A decode step computes the session's next token, then guesses. The logits and embeddings of all its rows go to guesses_ if it guesses.
+  // The tokens of a step: prompt tokens, or a generated one; a generated one and its guesses; or a drafted one, `ahead` tokens behind
+  // n_computed().
+  enum class Rows : uint8_t { usual, guesses, draft };
+  // The logits and embeddings of guesses and drafts go to guesses_. Of a step with guesses, only the first token becomes the session's.
   Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits,
-              Shortlist* shortlist);
-  Ngrams::Costs guess_costs() const;
+              Shortlist* shortlist, Rows rows = Rows::usual, uint32_t ahead = 0);
+  Status decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter);
+  // Fills guesses_->tokens() with a token and its draft. Returns the number of drafted tokens.
+  Result<size_t> draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
+  GuessCosts guess_costs() const;
+  // Whether generated tokens attend to the resident KV.
+  bool decodes_resident() const { return resident_ && options_.speculate != Speculate::policy; }
 
   std::shared_ptr<LanguageModel> model_;
   SessionOptions options_;

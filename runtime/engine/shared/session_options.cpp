@@ -72,15 +72,26 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
 
 Status SessionOptions::check_device(const BackendInfo& device) const {
   if (speculate == Speculate::off) return ok_status();
-  if (compressed())
+  const char* mode = speculate == Speculate::ngram ? "ngram" : "policy";
+  if (speculate == Speculate::ngram && compressed())
     return error(Code::unsupported,
                  "speculate ngram needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
-                 "one step would attend to other KV; expected speculate off, or policy full",
+                 "one step would attend to other KV; expected speculate off or policy, or policy full",
                  policy.c_str());
+  if (speculate == Speculate::policy && !compressed())
+    return error(Code::unsupported, "speculate policy needs a KV policy, whose resident KV drafts; policy full keeps all KV on the device");
   if (!device.decodes_rows)
-    return error(Code::unsupported, "speculate ngram needs decode steps of several tokens, which the %s backend lacks; expected off",
+    return error(Code::unsupported, "speculate %s needs decode steps of several tokens, which the %s backend lacks; expected off", mode,
                  device.name);
   return ok_status();
+}
+
+Status SessionOptions::check_drafts(const policy::Policy& made) const {
+  if (speculate != Speculate::policy || made.only_appends()) return ok_status();
+  return error(Code::unsupported,
+               "speculate policy needs a policy that only appends generated tokens (auto, snapkv, pyramidkv, adakv, adapyramid, cake), and "
+               "a model without sliding windows; policy %.40s replaces resident tokens here",
+               policy.c_str());
 }
 
 namespace {

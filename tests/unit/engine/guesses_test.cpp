@@ -27,8 +27,8 @@ using engine::Speculate;
 // ---- The index ----
 
 // Each guessed token adds this share of a step.
-Ngrams::Costs each(double cost) {
-  Ngrams::Costs costs;
+engine::GuessCosts each(double cost) {
+  engine::GuessCosts costs;
   for (size_t i = 0; i < costs.size(); ++i) costs[i] = cost * static_cast<double>(i + 1);
   return costs;
 }
@@ -71,7 +71,8 @@ TEST(EngineNgrams, ForgottenTokensAreNeverFoundAgain) {
     const size_t end = tokens.size();
     bool found = false;
     for (size_t at = 2; at < end && !found; ++at)
-      found = all[at - 2] == all[end - 2] && all[at - 1] == all[end - 1] && std::equal(guess.begin(), guess.end(), all.begin() + static_cast<ptrdiff_t>(at));
+      found = all[at - 2] == all[end - 2] && all[at - 1] == all[end - 1] &&
+              std::equal(guess.begin(), guess.end(), all.begin() + static_cast<ptrdiff_t>(at));
     ASSERT_TRUE(found) << "round " << round;
   }
   EXPECT_GT(n_guesses, 200);
@@ -117,10 +118,27 @@ std::shared_ptr<engine::LanguageModel> demo_model() {
                                             source_path("samples/models/demo-q8_0.gguf"), {}));
 }
 
+// A session whose resident KV drafts, although it would not pay for such small models.
+std::unique_ptr<Session> drafting_session(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context,
+                                          const char* policy = "auto", uint32_t most = 3) {
+  engine::SessionOptions options;
+  options.n_context = n_context;
+  options.chunk_tokens = 16;
+  options.speculate = Speculate::policy;
+  options.speculate_tokens = most;
+  options.guess_costs = each(0.01);
+  options.overflow = engine::Overflow::drop_oldest;
+  options.policy = policy;
+  options.kv_share = 0.3;
+  return unwrap(Session::open(model, options));
+}
+
 void expect_same_state(Session* a, Session* b) {
   EXPECT_EQ(as_vector(a->tokens()), as_vector(b->tokens()));
   EXPECT_EQ(a->n_computed(), b->n_computed());
-  EXPECT_EQ(a->kv_used_bytes(), b->kv_used_bytes());
+  if (!b->resident()) {
+    EXPECT_EQ(a->kv_used_bytes(), b->kv_used_bytes());
+  }
   ASSERT_EQ(a->has_logits(), b->has_logits());
   if (!a->has_logits()) return;
   EXPECT_TRUE(same_bits(as_vector(a->logits()), as_vector(b->logits())));
@@ -205,7 +223,8 @@ Told tell(Generation* g, int cancel_after = -1) {
     }
     if (event.type == EventType::done)
       line += std::to_string(static_cast<uint32_t>(event.finish)) + " " + std::to_string(event.stop_index) + " " +
-              std::to_string(event.prompt_tokens) + " " + std::to_string(event.reused_tokens) + " " + std::to_string(event.generated_tokens);
+              std::to_string(event.prompt_tokens) + " " + std::to_string(event.reused_tokens) + " " +
+              std::to_string(event.generated_tokens);
     told.events.push_back(std::move(line));
   } while (event.type != EventType::done);
   told.finish = event.finish;
@@ -219,8 +238,9 @@ constexpr const char* kTemplate =
 // One session without guesses and one with them, which are asked the same.
 class Pair {
  public:
-  explicit Pair(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context = 256)
-      : off(session_of(model, Speculate::off, n_context)), ngram(session_of(model, Speculate::ngram, n_context)) {}
+  explicit Pair(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context = 256, Speculate speculate = Speculate::ngram)
+      : off(session_of(model, Speculate::off, n_context)),
+        ngram(speculate == Speculate::policy ? drafting_session(model, n_context) : session_of(model, speculate, n_context)) {}
 
   void say(const std::string& content) {
     for (Session* session : {off.get(), ngram.get()}) {
@@ -284,6 +304,12 @@ struct Hook {
   }
 };
 
+class EngineGuessKinds : public ::testing::TestWithParam<Speculate> {
+ protected:
+  // Drafts do not know the hook that makes an answer repeat itself.
+  static GenerateOptions options(uint32_t max_tokens) { return GetParam() == Speculate::ngram ? repeating(max_tokens) : plain(max_tokens); }
+};
+
 TEST(EngineGuesses, AnswersAreTheSameForEverySampler) {
   const auto model = chat_model();
   const std::function<void(GenerateOptions*)> changes[] = {
@@ -345,18 +371,21 @@ TEST(EngineGuesses, AHookSeesTheSameCalls) {
   EXPECT_GT(pair.accepted(), 20u);
 }
 
+constexpr const char* kLong =
+    "go on go on go on go on and tell of all the towers and lamps of the town by the sea, one after another, until the last is told";
+
 // Wherever an answer ends, also in the middle of a step's guesses, the session is in the same state, and answers the next turn alike.
-TEST(EngineGuesses, AnAnswerMayEndAnywhere) {
+TEST_P(EngineGuessKinds, AnAnswerMayEndAnywhere) {
   const auto model = chat_model();
   uint64_t accepted = 0;
   for (uint32_t n = 1; n <= 24; ++n)
     for (const bool cancels : {false, true}) {
       SCOPED_TRACE(std::to_string(n) + (cancels ? " cancelled" : ""));
-      Pair pair(model);
-      pair.say("go on go on go on go on");
-      EXPECT_EQ(pair.answer(repeating(cancels ? 0 : n), cancels ? static_cast<int>(n) : -1), cancels ? Finish::cancelled : Finish::length);
+      Pair pair(model, 512, GetParam());
+      pair.say(kLong);
+      EXPECT_EQ(pair.answer(options(cancels ? 0 : n), cancels ? static_cast<int>(n) : -1), cancels ? Finish::cancelled : Finish::length);
       pair.say("and on");
-      pair.answer(repeating(6));
+      pair.answer(options(6));
       accepted += pair.accepted();
     }
   EXPECT_GT(accepted, 100u);
@@ -380,32 +409,32 @@ TEST(EngineGuesses, AStopStringMayLieInsideAGuess) {
   EXPECT_GT(stopped, 5);
 }
 
-TEST(EngineGuesses, TheContextIsFilledToItsLastTokenAndOldTurnsMakeRoom) {
+TEST_P(EngineGuessKinds, TheContextIsFilledToItsLastTokenAndOldTurnsMakeRoom) {
   const auto model = chat_model();
-  for (uint32_t n_context = 96; n_context < 104; ++n_context) {
-    Pair pair(model, n_context);
-    pair.say("fill it");
-    EXPECT_EQ(pair.answer(repeating(0)), Finish::context);
+  for (uint32_t n_context = 256; n_context < 264; ++n_context) {
+    Pair pair(model, n_context, GetParam());
+    pair.say(kLong);
+    EXPECT_EQ(pair.answer(options(0)), Finish::context);
     EXPECT_EQ(pair.ngram->n_computed(), n_context);
     EXPECT_GT(pair.accepted(), 5u);
   }
-  Pair pair(model, 160);
+  Pair pair(model, 160, GetParam());
   for (int turn = 0; turn < 6; ++turn) {
     pair.say("turn " + std::to_string(turn) + " of a long talk of many turns");
-    pair.answer(repeating(50));
+    pair.answer(options(50));
   }
   EXPECT_GT(pair.ngram->conversation().n_dropped, 0u);
 }
 
 // Rewinding, forking, evaluating, saving and loading behind an answer that ended among guesses.
-TEST(EngineGuesses, WhatASessionDoesAfterwardsIsTheSame) {
+TEST_P(EngineGuessKinds, WhatASessionDoesAfterwardsIsTheSame) {
   const auto model = chat_model();
   Random random(5);
   for (int round = 0; round < 12; ++round) {
     SCOPED_TRACE(round);
-    Pair pair(model);
-    pair.say("again and again and again and again");
-    pair.answer(repeating(0), 3 + static_cast<int>(random.below(30)));
+    Pair pair(model, 512, GetParam());
+    pair.say(kLong);
+    pair.answer(options(0), 3 + static_cast<int>(random.below(30)));
     const auto n = static_cast<uint32_t>(random.below(pair.off->n_computed()) + 1);
     switch (round % 4) {
       case 0:
@@ -414,7 +443,7 @@ TEST(EngineGuesses, WhatASessionDoesAfterwardsIsTheSame) {
       case 1: {
         auto off = unwrap(pair.off->fork()), ngram = unwrap(pair.ngram->fork());
         pair.say("the session goes on");
-        pair.answer(repeating(20));   // its pages are copied, the forks' stay
+        pair.answer(options(20));   // its pages are copied, the forks' stay
         pair.off = std::move(off), pair.ngram = std::move(ngram);
         break;
       }
@@ -431,7 +460,8 @@ TEST(EngineGuesses, WhatASessionDoesAfterwardsIsTheSame) {
             return ok_status();
           }));
           EXPECT_EQ(file.size(), unwrap(engine::SessionFile::size(session->get())));
-          auto loaded = session_of(model, (*session)->options().speculate);
+          const Speculate speculate = (*session)->options().speculate;
+          auto loaded = speculate == Speculate::policy ? drafting_session(model, 512) : session_of(model, speculate, 512);
           unwrap(loaded->prefill(std::vector<int32_t>{60, 61, 60, 61}, nullptr, nullptr));   // other tokens before
           unwrap(engine::SessionFile::load(loaded.get(), file, "memory"));
           *session = std::move(loaded);
@@ -439,8 +469,57 @@ TEST(EngineGuesses, WhatASessionDoesAfterwardsIsTheSame) {
     }
     unwrap(pair.off->refresh_logits()), unwrap(pair.ngram->refresh_logits());
     expect_same_state(pair.off.get(), pair.ngram.get());
-    pair.proceed(as_vector(pair.off->tokens()), repeating(30));
+    pair.proceed(as_vector(pair.off->tokens()), options(30));
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EngineGuessKinds, ::testing::Values(Speculate::ngram, Speculate::policy),
+                         [](const auto& tested) { return tested.param == Speculate::ngram ? "ngram" : "policy"; });
+
+// The resident KV drafts, and the answer is full attention's, for every sampler; under each policy that may draft.
+TEST(EngineDrafts, AnswersAreThoseOfFullAttention) {
+  const auto model = chat_model();
+  Random random(9);
+  std::vector<int32_t> prompt(170);
+  for (int32_t& token : prompt) token = static_cast<int32_t>(60 + random.below(30));
+  for (const char* policy : {"auto", "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"}) {
+    SCOPED_TRACE(policy);
+    uint64_t accepted = 0, guessed = 0;
+    for (int i = 0; i < 4; ++i) {
+      GenerateOptions options = plain(90);
+      options.sampling.n_logprobs = 2;
+      options.sampling.seed = static_cast<uint64_t>(i);
+      options.sampling.temperature = 0.4f * static_cast<float>(i);
+      if (i == 1) options.sampling.frequency_penalty = 0.2f;
+      if (i == 2) options.sampling.top_p = 0.6f;
+      const auto full = session_of(model, Speculate::off, 300);
+      const auto drafts = drafting_session(model, 300, policy, static_cast<uint32_t>(1 + 2 * i));
+      const Told expected = tell(unwrap(Generation::proceed(full.get(), prompt, options)).get());
+      EXPECT_EQ(tell(unwrap(Generation::proceed(drafts.get(), prompt, options)).get()).events, expected.events);
+      expect_same_state(full.get(), drafts.get());
+      EXPECT_GT(drafts->resident()->report().n_settled, 0u);
+      accepted += drafts->stats().accepted_tokens, guessed += drafts->stats().guessed_tokens;
+    }
+    EXPECT_GT(accepted, 30u);
+    EXPECT_GT(guessed, accepted);
+  }
+}
+
+// Full KV drafts what full attention gives: every draft is right. 24 decoded tokens are six steps with three guesses each.
+TEST(EngineDrafts, AreCounted) {
+  const auto model = chat_model();
+  engine::SessionOptions options;
+  options.n_context = 256;
+  options.policy = "auto";
+  options.speculate = Speculate::policy;
+  options.speculate_tokens = 3;
+  options.guess_costs = each(0.01);
+  options.device_kv_type = KvType::f16;
+  const auto session = unwrap(Session::open(model, options));
+  tell(unwrap(Generation::proceed(session.get(), std::vector<int32_t>{1, 50, 60, 70}, plain(25))).get());
+  EXPECT_EQ(session->stats().generated_tokens, 24u);
+  EXPECT_EQ(session->stats().guessed_tokens, 18u);
+  EXPECT_EQ(session->stats().accepted_tokens, 18u);
 }
 
 // 40 tokens of a cycle of eight, and 17 more. The first comes from the prompt. Every match has more than 16 tokens and is right, so each
@@ -477,9 +556,18 @@ TEST(EngineGuesses, AreRefusedWhereSeveralRowsWouldNotBeExact) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Code::unsupported);
   EXPECT_NE(std::string(refused.status().message()).find("snapkv"), std::string::npos);
-  engine::SessionOptions off = options;
-  off.speculate = Speculate::off;
-  unwrap(Session::open(model, off));
+  options.speculate = Speculate::policy;
+  unwrap(Session::open(model, options));
+  for (const char* replaces : {"streaming", "h2o"}) {
+    options.policy = replaces;
+    const auto session = Session::open(model, options);
+    ASSERT_FALSE(session.ok()) << replaces;
+    EXPECT_EQ(session.status().code(), Code::unsupported);
+    EXPECT_NE(std::string(session.status().message()).find(replaces), std::string::npos);
+  }
+  options.policy = "full";
+  options.kv_share = 1.0;
+  EXPECT_EQ(Session::open(model, options).status().code(), Code::unsupported);
 }
 
 }  // namespace

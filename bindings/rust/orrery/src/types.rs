@@ -83,6 +83,7 @@ pub mod overflow {
 pub mod speculate {
     pub const OFF: u32 = 0;
     pub const NGRAM: u32 = 1;
+    pub const POLICY: u32 = 2;
 }
 pub mod event_type {
     pub const PROGRESS: u32 = 1;
