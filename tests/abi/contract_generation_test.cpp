@@ -249,6 +249,27 @@ TEST_F(Generations, GuessesNeedFullKv) {
   EXPECT_NE(std::string(error.message).find("streaming"), std::string::npos) << error.message;
   orrery_plan_result plan = options(&orrery_plan_result_init);
   EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
+  o.speculate = ORRERY_SPECULATE_POLICY;   // streaming replaces tokens
+  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_UNSUPPORTED);
+  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
+}
+
+// The resident KV may draft; the answer is full attention's.
+TEST_F(Generations, APolicysDraftsAreVerifiedByFullKv) {
+  orrery_session_options o = session_options();
+  o.n_context = 512;
+  o.speculate = ORRERY_SPECULATE_POLICY;
+  o.policy = "auto";
+  o.kv_budget_share = 0.3f;
+  const Session drafting = open_session(model, o);
+  const std::string text(150, 'x');
+  Answer answers[2];
+  for (const Session* s : {&session, &drafting}) {
+    say(*s, text.c_str());
+    answers[s == &drafting] = pull(generate(*s, generate_options(40)));
+  }
+  EXPECT_EQ(answers[0].tokens, answers[1].tokens);
+  EXPECT_EQ(answers[0].logprobs, answers[1].logprobs);
 }
 
 TEST_F(Generations, BiasBansAndForces) {

@@ -81,7 +81,7 @@ void run(const Session& session, const Generation& answer, Result* best) {
   best->guessed = stats.guessed_tokens, best->accepted = stats.accepted_tokens;
 }
 
-void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt) {
+void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt, const std::vector<uint32_t>& guesses, uint32_t n_tokens) {
   std::vector<int32_t> prompt;
   for (uint32_t i = 0; i < n_prompt; ++i) prompt.push_back(300 + static_cast<int32_t>(i % 8));
   // The bias makes the answer repeat the cycle: each token's successor is the only one that is left.
@@ -93,18 +93,18 @@ void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt) {
     }
   };
   Result results[8];
-  orrery_generate_options o = generate_options(257);
+  orrery_generate_options o = generate_options(n_tokens + 1);
   o.logits_hook = &Cycle::next;
   o.ignore_end = 1;
   for (int round = 0; round < rounds; ++round)
-    for (uint32_t k = 0; k < 8; ++k) {
+    for (const uint32_t k : guesses) {
       const Session session = session_of(model, k == 0 ? ORRERY_SPECULATE_OFF : ORRERY_SPECULATE_NGRAM, k, n_prompt + 512);
       run(session, generate_tokens(session, prompt, o), &results[k]);
     }
   std::printf("| tokens of a step | ms wall | ms processor | times a step of one, wall | processor | guessed | right |\n"
               "|---|---|---|---|---|---|---|\n");
-  for (uint32_t k = 0; k < 8; ++k) {
-    const double steps = (256.0 - static_cast<double>(results[k].accepted)) / 256.0;   // by token
+  for (const uint32_t k : guesses) {
+    const double steps = 1.0 - static_cast<double>(results[k].accepted) / n_tokens;   // by token
     std::printf("| %u | %.1f | %.1f | %.2f | %.2f | %llu | %llu |\n", k + 1, results[k].wall_ms / steps, results[k].processor_ms / steps,
                 results[k].wall_ms / steps / results[0].wall_ms, results[k].processor_ms / steps / results[0].processor_ms,
                 static_cast<unsigned long long>(results[k].guessed), static_cast<unsigned long long>(results[k].accepted));
@@ -186,11 +186,11 @@ int main_of(int argc, char** argv) {
   const Model model = open_model(runtime, argv[1]);
   if (argc > 6) {
     const auto n_prompt = static_cast<uint32_t>(std::atoi(argv[5]));
-    cost_of_rows(model, rounds, n_prompt);
+    cost_of_rows(model, rounds, n_prompt, {0, 1, 3, 7}, 64);
     compare_long(model, tokens_of(model, argv[6], n_prompt), rounds, n_tokens);
     return 0;
   }
-  cost_of_rows(model, rounds, 480);
+  cost_of_rows(model, rounds, 480, {0, 1, 2, 3, 4, 5, 6, 7}, 256);
   std::printf("\n| answer | tokens | off, ms wall | ngram | times as fast | off, ms processor | ngram | times as fast | guessed | right |\n"
               "|---|---|---|---|---|---|---|---|---|---|\n");
   const std::string quote = std::string("Repeat the following text word for word.\n\n") + kText;

@@ -57,7 +57,7 @@ void Resident::invalidate() {
 }
 
 Status Resident::begin_draft(uint32_t n_tokens) {
-  if (settled_ && n_tokens - n_held_ >= parts_.slots->room()) invalidate();
+  if (!can_draft(n_tokens)) invalidate();
   for (; settled_ && n_held_ < n_tokens; ++n_held_) parts_.slots->append(now_.backend, *pages_, n_held_);
   draft_from_ = n_tokens;
   return ok_status();

@@ -106,6 +106,8 @@ class Resident final : public model::LayerHook {
   // Drafts, for policies that only append: steps of tokens that may be removed again. begin_draft() gives the heads the tokens before
   // `n_tokens` that they lack, from the pages. Where they have no room for these and one more, the first prepare() settles.
   Status begin_draft(uint32_t n_tokens);
+  // Whether begin_draft(n_tokens) leaves the first prepare() nothing to settle.
+  bool can_draft(uint32_t n_tokens) const { return settled_ && n_tokens - n_held_ < parts_.slots->room(); }
   // Whether the heads have room for one more token of a draft.
   bool has_room() const { return parts_.slots->room() > 0; }
   // Removes the tokens of the draft, whose KV the pages will replace.

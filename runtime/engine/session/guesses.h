@@ -28,9 +28,9 @@ class Guesses {
 
   Ngrams ngrams;
 
-  // The length of a draft, of at most `most` tokens: as many as pay, by the share of drafted tokens that were right. Sometimes one token is
-  // drafted that would not pay, to find out.
-  size_t draft_length(size_t most, const GuessCosts& costs) {
+  // The length of a draft, of at most `most` tokens: as many as pay, by the share of drafted tokens that were right. may_try: sometimes one
+  // token is drafted that would not pay, to find out.
+  size_t draft_length(size_t most, const GuessCosts& costs, bool may_try) {
     constexpr double kLeastGain = 1.04;
     constexpr uint32_t kTryAfter = 64;   // tokens
     double all_right = 1.0, expected = 1.0, best = kLeastGain;
@@ -41,7 +41,7 @@ class Guesses {
       const double gain = expected / (1.0 + costs[i]);
       if (gain >= best) best = gain, n = i + 1;
     }
-    if (n == 0 && ++since_draft_ >= kTryAfter) n = std::min<size_t>(most, 1);
+    if (n == 0 && ++since_draft_ >= kTryAfter && may_try) n = std::min<size_t>(most, 1);
     if (n > 0) since_draft_ = 0;
     return n;
   }

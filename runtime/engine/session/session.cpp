@@ -387,7 +387,7 @@ Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atom
   forget_guesses();
   size_t n = 0;
   if (options_.speculate == Speculate::policy) {
-    n = guesses_->draft_length(most, guess_costs());
+    n = guesses_->draft_length(most, guess_costs(), resident_->can_draft(n_computed()));
     if (n > 0) {
       ORRERY_ASSIGN(n, draft(token, n, cancel, drafter));
     }

@@ -161,9 +161,12 @@ struct Case {
 };
 class EngineGuessedRows : public ::testing::TestWithParam<Case> {};
 
-// Every row of a step with guesses has the bits of a step of its own: across the ends of pages, on every instruction set.
+// Every row of a step with guesses has the bits of a step of its own: across the ends of pages, on every instruction set (the demo model:
+// on the machine's own).
 TEST_P(EngineGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
-  for (const char* path : cpu::available_paths()) {
+  std::vector<const char*> paths = {"auto"};
+  if (GetParam().spec) paths.assign(cpu::available_paths().begin(), cpu::available_paths().end());
+  for (const char* path : paths) {
     SCOPED_TRACE(path);
     const engine::RuntimeOptions runtime = runtime_options(2, path);
     const auto model = GetParam().spec ? open_spec(GetParam().spec, runtime, {GetParam().type, false})
@@ -304,6 +307,9 @@ struct Hook {
   }
 };
 
+constexpr const char* kLong =
+    "go on go on go on go on and tell of all the towers and lamps of the town by the sea, one after another, until the last is told";
+
 class EngineGuessKinds : public ::testing::TestWithParam<Speculate> {
  protected:
   // Drafts do not know the hook that makes an answer repeat itself.
@@ -352,10 +358,10 @@ TEST(EngineGuesses, TheDemoModelAnswersTheSame) {
   EXPECT_GT(pair.accepted(), 10u);
 }
 
-TEST(EngineGuesses, AHookSeesTheSameCalls) {
+TEST_P(EngineGuessKinds, AHookSeesTheSameCalls) {
   const auto model = chat_model();
-  Pair pair(model);
-  pair.say("hooked");
+  Pair pair(model, 512, GetParam());
+  pair.say(kLong);
   Hook hooks[2];
   std::vector<std::string> events[2];
   for (size_t i = 0; i < 2; ++i) {
@@ -368,11 +374,8 @@ TEST(EngineGuesses, AHookSeesTheSameCalls) {
   EXPECT_EQ(events[0], events[1]);
   EXPECT_EQ(hooks[0].calls, hooks[1].calls);
   EXPECT_EQ(hooks[0].seen, hooks[1].seen);
-  EXPECT_GT(pair.accepted(), 20u);
+  EXPECT_GT(pair.guessed(), 20u);
 }
-
-constexpr const char* kLong =
-    "go on go on go on go on and tell of all the towers and lamps of the town by the sea, one after another, until the last is told";
 
 // Wherever an answer ends, also in the middle of a step's guesses, the session is in the same state, and answers the next turn alike.
 TEST_P(EngineGuessKinds, AnAnswerMayEndAnywhere) {
@@ -522,24 +525,58 @@ TEST(EngineDrafts, AreCounted) {
   EXPECT_EQ(session->stats().accepted_tokens, 18u);
 }
 
-// 40 tokens of a cycle of eight, and 17 more. The first comes from the prompt. Every match has more than 16 tokens and is right, so each
-// step guesses three tokens: 16 decoded tokens are four steps with 12 guesses.
+std::vector<int32_t> cycle(size_t n) {
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(60 + i % 8));
+  return tokens;
+}
+
+// The next guess would be right, but for a token of another place.
+TEST(EngineGuesses, ARewoundSessionHasNone) {
+  const auto model = chat_model();
+  const auto session = session_of(model, Speculate::ngram), fresh = session_of(model, Speculate::off);
+  unwrap(session->prefill(cycle(40), nullptr, nullptr));
+  session->push_generated(60);
+  unwrap(session->decode(nullptr, nullptr, 7));
+  ASSERT_GT(session->stats().guessed_tokens, 0u);   // 61, ...
+  unwrap(session->rewind(33));
+  unwrap(fresh->prefill(cycle(33), nullptr, nullptr));
+  for (Session* s : {session.get(), fresh.get()}) s->push_generated(61), unwrap(s->decode());
+  EXPECT_EQ(session->stats().accepted_tokens, 0u);
+  expect_same_state(session.get(), fresh.get());
+}
+
+TEST(EngineGuesses, AnAnswerThatEndsGivesTheirPagesBack) {
+  Pair pair(chat_model());
+  for (const size_t n : {59u, 61u, 63u}) {   // guesses cross the end of a page
+    GenerateOptions options = plain(0);
+    options.sampling.hook = [](void*, float* logits, size_t, const int32_t* seen, size_t n_seen) -> int32_t {
+      logits[60 + (seen[n_seen - 1] - 59) % 8] += 100.0f;
+      return 0;
+    };
+    for (Session* session : {pair.off.get(), pair.ngram.get()})
+      tell(unwrap(Generation::proceed(session, cycle(n), options)).get(), 2);
+    expect_same_state(pair.off.get(), pair.ngram.get());
+  }
+  EXPECT_GT(pair.guessed(), 6u);
+}
+
+// 40 tokens of a cycle of eight, and 16 more. The first comes from the prompt. Every match has more than 16 tokens and is right, so three
+// steps guess three tokens each. The last step guesses two, because the answer ends behind them.
 TEST(EngineGuesses, AreCounted) {
   const auto model = chat_model();
   const auto session = session_of(model, Speculate::ngram, 256, KvType::f16, 3);
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < 40; ++i) tokens.push_back(60 + i % 8);
-  GenerateOptions options = plain(17);
+  const std::vector<int32_t> tokens = cycle(40);
+  GenerateOptions options = plain(16);
   options.sampling.hook = [](void*, float* logits, size_t n_vocab, const int32_t* seen, size_t n) -> int32_t {
     std::fill_n(logits, n_vocab, -1e30f);
     logits[60 + (seen[n - 1] - 59) % 8] = 0.0f;
     return 0;
   };
-  const uint64_t steps_before = session->stats().generated_tokens;
   tell(unwrap(Generation::proceed(session.get(), tokens, options)).get());
-  EXPECT_EQ(session->stats().generated_tokens - steps_before, 16u);
-  EXPECT_EQ(session->stats().guessed_tokens, 12u);
-  EXPECT_EQ(session->stats().accepted_tokens, 12u);
+  EXPECT_EQ(session->stats().generated_tokens, 15u);
+  EXPECT_EQ(session->stats().guessed_tokens, 11u);
+  EXPECT_EQ(session->stats().accepted_tokens, 11u);
 }
 
 TEST(EngineGuesses, AreRefusedWhereSeveralRowsWouldNotBeExact) {
