@@ -217,7 +217,8 @@ TEST_F(Generations, GuessesAreCountedAndChangeNoToken) {
     wishes.temperature = temperature;
     wishes.ignore_end = 1;
     Answer answers[2];
-    for (const Session* s : {&session, &guessing}) {
+    const Session* const both[] = {&session, &guessing};
+    for (const Session* s : both) {
       say(*s, "again and again and again and again");
       answers[s == &guessing] = pull(generate(*s, wishes));
     }
@@ -264,7 +265,8 @@ TEST_F(Generations, APolicysDraftsAreVerifiedByFullKv) {
   const Session drafting = open_session(model, o);
   const std::string text(150, 'x');
   Answer answers[2];
-  for (const Session* s : {&session, &drafting}) {
+  const Session* const both[] = {&session, &drafting};
+  for (const Session* s : both) {
     say(*s, text.c_str());
     answers[s == &drafting] = pull(generate(*s, generate_options(40)));
   }

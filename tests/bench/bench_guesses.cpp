@@ -109,6 +109,7 @@ void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt, const std::
                 results[k].wall_ms / steps / results[0].wall_ms, results[k].processor_ms / steps / results[0].processor_ms,
                 static_cast<unsigned long long>(results[k].guessed), static_cast<unsigned long long>(results[k].accepted));
   }
+  std::fflush(stdout);
 }
 
 void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens) {
@@ -190,8 +191,7 @@ int main_of(int argc, char** argv) {
     compare_long(model, tokens_of(model, argv[6], n_prompt), rounds, n_tokens);
     return 0;
   }
-  cost_of_rows(model, rounds, 480, {0, 1, 2, 3, 4, 5, 6, 7}, 256);
-  std::printf("\n| answer | tokens | off, ms wall | ngram | times as fast | off, ms processor | ngram | times as fast | guessed | right |\n"
+  std::printf("| answer | tokens | off, ms wall | ngram | times as fast | off, ms processor | ngram | times as fast | guessed | right |\n"
               "|---|---|---|---|---|---|---|---|---|---|\n");
   const std::string quote = std::string("Repeat the following text word for word.\n\n") + kText;
   const std::string code =
@@ -200,6 +200,8 @@ int main_of(int argc, char** argv) {
   for (const Task& task : {Task{"quote", quote, 0.0f}, Task{"quote, drawn", quote, 0.8f}, Task{"code", code, 0.0f},
                            Task{"free", story, 0.0f}, Task{"free, drawn", story, 0.8f}})
     compare(model, task, rounds, n_tokens);
+  std::printf("\n");
+  cost_of_rows(model, rounds, 480, {0, 1, 2, 3, 4, 5, 6, 7}, 256);
   return 0;
 }
 
