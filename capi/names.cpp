@@ -107,6 +107,15 @@ const char* orrery_overflow_name(uint32_t overflow) {
   }
 }
 
+const char* orrery_speculate_name(uint32_t speculate) {
+  switch (speculate) {
+    ORRERY_NAME(ORRERY_SPECULATE_OFF)
+    ORRERY_NAME(ORRERY_SPECULATE_NGRAM)
+    ORRERY_NAME(ORRERY_SPECULATE_POLICY)
+    default: return "unknown speculation";
+  }
+}
+
 const char* orrery_event_type_name(uint32_t type) {
   switch (type) {
     ORRERY_NAME(ORRERY_EVENT_PROGRESS)

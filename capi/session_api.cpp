@@ -65,6 +65,12 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   if (o.overflow > ORRERY_OVERFLOW_DROP_OLDEST)
     return error(Code::invalid_argument, "overflow is %u, expected an ORRERY_OVERFLOW_ value", o.overflow);
   out.overflow = o.overflow == ORRERY_OVERFLOW_STOP ? engine::Overflow::stop : engine::Overflow::drop_oldest;
+  if (o.speculate > ORRERY_SPECULATE_POLICY)
+    return error(Code::invalid_argument, "speculate is %u, expected an ORRERY_SPECULATE_ value", o.speculate);
+  out.speculate = o.speculate == ORRERY_SPECULATE_OFF     ? engine::Speculate::off
+                  : o.speculate == ORRERY_SPECULATE_NGRAM ? engine::Speculate::ngram
+                                                          : engine::Speculate::policy;
+  out.speculate_tokens = o.speculate_tokens;
   return out;
 }
 
@@ -363,6 +369,8 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.prompt_tokens = from.prompt_tokens;
     out.reused_tokens = from.reused_tokens;
     out.generated_tokens = from.generated_tokens;
+    out.guessed_tokens = from.guessed_tokens;
+    out.accepted_tokens = from.accepted_tokens;
     out.prefill_us = from.prefill_us;
     out.decode_us = from.decode_us;
     out.device_kv_bytes = s->kv_bytes();

@@ -499,6 +499,15 @@ typedef struct orrery_session orrery_session;
    ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
 ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
+/* How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices decide which of them count.
+   Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF, bit for bit, at any temperature. CPU only. */
+#define ORRERY_SPECULATE_OFF 0
+#define ORRERY_SPECULATE_NGRAM 1   /* guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full" */
+#define ORRERY_SPECULATE_POLICY 2  /* under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them.
+                                      ORRERY_UNSUPPORTED: a policy that replaces resident tokens */
+ORRERY_UNSTABLE
+ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
+
 /* A KV policy chooses the KV that stays on the device when a prompt is complete. Under every policy but "full", host memory
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
    the policy fetches for them. The policies:
@@ -553,6 +562,8 @@ struct orrery_session_options {
                                      "razorattention" are ORRERY_INVALID_ARGUMENT under a budget that makes heads differ.
                                      ORRERY_INVALID_ARGUMENT under any policy: the profile is of another model or shape
                                      (orrery_plan() checks the shape alone) */
+  uint32_t speculate;             /* ORRERY_SPECULATE_; default OFF */
+  uint32_t speculate_tokens;      /* guessed tokens of a step: at most 7; 0: 7. Less where fewer pay */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
@@ -580,12 +591,10 @@ ORRERY_API void orrery_session_cancel(orrery_session *session);
 /* Adds a message. Takes time in proportion to its length.
      role      "system", "user", "assistant", or a role that the template knows; not empty
      content   the text. Control tokens that it spells out are text to the model */
-ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content,
-                                                    orrery_error *error);
+ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content, orrery_error *error);
 /* Adds a message as a JSON object with "role", for templates that read more than role and content (tool calls, ...).
    ORRERY_INVALID_ARGUMENT: not JSON (line, column), not an object, or without a role. */
-ORRERY_API orrery_status orrery_session_add_message_json(orrery_session *session, const char *message_json,
-                                                         orrery_error *error);
+ORRERY_API orrery_status orrery_session_add_message_json(orrery_session *session, const char *message_json, orrery_error *error);
 /* The number of messages; 0 for NULL, and while another call uses the session. */
 ORRERY_API size_t orrery_session_n_messages(const orrery_session *session);
 /* Writes a message as a JSON object.
@@ -595,8 +604,7 @@ ORRERY_API orrery_status orrery_session_message(const orrery_session *session, s
                                                 size_t *json_bytes, orrery_error *error);
 /* Sets template, tools and variables of the next turns: options, copied; NULL: the defaults of the model.
    ORRERY_UNSUPPORTED_TEMPLATE: the template cannot be compiled: line, column. */
-ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options,
-                                                     orrery_error *error);
+ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options, orrery_error *error);
 /* Cuts the conversation. The next turn reuses the KV of the messages that stay.
      n_messages   how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the conversation has */
 ORRERY_API orrery_status orrery_session_rewind_messages(orrery_session *session, size_t n_messages, orrery_error *error);
@@ -682,6 +690,8 @@ typedef struct orrery_stats {
   uint32_t reserved;
   uint64_t host_bytes;               /* allocated for the session, its conversation and its generations, now; see "Memory" */
   uint64_t host_peak_bytes;          /* the most that host_bytes has been */
+  uint64_t guessed_tokens;           /* computed ahead; see ORRERY_SPECULATE_ */
+  uint64_t accepted_tokens;          /* guessed tokens that the sampler chose: steps that the session did not take */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
@@ -860,7 +870,7 @@ typedef struct orrery_event {
 } orrery_event;
 ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
-/* Works until the next event, at most one prefill chunk or one token, and fills `event`, which _init has prepared.
+/* Works until the next event, at most one prefill chunk or one step, and fills `event`, which _init has prepared.
    The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns under
    ORRERY_OVERFLOW_DROP_OLDEST, and returns PROGRESS with done 0, before it computes anything. Its time grows with the length
    of the conversation; orrery_cancel() ends it within a tenth of a second. It returns the errors of the conversation:

@@ -197,9 +197,11 @@ static const field_layout session_options_fields[] = {
     {"kv_budget_share", FIELD_F32, 48, 4, 0, 0, 0, 0, 0},
     {"device_kv_type", FIELD_U32, 52, 4, 0, 0, 0, 0, 0},
     {"head_profile", FIELD_CSTR, 56, 8, 0, 0, 0, 0, 0},
+    {"speculate", FIELD_U32, 64, 4, 0, 0, 0, 0, 0},
+    {"speculate_tokens", FIELD_U32, 68, 4, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
-static const struct_layout session_options_layout = {"session_options", 64, 10, session_options_fields, init_session_options};
+static const struct_layout session_options_layout = {"session_options", 72, 12, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -235,9 +237,11 @@ static const field_layout stats_fields[] = {
     {"device_kv_type", FIELD_U32, 208, 4, 0, 0, 0, 0, 0},
     {"host_bytes", FIELD_U64, 216, 8, 0, 0, 0, 0, 0},
     {"host_peak_bytes", FIELD_U64, 224, 8, 0, 0, 0, 0, 0},
+    {"guessed_tokens", FIELD_U64, 232, 8, 0, 0, 0, 0, 0},
+    {"accepted_tokens", FIELD_U64, 240, 8, 0, 0, 0, 0, 0},
 };
 static void init_stats(void *p) { orrery_stats_init(p, sizeof(orrery_stats)); }
-static const struct_layout stats_layout = {"stats", 232, 33, stats_fields, init_stats};
+static const struct_layout stats_layout = {"stats", 248, 35, stats_fields, init_stats};
 
 static const field_layout calibrate_options_fields[] = {
     {"n_steps", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -304,6 +308,7 @@ static const char *constant_name(const char *kind, int64_t value) {
   if (strcmp(kind, "region_kind") == 0) return orrery_region_kind_name((uint32_t)value);
   if (strcmp(kind, "load_mode") == 0) return orrery_load_mode_name((uint32_t)value);
   if (strcmp(kind, "overflow") == 0) return orrery_overflow_name((uint32_t)value);
+  if (strcmp(kind, "speculate") == 0) return orrery_speculate_name((uint32_t)value);
   if (strcmp(kind, "event_type") == 0) return orrery_event_type_name((uint32_t)value);
   if (strcmp(kind, "finish_reason") == 0) return orrery_finish_reason_name((uint32_t)value);
   return 0;

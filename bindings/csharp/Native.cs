@@ -93,6 +93,12 @@ public static class Overflow {
     public const uint DropOldest = 1;
 }
 
+public static class Speculate {
+    public const uint Off = 0;
+    public const uint Ngram = 1;
+    public const uint Policy = 2;
+}
+
 public static class EventType {
     public const uint Progress = 1;
     public const uint Token = 2;
@@ -332,6 +338,8 @@ internal unsafe struct orrery_session_options {
     public float @kv_budget_share;
     public uint @device_kv_type;
     public IntPtr head_profile;
+    public uint @speculate;
+    public uint @speculate_tokens;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
         Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
@@ -377,6 +385,8 @@ internal unsafe struct orrery_stats {
     public uint @reserved;
     public ulong @host_bytes;
     public ulong @host_peak_bytes;
+    public ulong @guessed_tokens;
+    public ulong @accepted_tokens;
     public static orrery_stats New() {
         var value = new orrery_stats();
         Native.orrery_stats_init(ref value, (UIntPtr)sizeof(orrery_stats));
@@ -631,6 +641,8 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_overflow_name(uint @overflow);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_speculate_name(uint @speculate);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_policies(byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_session_options_init(ref orrery_session_options @options, UIntPtr @struct_size);
@@ -728,6 +740,7 @@ public static partial class Library {
             case "region_kind": return Native.Text(Native.orrery_region_kind_name((uint)value));
             case "load_mode": return Native.Text(Native.orrery_load_mode_name((uint)value));
             case "overflow": return Native.Text(Native.orrery_overflow_name((uint)value));
+            case "speculate": return Native.Text(Native.orrery_speculate_name((uint)value));
             case "event_type": return Native.Text(Native.orrery_event_type_name((uint)value));
             case "finish_reason": return Native.Text(Native.orrery_finish_reason_name((uint)value));
             default: return null;
@@ -847,6 +860,8 @@ public sealed class SessionOptions {
     public float KvBudgetShare;
     public uint DeviceKvType;
     public string HeadProfile;
+    public uint Speculate;
+    public uint SpeculateTokens;
     public SessionOptions() {
         var raw = orrery_session_options.New();
         NContext = raw.n_context;
@@ -856,6 +871,8 @@ public sealed class SessionOptions {
         KvBudgetBytes = raw.kv_budget_bytes;
         KvBudgetShare = raw.kv_budget_share;
         DeviceKvType = raw.device_kv_type;
+        Speculate = raw.speculate;
+        SpeculateTokens = raw.speculate_tokens;
     }
     internal orrery_session_options ToNative(Keep keep) {
         var raw = orrery_session_options.New();
@@ -870,6 +887,8 @@ public sealed class SessionOptions {
         raw.kv_budget_share = KvBudgetShare;
         raw.device_kv_type = DeviceKvType;
         raw.head_profile = keep.Text(HeadProfile);
+        raw.speculate = Speculate;
+        raw.speculate_tokens = SpeculateTokens;
         return raw;
     }
 }
@@ -1155,6 +1174,8 @@ public sealed class Stats {
     public readonly uint DeviceKvType;
     public readonly ulong HostBytes;
     public readonly ulong HostPeakBytes;
+    public readonly ulong GuessedTokens;
+    public readonly ulong AcceptedTokens;
     internal unsafe Stats(orrery_stats raw) {
         NContext = raw.n_context;
         NTokens = raw.n_tokens;
@@ -1189,6 +1210,8 @@ public sealed class Stats {
         DeviceKvType = raw.device_kv_type;
         HostBytes = raw.host_bytes;
         HostPeakBytes = raw.host_peak_bytes;
+        GuessedTokens = raw.guessed_tokens;
+        AcceptedTokens = raw.accepted_tokens;
     }
 }
 

@@ -108,6 +108,12 @@ const (
 )
 
 const (
+	SpeculateOff    = 0
+	SpeculateNgram  = 1
+	SpeculatePolicy = 2
+)
+
+const (
 	EventTypeProgress = 1
 	EventTypeToken    = 2
 	EventTypeText     = 3
@@ -141,6 +147,8 @@ func ConstantName(kind string, value int64) string {
 		return C.GoString(C.orrery_load_mode_name(C.uint32_t(value)))
 	case "overflow":
 		return C.GoString(C.orrery_overflow_name(C.uint32_t(value)))
+	case "speculate":
+		return C.GoString(C.orrery_speculate_name(C.uint32_t(value)))
 	case "event_type":
 		return C.GoString(C.orrery_event_type_name(C.uint32_t(value)))
 	case "finish_reason":
@@ -313,16 +321,18 @@ func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 
 // SessionOptions is orrery_session_options of the header. Begin with DefaultSessionOptions(); a nil pointer means the defaults.
 type SessionOptions struct {
-	NContext      uint32
-	KvType        uint32
-	Overflow      uint32
-	ChunkTokens   uint32
-	Policy        string
-	PolicyOptions []Option
-	KvBudgetBytes uint64
-	KvBudgetShare float32
-	DeviceKvType  uint32
-	HeadProfile   string
+	NContext        uint32
+	KvType          uint32
+	Overflow        uint32
+	ChunkTokens     uint32
+	Policy          string
+	PolicyOptions   []Option
+	KvBudgetBytes   uint64
+	KvBudgetShare   float32
+	DeviceKvType    uint32
+	HeadProfile     string
+	Speculate       uint32
+	SpeculateTokens uint32
 }
 
 // DefaultSessionOptions has the library's defaults.
@@ -338,6 +348,8 @@ func DefaultSessionOptions() SessionOptions {
 	o.KvBudgetBytes = uint64(p.kv_budget_bytes)
 	o.KvBudgetShare = float32(p.kv_budget_share)
 	o.DeviceKvType = uint32(p.device_kv_type)
+	o.Speculate = uint32(p.speculate)
+	o.SpeculateTokens = uint32(p.speculate_tokens)
 	return o
 }
 
@@ -370,6 +382,8 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	if o.HeadProfile != "" {
 		p.head_profile = (*C.char)(k.str(o.HeadProfile))
 	}
+	p.speculate = C.uint32_t(o.Speculate)
+	p.speculate_tokens = C.uint32_t(o.SpeculateTokens)
 	return p
 }
 
@@ -745,6 +759,8 @@ type Stats struct {
 	DeviceKvType      uint32
 	HostBytes         uint64
 	HostPeakBytes     uint64
+	GuessedTokens     uint64
+	AcceptedTokens    uint64
 }
 
 func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
@@ -787,5 +803,7 @@ func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	r.DeviceKvType = uint32(p.device_kv_type)
 	r.HostBytes = uint64(p.host_bytes)
 	r.HostPeakBytes = uint64(p.host_peak_bytes)
+	r.GuessedTokens = uint64(p.guessed_tokens)
+	r.AcceptedTokens = uint64(p.accepted_tokens)
 	return r, nil
 }

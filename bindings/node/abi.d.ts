@@ -14,9 +14,10 @@ export const RopeScaling: {readonly FROM_FILE: 0; readonly NONE: 1; readonly LIN
 export const Region: {readonly WEIGHTS: 0; readonly WORKSPACE: 1; readonly KV: 2; readonly SUMMARIES: 3; readonly STAGING: 4; readonly TABLES: 5;};
 export const LoadMode: {readonly MAP: 0; readonly READ: 1;};
 export const Overflow: {readonly STOP: 0; readonly DROP_OLDEST: 1;};
+export const Speculate: {readonly OFF: 0; readonly NGRAM: 1; readonly POLICY: 2;};
 export const EventType: {readonly PROGRESS: 1; readonly TOKEN: 2; readonly TEXT: 3; readonly DONE: 4;};
 export const FinishReason: {readonly END: 1; readonly STOP: 2; readonly LENGTH: 3; readonly CONTEXT: 4; readonly CANCELLED: 5;};
-export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'region_kind' | 'load_mode' | 'overflow' | 'event_type' | 'finish_reason';
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'region_kind' | 'load_mode' | 'overflow' | 'speculate' | 'event_type' | 'finish_reason';
 export interface RuntimeOptions {
   nThreads?: number;
   backend?: string;
@@ -59,6 +60,8 @@ export interface SessionOptions {
   kvBudgetShare?: number;
   deviceKvType?: number;
   headProfile?: string;
+  speculate?: number;
+  speculateTokens?: number;
 }
 export interface CalibrateOptions {
   nSteps?: number;
@@ -193,4 +196,6 @@ export interface Stats {
   deviceKvType: number;
   hostBytes: number;
   hostPeakBytes: number;
+  guessedTokens: number;
+  acceptedTokens: number;
 }

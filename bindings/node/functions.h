@@ -95,6 +95,8 @@ static void invoke_orrery_inspect(slot *a, slot *result) { (void)a, result->i = 
 static const parameter parameters_orrery_inspect[] = {{P_STRING, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_overflow_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_overflow_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_overflow_name[] = {{P_INTEGER, 1, 0}};
+static void invoke_orrery_speculate_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_speculate_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_speculate_name[] = {{P_INTEGER, 1, 0}};
 static void invoke_orrery_policies(slot *a, slot *result) { (void)a, result->i = orrery_policies((char *)a[0].p, (size_t)a[1].i, (size_t *)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_policies[] = {{P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_open(slot *a, slot *result) { (void)a, result->i = orrery_session_open((orrery_model *)a[0].p, (const orrery_session_options *)a[1].p, (orrery_session **)a[2].p, (orrery_error *)a[3].p); }
@@ -209,6 +211,7 @@ static const function functions[] = {
     {"orrery_model_vocab", R_HANDLE, 1, invoke_orrery_model_vocab, free_orrery_vocab, parameters_orrery_model_vocab},
     {"orrery_inspect", R_STATUS, 3, invoke_orrery_inspect, 0, parameters_orrery_inspect},
     {"orrery_overflow_name", R_STRING, 1, invoke_orrery_overflow_name, 0, parameters_orrery_overflow_name},
+    {"orrery_speculate_name", R_STRING, 1, invoke_orrery_speculate_name, 0, parameters_orrery_speculate_name},
     {"orrery_policies", R_STATUS, 2, invoke_orrery_policies, 0, parameters_orrery_policies},
     {"orrery_session_open", R_STATUS, 4, invoke_orrery_session_open, free_orrery_session, parameters_orrery_session_open},
     {"orrery_session_free", R_VOID, 1, invoke_orrery_session_free, 0, parameters_orrery_session_free},

@@ -107,7 +107,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
         trace_(traces ? std::make_unique<StepTrace>(max_threads_) : nullptr) {}
 
   BackendInfo info() const override {
-    return {"cpu", kernels_.name, n_threads_.load(std::memory_order_relaxed), true, 0, true, true};
+    return {"cpu", kernels_.name, n_threads_.load(std::memory_order_relaxed), true, 0, true, true, true};
   }
   Status set_threads(int32_t n_threads, Priority priority) override;
   std::vector<std::string> take_trace() override { return trace_ ? trace_->take(pool_->n_threads()) : std::vector<std::string>(); }
@@ -673,8 +673,10 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       ExportedWeights exported;
       float n_alike;    // tokens that a compensation token stands for; 0: these keys are tokens themselves
     };
+    // Rows of one sequence meet the same keys one after another, so memory is read once for all of them.
+    const bool same_keys = runs_.size() == 1;
     const auto item_of = [&](int64_t item) {
-      Item i{{}, item / row_items, 0, item % row_items, 0, 0, {}, 0.0f};
+      Item i{{}, same_keys ? item % rows : item / row_items, 0, same_keys ? item / rows : item % row_items, 0, 0, {}, 0.0f};
       Splits splits = splits_of(wave + i.row, 0);
       while (i.split >= splits.count) {
         i.split -= splits.count;

@@ -162,8 +162,10 @@ void Pass::output(const ForwardOutput& out) {
     b_.download(out.logits + static_cast<uint64_t>(from) * n_vocab, {work_.logits.address},
                 static_cast<uint64_t>(n) * n_vocab * sizeof(float));
   }
-  if (out.embedding)
-    b_.download(out.embedding, {exported_embedding(work_, h_, n_rows_).address}, n_embd * sizeof(float));
+  if (out.embedding) {
+    const uint64_t first = static_cast<uint64_t>(n_rows_ - out.n_embeddings);
+    b_.download(out.embedding, {(work_.normed + first * n_embd).address}, static_cast<uint64_t>(out.n_embeddings) * n_embd * sizeof(float));
+  }
 }
 
 }  // namespace

@@ -40,7 +40,9 @@ Workspace carve_workspace(const Hyperparameters& h, const Device& device, const 
 struct ForwardOutput {
   int32_t n_logits = 0;        // number of the step's last rows whose logits are computed; 0: none
   float* logits = nullptr;     // (n_logits, n_vocab), host
-  float* embedding = nullptr;  // (n_embd), host: the last row after the output norm; null: not wanted. Needs n_logits
+  // (n_embeddings, n_embd), host: the step's last rows after the output norm; null: not wanted. Needs n_logits
+  float* embedding = nullptr;
+  int32_t n_embeddings = 1;
   // Null, or a request for the sampling candidates of a single row. The step then writes the shortlist to `shortlist`
   // (shortlist_result_bytes(), host). It exports the row and its embedding: both stay in the workspace, at exported_logits() and
   // exported_embedding(), and are not fetched. Of the workspace's rows of logits, the step writes the first alone.

@@ -119,6 +119,9 @@ class Policy {
   }
 
   // ---- Each generated token ----
+  // Whether every generated token takes the slot behind its head's last one, and the policy asks nothing within or after a step. Then tokens
+  // of a draft can be removed again.
+  virtual bool only_appends() const { return false; }
   // The slot for the next token of head (layer * n_kv_heads + KV head), which holds `length` of `capacity` tokens.
   virtual uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) = 0;
   // The heads whose attention weights the coming step exports: heads that hold all of their keys and whose best keys after_step() asks for,

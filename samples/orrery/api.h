@@ -54,7 +54,7 @@ class ApiError : public Failure {
     static constexpr std::pair<std::string_view, std::string_view> kNames[] = {
         {"n_context", "--context"},           {"device_budget_bytes", "--budget"}, {"kv_type", "--kv-type"},
         {"device_kv_type", "--device-kv-type"}, {"kv_budget_bytes", "--kv-budget"}, {"kv_budget_share", "--kv-budget"},
-        {"chunk_tokens", "--chunk"},        {"n_threads", "--threads"},
+        {"chunk_tokens", "--chunk"},          {"speculate", "--speculate"},       {"n_threads", "--threads"},
         {"max_tokens", "--max-tokens"},       {"rope_scale", "--rope-scale"},     {"rope_scaling", "--rope-scaling"},
         {"rope_base", "--rope-base"},         {"rope_original_context", "--rope-original-context"}};
     std::string words;

@@ -95,6 +95,9 @@ OptionGroup session_group() {
             "published HeteroCache head analysis. Policies heterocache and synckv use it (default: they measure the heads at the "
             "prompt's end); duoattention and razorattention need it."},
            {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest (drop the oldest turns) (default stop)."},
+           {"--speculate", "HOW",
+            "Guess tokens ahead: off, ngram (from earlier text: faster where the answer quotes it), or policy (a KV policy's KV on the "
+            "device drafts, and all KV verifies). The answer is full attention's (default off)."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }
 
@@ -161,6 +164,7 @@ SessionSettings::SessionSettings(const Args& args) {
     options.device_kv_type = 1 + static_cast<uint32_t>(args.choice("--device-kv-type", kv_type_names(), 0));
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
+  options.speculate = static_cast<uint32_t>(args.choice("--speculate", {"off", "ngram", "policy"}, ORRERY_SPECULATE_OFF));
   options.chunk_tokens = static_cast<uint32_t>(args.tokens("--chunk", 0, kMaxTokens, options.chunk_tokens));
   if (const std::string* policy = args.find("--policy")) policy_ = *policy;
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);

@@ -16,7 +16,7 @@ namespace orrery::tool {
 
 OptionGroup runtime_group();   // --threads --backend --cpu-path --budget --link --verbose
 OptionGroup model_group();     // --load --rope-*
-OptionGroup session_group();   // --context --kv-type --device-kv-type --policy --kv-budget --head-profile --overflow --chunk
+OptionGroup session_group();   // --context --kv-type --device-kv-type --policy --kv-budget --head-profile --overflow --speculate --chunk
 OptionGroup template_group();  // --template --template-name --tools --var --no-think
 
 // The structs point into `args`, which must outlive them.

@@ -681,6 +681,9 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
   EXPECT_EQ(with(&O::policy, "no such policy"), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::kv_budget_share, 1.5f), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::n_policy_options, 1u), ORRERY_INVALID_ARGUMENT);    // but no options
+  EXPECT_EQ(with(&O::speculate, 3u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::speculate_tokens, 8u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::speculate_tokens, 7u), ORRERY_OK);
 }
 
 TEST_F(Arguments, PoliciesAreOpenedByName) {

@@ -206,6 +206,74 @@ TEST_F(Generations, LogprobsAreOfTheModelItself) {
   }
 }
 
+// Guessed tokens change nothing but the number of steps, which the statistics tell.
+TEST_F(Generations, GuessesAreCountedAndChangeNoToken) {
+  orrery_session_options o = session_options();
+  o.n_context = 512;
+  o.speculate = ORRERY_SPECULATE_NGRAM;
+  const Session guessing = open_session(model, o);
+  for (const float temperature : {0.0f, 0.4f}) {
+    orrery_generate_options wishes = generate_options(60);
+    wishes.temperature = temperature;
+    wishes.ignore_end = 1;
+    Answer answers[2];
+    const Session* const both[] = {&session, &guessing};
+    for (const Session* s : both) {
+      say(*s, "again and again and again and again");
+      answers[s == &guessing] = pull(generate(*s, wishes));
+    }
+    EXPECT_EQ(answers[0].tokens, answers[1].tokens);
+    EXPECT_EQ(answers[0].logprobs, answers[1].logprobs);
+    EXPECT_EQ(answers[0].texts, answers[1].texts);
+  }
+  orrery_stats off = options(&orrery_stats_init), on = off;
+  Error error;
+  check(orrery_session_stats(session.get(), &off, &error), error, "orrery_session_stats");
+  check(orrery_session_stats(guessing.get(), &on, &error), error, "orrery_session_stats");
+  EXPECT_EQ(off.guessed_tokens, 0u);
+  EXPECT_EQ(off.accepted_tokens, 0u);
+  EXPECT_EQ(on.generated_tokens, off.generated_tokens);
+  EXPECT_GT(on.accepted_tokens, 0u);
+  EXPECT_GE(on.guessed_tokens, on.accepted_tokens);
+  EXPECT_LT(on.accepted_tokens, on.generated_tokens);
+}
+
+TEST_F(Generations, GuessesNeedFullKv) {
+  orrery_session_options o = session_options();
+  o.n_context = 256;
+  o.speculate = ORRERY_SPECULATE_NGRAM;
+  o.policy = "streaming";
+  o.kv_budget_share = 0.5f;
+  Error error;
+  orrery_session* h = nullptr;
+  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_UNSUPPORTED);
+  EXPECT_NE(std::string(error.message).find("streaming"), std::string::npos) << error.message;
+  orrery_plan_result plan = options(&orrery_plan_result_init);
+  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
+  o.speculate = ORRERY_SPECULATE_POLICY;   // streaming replaces tokens
+  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_UNSUPPORTED);
+  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
+}
+
+// The resident KV may draft; the answer is full attention's.
+TEST_F(Generations, APolicysDraftsAreVerifiedByFullKv) {
+  orrery_session_options o = session_options();
+  o.n_context = 512;
+  o.speculate = ORRERY_SPECULATE_POLICY;
+  o.policy = "auto";
+  o.kv_budget_share = 0.3f;
+  const Session drafting = open_session(model, o);
+  const std::string text(150, 'x');
+  Answer answers[2];
+  const Session* const both[] = {&session, &drafting};
+  for (const Session* s : both) {
+    say(*s, text.c_str());
+    answers[s == &drafting] = pull(generate(*s, generate_options(40)));
+  }
+  EXPECT_EQ(answers[0].tokens, answers[1].tokens);
+  EXPECT_EQ(answers[0].logprobs, answers[1].logprobs);
+}
+
 TEST_F(Generations, BiasBansAndForces) {
   const std::vector<int32_t> prompt = byte_tokens("prompt");
   const Answer plain = pull(generate_tokens(session, prompt, generate_options(1)));

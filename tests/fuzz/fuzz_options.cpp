@@ -114,7 +114,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   orrery_session_options o = session_options();
   o.kv_type = r.byte() % 5;
   o.device_kv_type = r.byte() % 7;
-  o.overflow = r.byte() % 3;
+  const uint8_t modes = r.byte();
+  o.overflow = modes % 3;
+  o.speculate = modes / 64;
   o.n_context = r.number<uint16_t>() % (kMostContext + 1);
   o.chunk_tokens = r.number<uint16_t>();
   o.kv_budget_share = r.number<float>();

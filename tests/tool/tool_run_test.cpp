@@ -79,6 +79,19 @@ TEST(Run, ResultsDoNotDependOnThreadsOrChunks) {
   EXPECT_NE(ask(seed).out, once);
 }
 
+TEST(Run, GuessesChangeTheSpeedAlone) {
+  Words words = {"--prompt", "Hi there. Hi there. Hi there. Hi there.", "--max-tokens", "60", "--ignore-end", "--temperature", "0.3"};
+  const std::string off = ask(words).out;
+  words.insert(words.end(), {"--speculate", "ngram", "--stats"});
+  const Finished guessing = ask(words);
+  EXPECT_EQ(guessing.out, off);
+  EXPECT_NE(guessing.err.find("guessed token"), std::string::npos) << guessing.err;
+  words.insert(words.end(), {"--policy", "streaming", "--kv-budget", "50%"});
+  const Finished refused = ask(words);
+  EXPECT_NE(refused.code, 0);
+  EXPECT_NE(refused.err.find("--speculate ngram needs full KV on the device: policy streaming"), std::string::npos) << refused.err;
+}
+
 TEST(Run, JsonHoldsTheWholeAnswer) {
   const Json json = ask_json({"--prompt", "Who are you?", "--logprobs", "3"});
   EXPECT_EQ(json.at("text"), kWhoAreYou);

@@ -99,6 +99,12 @@ class Overflow(IntEnum):
     DROP_OLDEST = 1
 
 
+class Speculate(IntEnum):
+    OFF = 0
+    NGRAM = 1
+    POLICY = 2
+
+
 class EventType(IntEnum):
     PROGRESS = 1
     TOKEN = 2
@@ -407,6 +413,8 @@ class orrery_session_options(Structure):
         ("kv_budget_share", c_float),
         ("device_kv_type", c_uint32),
         ("head_profile", c_char_p),
+        ("speculate", c_uint32),
+        ("speculate_tokens", c_uint32),
     ]
     INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
@@ -449,6 +457,8 @@ class orrery_stats(Structure):
         ("reserved", c_uint32),
         ("host_bytes", c_uint64),
         ("host_peak_bytes", c_uint64),
+        ("guessed_tokens", c_uint64),
+        ("accepted_tokens", c_uint64),
     ]
     INIT = "orrery_stats_init"
     COUNTS: dict[str, str] = {}
@@ -537,6 +547,7 @@ NAMES = {"log_level": "orrery_log_level_name",
          "region_kind": "orrery_region_kind_name",
          "load_mode": "orrery_load_mode_name",
          "overflow": "orrery_overflow_name",
+         "speculate": "orrery_speculate_name",
          "event_type": "orrery_event_type_name",
          "finish_reason": "orrery_finish_reason_name"}
 
@@ -609,6 +620,7 @@ FUNCTIONS = {
     "orrery_model_vocab": (c_void_p, [c_void_p]),
     "orrery_inspect": (c_int32, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_overflow_name": (c_char_p, [c_uint32]),
+    "orrery_speculate_name": (c_char_p, [c_uint32]),
     "orrery_policies": (c_int32, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_session_options_init": (None, [POINTER(orrery_session_options), c_size_t]),
     "orrery_session_open": (c_int32, [c_void_p, POINTER(orrery_session_options), POINTER(c_void_p), POINTER(orrery_error)]),
@@ -699,6 +711,8 @@ class SessionOptions(TypedDict, total=False):
     kv_budget_share: float
     device_kv_type: int
     head_profile: str
+    speculate: int
+    speculate_tokens: int
 
 
 class CalibrateOptions(TypedDict, total=False):
@@ -849,3 +863,5 @@ class Stats:
     device_kv_type: int
     host_bytes: int
     host_peak_bytes: int
+    guessed_tokens: int
+    accepted_tokens: int

@@ -174,7 +174,15 @@ Status Generation::prompt_step(Event* event) {
 // Computes the last chosen token, which gives the logits of the next one.
 Status Generation::next_token() {
   if (session_->tokens().size() == session_->n_computed()) return ok_status();
-  return session_->decode(sampler_.ask(session_->tokens()), &cancel_);
+  // A guess beyond the answer's last token is never used.
+  const uint64_t left = max_tokens_ > 0 ? max_tokens_ - generated_ : session_->n_context();
+  struct BySampler final : Drafter {
+    explicit BySampler(Sampler* sampler) : sampler_(*sampler) { sampler_.begin_draft(); }
+    ~BySampler() { sampler_.end_draft(); }
+    int32_t draft(Span<const float> logits, Span<const int32_t> tokens) override { return sampler_.draft(logits, tokens); }
+    Sampler& sampler_;
+  } drafter(&sampler_);
+  return session_->decode(sampler_.ask(session_->tokens()), &cancel_, static_cast<uint32_t>(left - 1), &drafter);
 }
 
 // Chooses a token by the step's shortlist, or else by all logits.
@@ -280,6 +288,7 @@ void Generation::end(Finish reason) noexcept {
   if (stage_ == Stage::finished) return;
   stage_ = Stage::finished;
   finish_ = reason;
+  session_->forget_guesses();
   prefill_us_ = session_->stats().prefill_us - prefill_before_us_;
   decode_us_ = session_->stats().decode_us - decode_before_us_;
   if (!conversational_ || (generated_ == 0 && reason != Finish::end)) return;

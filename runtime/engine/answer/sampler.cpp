@@ -191,6 +191,13 @@ int32_t Sampler::draw_of_weights(size_t n, double sum, double heaviest) {
   return last;
 }
 
+int32_t Sampler::draft(Span<const float> logits, Span<const int32_t> tokens) {
+  const LogitsHook hook = std::exchange(options_.hook, nullptr);
+  const Result<Choice> choice = choose(logits, tokens);
+  options_.hook = hook;
+  return choice.ok() ? choice.value().token : -1;
+}
+
 // Fills top_ with the best tokens and their log-probabilities. total: the logarithm of the sum over all tokens.
 void Sampler::note_top(Span<const ShortlistEntry> best, double total) {
   top_.clear();

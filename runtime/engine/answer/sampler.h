@@ -77,6 +77,12 @@ class Sampler {
   Outcome choose(Span<const int32_t> tokens, Choice* choice);
   Shortlist* shortlist() { return &shortlist_; }
 
+  // Drafts: the tokens that coming choices would take from such logits, with their random numbers and without the hook. end_draft() goes
+  // back to the first of these random numbers.
+  void begin_draft() { rng_before_draft_ = rng_; }
+  int32_t draft(Span<const float> logits, Span<const int32_t> tokens);   // -1: the logits choose no token
+  void end_draft() { rng_ = rng_before_draft_; }
+
  private:
   bool penalizes() const {
     return options_.repetition_penalty != 1.0f || options_.frequency_penalty != 0.0f || options_.presence_penalty != 0.0f;
@@ -127,7 +133,7 @@ class Sampler {
     double held, wanted, size, error, before_cut, before;
     float most;
   } tail_ = {};
-  std::array<uint64_t, 4> rng_;
+  std::array<uint64_t, 4> rng_, rng_before_draft_ = {};
 };
 
 }  // namespace orrery::engine

@@ -51,8 +51,23 @@ Resident::Reads Resident::reads() const {
 
 void Resident::invalidate() {
   settled_ = false;
+  draft_from_ = kNoDraft;
   now_.scored_position = Moment::kNone;
   if (parts_.refills) parts_.refills->drop();
+}
+
+Status Resident::begin_draft(uint32_t n_tokens) {
+  if (!can_draft(n_tokens)) invalidate();
+  for (; settled_ && n_held_ < n_tokens; ++n_held_) parts_.slots->append(now_.backend, *pages_, n_held_);
+  draft_from_ = n_tokens;
+  return ok_status();
+}
+
+void Resident::end_draft() {
+  if (draft_from_ == kNoDraft) return;
+  if (settled_) parts_.slots->drop_last(n_held_ - draft_from_);
+  n_held_ = n_unchanged_ = draft_from_;
+  draft_from_ = kNoDraft;
 }
 
 void Resident::before_write(uint32_t from) {
@@ -171,7 +186,9 @@ void Resident::compensate(uint32_t head, uint32_t n_tokens) {
 
 Status Resident::settle(uint32_t n_tokens) {
   const uint64_t start = now_us();
+  const uint32_t draft_from = draft_from_;
   invalidate();
+  draft_from_ = draft_from;
   now_.n_tokens = n_tokens;
   if (parts_.digests && parts_.digests->kind() == DigestKind::mean) parts_.digests->truncate(0);   // hidden digests are made again
   if (parts_.digests) parts_.digests->extend(now_.backend, *pages_, n_tokens);
@@ -180,7 +197,7 @@ Status Resident::settle(uint32_t n_tokens) {
   now_.settling = false;
   ORRERY_TRY(std::move(status));
   settled_ = true;
-  n_unchanged_ = n_tokens;
+  n_unchanged_ = n_held_ = n_tokens;
   settle_us_ += now_us() - start;
   return ok_status();
 }
@@ -253,7 +270,7 @@ Status Resident::commit(uint32_t position) {
     parts_.slots->commit(head, slots_[head], position);
     kv_read_ += parts_.slots->length(head) * format_.token_bytes();
   }
-  n_unchanged_ = position + 1;
+  n_unchanged_ = n_held_ = position + 1;
   note_queries(position, position + 1);
   if (parts_.digests) parts_.digests->extend(now_.backend, *pages_, position + 1);
   Status status = step_fault_ ? step_fault_(step_) : ok_status();
@@ -270,6 +287,7 @@ Status Resident::copy_from(const Resident& other) {
   if (!other.settled_) return ok_status();
   step_ = other.step_;
   n_unchanged_ = other.n_unchanged_;
+  n_held_ = other.n_held_;
   settled_ = true;
   return ok_status();
 }

@@ -103,6 +103,16 @@ class Resident final : public model::LayerHook {
   Status before_layer(int32_t layer, Ptr<const float> next_q) override;
   // Ends the step: its token at `position` has been computed.
   Status commit(uint32_t position);
+
+  // Drafts, for policies that only append: steps of tokens that may be removed again. begin_draft() gives the heads the tokens before
+  // `n_tokens` that they lack, from the pages. Where they have no room for these and one more, the first prepare() settles.
+  Status begin_draft(uint32_t n_tokens);
+  // Whether begin_draft(n_tokens) leaves the first prepare() nothing to settle.
+  bool can_draft(uint32_t n_tokens) const { return settled_ && n_tokens - n_held_ < parts_.slots->room(); }
+  // Whether the heads have room for one more token of a draft.
+  bool has_room() const { return parts_.slots->room() > 0; }
+  // Removes the tokens of the draft, whose KV the pages will replace.
+  void end_draft();
   // The keys of all the session's pages that the queries of some positions attend to most, settled or not. Only the last positions have
   // queries, as many as the policy's kept_queries.
   Status top_page_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule, uint32_t n_tokens);
@@ -123,6 +133,7 @@ class Resident final : public model::LayerHook {
   Status copy_from(const Resident& other);
 
  private:
+  static constexpr uint32_t kNoDraft = UINT32_MAX;
   Resident(const ResidentShape& shape, const kv::PageTable* pages)
       : hyper_(*shape.hyper), n_context_(shape.n_context), format_(shape.resident), pages_(pages) {}
   Status settle(uint32_t n_tokens);
@@ -148,6 +159,8 @@ class Resident final : public model::LayerHook {
   bool waiting_ = false;                           // each layer of the step waits for its own refills
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0;
   uint32_t n_unchanged_ = 0;                       // first tokens of the pages that have not changed since the store was filled
+  uint32_t n_held_ = 0;                            // tokens that the heads were given or offered, if settled_: later ones lack
+  uint32_t draft_from_ = kNoDraft;                 // the first position of the draft under way
   std::vector<uint32_t> capacity_, slots_;         // (n_heads)
   std::vector<HeadView> views_;                    // (n_heads)
   std::vector<uint32_t> selected_;                 // room for n_context

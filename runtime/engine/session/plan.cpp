@@ -20,7 +20,7 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type), pages - std::min(pages, in.shared.spare_pages), compressed));
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
   layout.add(key_means_layout(h, in.options));
-  layout.add(Session::layout(h, n_context));
+  layout.add(Session::layout(h, in.options, n_context));
   return layout;
 }
 
@@ -132,9 +132,10 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   const LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena_bytes, mapped};
   const kv::Plan plan = decide_with_chunk(input, &session, budget);
   ORRERY_TRY(session.validate(hyper));
+  ORRERY_TRY(session.check_device(backend->info()));
   if (session.compressed()) {   // the plan refuses everything that opening refuses
     ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
-    (void)policy;
+    ORRERY_TRY(session.check_drafts(*policy));
   }
   return plan;
 }

@@ -8,7 +8,7 @@
 
 namespace orrery::engine {
 
-kv::Layout Session::layout(const model::Hyperparameters& h, uint32_t n_context) {
+kv::Layout Session::layout(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), embd = static_cast<uint64_t>(h.n_embd);
   kv::Layout layout;
   const auto add = [&](const char* name, uint64_t bytes) { layout.add({name, kv::Holds::tables, 0, 0, bytes, 0}); };
@@ -16,6 +16,7 @@ kv::Layout Session::layout(const model::Hyperparameters& h, uint32_t n_context) 
   add("page table", kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
   add("logits and embedding", (vocab + embd) * sizeof(float));
   add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes);
+  if (options.speculate != Speculate::off) layout.add(Guesses::layout(h, n_context));
   return layout;
 }
 
@@ -27,7 +28,8 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   by_decode_.reserve(size_t{n_context} + 1);
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
-  rows_.reserve(options.chunk());
+  rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
+  if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
   Runtime& runtime = model_->runtime();
   layout_ = session_layout({h, runtime.device(), options_, runtime.moves_directly()}, n_context);
 }
@@ -51,6 +53,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   const SessionOptions wanted = options;
   const kv::Plan plan = plan_session(*model, &options);
   ORRERY_TRY(options.validate(model->hyper()));   // now with a decided policy
+  ORRERY_TRY(options.check_device(model->runtime().device().info()));
   if (options.compressed() && !given)
     model->runtime().log(LogLevel::info,
                          "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, as many tokens as fit %g of "
@@ -70,7 +73,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
   if (options.compressed()) {   // the policy's errors come before memory is taken
     ORRERY_ASSIGN(const auto policy, make_policy(session->model_->hyper(), options, plan.n_context));
-    (void)policy;
+    ORRERY_TRY(options.check_drafts(*policy));
   }
   ORRERY_TRY(session->acquire());
   session->tell(plan, wanted);
@@ -173,6 +176,8 @@ Status Session::rewind(uint32_t n_tokens) {
 }
 
 void Session::truncate(uint32_t n_tokens) {
+  forget_guesses();
+  if (guesses_) guesses_->ngrams.truncate(tokens_, n_tokens);
   tokens_.resize(n_tokens);
   by_decode_.resize(n_tokens);
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
@@ -246,8 +251,10 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
 }
 
 Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
-                     float* logits, Shortlist* shortlist) {
-  const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
+                     float* logits, Shortlist* shortlist, Rows rows, uint32_t ahead) {
+  const uint32_t from = n_computed() + ahead, n = static_cast<uint32_t>(tokens.size());
+  const bool on_resident = phase == Phase::decode && (decodes_resident() || rows == Rows::draft);
+  if (rows == Rows::usual) forget_guesses();
   ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
   Backend& backend = turn.backend();
   const Resident::Use use(resident_.get(), turn, cancel);
@@ -257,7 +264,8 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   ORRERY_TRY(waiting_rows.make_room(&backend, n_logits));
   const uint64_t start = now_us();
   backend.set_scratch(work.scratch, model_->limits(turn));
-  if (resident_ && phase == Phase::decode) ORRERY_TRY(recover_queries(turn, from, cancel));
+  if (rows == Rows::draft && ahead == 0) ORRERY_TRY(resident_->begin_draft(from));
+  if (on_resident) ORRERY_TRY(recover_queries(turn, from, cancel));
   if (resident_) resident_->before_write(from);
   if (from == 0) ORRERY_TRY(choose_form(turn, cancel));
   table_->make_writable(&backend, from, from + n);
@@ -274,11 +282,11 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   Status status = ok_status();
   if (resident_) {
     step.queries = resident_->queries();
-    if (phase == Phase::decode) {
+    if (on_resident) {
       status = resident_->prepare(from);
       step.heads = resident_->views();
       step.heads_kv = resident_->format();
-    } else {
+    } else if (phase == Phase::prefill) {
       resident_->invalidate();
     }
   }
@@ -286,6 +294,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   out.n_logits = n_logits;
   out.logits = logits;
   out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
+  if (rows != Rows::usual) out.embedding = guesses_->embeddings(), out.n_embeddings = n_logits;
   ShortlistRequest request;
   if (shortlist && n_logits == 1 && work.shortlist) {
     request = shortlist->request();
@@ -294,17 +303,17 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   if (status.ok()) {
     // A decode step is short: `cancel` ends its waits, not its computation.
     status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, phase == Phase::prefill ? cancel : nullptr, out,
-                            resident_ ? resident_->hook(phase, from, n) : nullptr);
+                            resident_ && (on_resident || phase == Phase::prefill) ? resident_->hook(phase, from, n) : nullptr);
     if (resident_ && !status.ok()) resident_->forget_queries(from, from + n);
   }
   if (status.ok()) {
-    n_computed_ = from + n;
+    if (rows != Rows::draft) n_computed_ = from + (rows == Rows::guesses ? 1 : n);
     if (out.request) {
       shortlist->arrived();
       waiting_rows.add({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
     }
-    if (resident_ && phase == Phase::decode) status = resident_->commit(from);
-    if (resident_ && phase == Phase::prefill) resident_->note_queries(from, from + n);
+    if (on_resident) status = resident_->commit(from);
+    if (resident_ && !on_resident) resident_->note_queries(from, from + n);
   } else {
     table_->truncate(from);
     if (resident_) resident_->truncate(from);
@@ -324,6 +333,7 @@ Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool
     ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data(), shortlist));
   }
   if (logits || want_logits) logits_at_ = from + n;
+  if (guesses_) guesses_->ngrams.truncate(tokens_, from);
   tokens_.resize(from);
   by_decode_.resize(from);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
@@ -362,6 +372,7 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
     fill(i, page);
     table_->upload(&backend, i, i + 1, page.data());
   }
+  if (guesses_) guesses_->ngrams.truncate(tokens_, 0);
   tokens_.assign(tokens.begin(), tokens.end());
   by_decode_.assign(tokens.size(), 0);
   n_computed_ = n;
@@ -369,14 +380,92 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   return backend.synchronize();
 }
 
-Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel) {
+// Weights are read once for all rows; their products, and attention over the KV, are computed for each row. A second row shares the
+// registers of the first one, further rows take another kernel (measured: tests/bench/results/guesses.md).
+GuessCosts Session::guess_costs() const {
+  if (options_.guess_costs) return *options_.guess_costs;
+  constexpr double kSecondRow = 0.2, kManyRows = 0.2, kEachRow = 0.25, kOfKv = 0.85;
+  const auto weights = static_cast<double>(model_->weights().weights_bytes);
+  const auto kv = static_cast<double>(n_computed()) * static_cast<double>(table_->format().page_bytes()) / kPageTokens;
+  // A drafted token also takes a step of its own, over the resident KV.
+  const double draft = options_.speculate == Speculate::policy ? weights + static_cast<double>(kv_used_bytes()) : 0.0;
+  GuessCosts costs;
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const auto n = static_cast<double>(i + 1);
+    costs[i] = ((i == 0 ? kSecondRow : kManyRows + n * kEachRow) * weights + n * (kOfKv * kv + draft)) / (weights + kv);
+  }
+  return costs;
+}
+
+void Session::forget_guesses() {
+  if (!guesses_ || guesses_->n_ahead() == 0) return;
+  guesses_->forget();
+  if (table_) table_->truncate(n_computed());
+}
+
+Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter) {
   const uint32_t from = n_computed();
   if (from >= tokens_.size()) return error(Code::internal, "no generated token waits to be computed behind %u", from);
   const int32_t token = tokens_[from];
-  ORRERY_TRY(step({&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist));
+  const bool ahead = guesses_ && guesses_->n_ahead() > 0, right = guesses_ && guesses_->take(token, logits_, embedding_);
+  if (ahead && options_.speculate == Speculate::policy) guesses_->judge_draft(right);
+  if (guesses_ && options_.speculate == Speculate::ngram) guesses_->ngrams.read(tokens_, by_decode_);
+  if (right) {
+    n_computed_ = from + 1;
+    ++stats_.accepted_tokens;
+  } else {
+    ORRERY_TRY(decode_next(token, shortlist, cancel, tokens_.size() == from + 1 ? most_guesses : 0, drafter));
+  }
   logits_at_ = from + 1;
   ++stats_.generated_tokens;
   return ok_status();
+}
+
+// A step of the token, and of its guesses if some pay.
+Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter) {
+  const uint32_t most = std::min({options_.speculate_tokens ? options_.speculate_tokens : kMostGuesses, most_guesses,
+                                  n_context_ - n_computed() - 1});
+  forget_guesses();
+  size_t n = 0;
+  if (options_.speculate == Speculate::policy) {
+    n = guesses_->draft_length(most, guess_costs(), resident_->can_draft(n_computed()));
+    if (n > 0) {
+      ORRERY_ASSIGN(n, draft(token, n, cancel, drafter));
+    }
+  } else if (guesses_) {
+    const Span<const int32_t> guess = guesses_->ngrams.guess(tokens_, most, guess_costs());
+    std::copy(guess.begin(), guess.end(), guesses_->tokens() + 1);
+    n = guess.size();
+  }
+  if (n == 0) return step({&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist);
+  guesses_->tokens()[0] = token;
+  const Span<const int32_t> tokens(guesses_->tokens(), 1 + n);
+  ORRERY_TRY(step(tokens, Phase::decode, cancel, static_cast<int32_t>(1 + n), guesses_->logits(), nullptr, Rows::guesses));
+  guesses_->computed(n, logits_, embedding_);
+  stats_.guessed_tokens += n;
+  return ok_status();
+}
+
+Result<size_t> Session::draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter) {
+  const uint32_t from = n_computed();
+  const Span<const float> logits(guesses_->logits(), logits_.size());
+  size_t n_drafted = 0;
+  Status status = ok_status();
+  for (; n_drafted < n; ++n_drafted) {
+    if (n_drafted > 0 && !resident_->has_room()) break;   // settling in the middle of a draft would choose by its tokens
+    status = step({&token, 1}, Phase::decode, cancel, 1, guesses_->logits(), nullptr, Rows::draft, static_cast<uint32_t>(n_drafted));
+    if (!status.ok()) break;
+    const auto likeliest = [&] { return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()); };
+    token = drafter ? drafter->draft(logits, tokens_) : likeliest();
+    if (token < 0) break;
+    guesses_->tokens()[1 + n_drafted] = token;
+    push_generated(token);
+  }
+  tokens_.resize(from + 1);
+  by_decode_.resize(from + 1);
+  resident_->end_draft();
+  ORRERY_TRY(std::move(status));
+  return n_drafted;
 }
 
 Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* cancel) {
@@ -384,6 +473,7 @@ Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* ca
   const uint32_t last = n_computed() - 1;
   const int32_t token = tokens_[last];
   const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
+  forget_guesses();
   n_computed_ = last;   // the last token's page stays: the step writes the same values again
   if (resident_) resident_->truncate(last);
   const Status status = step({&token, 1}, phase, cancel, 1, logits_.data(), shortlist);
@@ -445,6 +535,7 @@ Status Session::key_weights(Span<const policy::WeightsQuery> queries) {
 
 Result<std::unique_ptr<Session>> Session::fork() {
   ORRERY_TRY(resume());
+  forget_guesses();
   ORRERY_TRY(fetch_logits());
   std::unique_ptr<Session> child(new Session(model_, options_, n_context_));
   child->tokens_.assign(tokens_.begin(), tokens_.end());

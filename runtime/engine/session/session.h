@@ -23,6 +23,7 @@
 #include "runtime/engine/session/key_means.h"
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/resident/resident.h"
+#include "runtime/engine/session/guesses.h"
 #include "runtime/engine/shared/shortlist.h"
 #include "runtime/engine/shared/vocabulary.h"
 #include "runtime/kv/memory/layout.h"
@@ -44,14 +45,25 @@ struct Conversation {
 
 struct SessionStats {
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
+  uint64_t guessed_tokens = 0, accepted_tokens = 0;   // tokens computed ahead; those of them that the sampler chose
   uint64_t prefill_us = 0, decode_us = 0;
   uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
+};
+
+// Chooses tokens of a draft, as the sampler would.
+class Drafter {
+ public:
+  // The token that would follow `tokens`; -1: none.
+  virtual int32_t draft(Span<const float> logits, Span<const int32_t> tokens) = 0;
+
+ protected:
+  ~Drafter() = default;
 };
 
 class Session {
  public:
   // The host memory of every session: tokens, page table, logits, and the sampler of its generations.
-  static kv::Layout layout(const model::Hyperparameters& h, uint32_t n_context);
+  static kv::Layout layout(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, SessionOptions options);
   ~Session();
 
@@ -97,7 +109,13 @@ class Session {
   void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
   // Computes the token that push_generated() added. `cancel` ends settling and waits for other sessions' turns and for the link. Then the
   // status is cancelled, and the token is not computed yet.
-  Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr);
+  // With options().speculate, the step also computes up to `most_guesses` tokens that may follow. When push_generated() adds the guessed
+  // token, the next decode() has its logits already. Guesses change no token, no logit and no KV of the session. drafter: chooses the
+  // drafted tokens of Speculate::policy; null: the likeliest.
+  Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr, uint32_t most_guesses = 0,
+                Drafter* drafter = nullptr);
+  // Drops the guessed tokens that are computed ahead.
+  void forget_guesses();
   // Makes logits() belong to the last computed token, and computes that token again if they do not. After an error, or if cancelled as
   // decode() is, the session no longer holds that token.
   Status refresh_logits(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr);
@@ -184,8 +202,18 @@ class Session {
   void upload_means(Backend* backend);
   // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
+  // The tokens of a step: prompt tokens, or a generated one; a generated one and its guesses; or a drafted one, `ahead` tokens behind
+  // n_computed().
+  enum class Rows : uint8_t { usual, guesses, draft };
+  // The logits and embeddings of guesses and drafts go to guesses_. Of a step with guesses, only the first token becomes the session's.
   Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits,
-              Shortlist* shortlist);
+              Shortlist* shortlist, Rows rows = Rows::usual, uint32_t ahead = 0);
+  Status decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter);
+  // Fills guesses_->tokens() with a token and its draft. Returns the number of drafted tokens.
+  Result<size_t> draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
+  GuessCosts guess_costs() const;
+  // Whether generated tokens attend to the resident KV.
+  bool decodes_resident() const { return resident_ && options_.speculate != Speculate::policy; }
 
   std::shared_ptr<LanguageModel> model_;
   SessionOptions options_;
@@ -206,7 +234,8 @@ class Session {
   std::vector<float> logits_;                  // (n_vocab)
   std::vector<float> embedding_;               // (n_embd)
   std::atomic<bool> row_waits_{false};         // logits and embedding are still on the device (WaitingRows)
-  std::vector<Row> rows_;                      // room for a chunk
+  std::vector<Row> rows_;                      // room for a chunk, or for a token and its guesses
+  std::unique_ptr<Guesses> guesses_;           // null: options().speculate is off
   Conversation conversation_;
   SessionStats stats_;
   std::atomic<bool> in_call_{false};

@@ -104,6 +104,7 @@ Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_
 
 Result<uint64_t> SessionFile::size(Session* session) {
   ORRERY_TRY(session->resume());
+  session->forget_guesses();
   ORRERY_ASSIGN(const Image image,
                 make_image(*session, session->table_->format(), session->table_->n_pages(), session->rope_, session->form_));
   return image.bytes;
@@ -111,6 +112,7 @@ Result<uint64_t> SessionFile::size(Session* session) {
 
 Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<bool>* cancel) {
   ORRERY_TRY(session->resume());
+  session->forget_guesses();
   ORRERY_ASSIGN(const Image image, make_image(*session, session->table_->format(), session->table_->n_pages(),
                                               session->rope_, session->form_));
   Hash128 hash;

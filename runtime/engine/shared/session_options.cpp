@@ -50,6 +50,8 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
     return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
   if (chunk_tokens > kMaxChunk)
     return error(Code::invalid_argument, "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
+  if (speculate_tokens > kMostGuesses)
+    return error(Code::invalid_argument, "speculate_tokens is %u, expected at most %u", speculate_tokens, kMostGuesses);
   const KvType resident = resident_type(h);
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
@@ -73,6 +75,30 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
                  policy_options[0].first.c_str());
   if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
   return ok_status();
+}
+
+Status SessionOptions::check_device(const BackendInfo& device) const {
+  if (speculate == Speculate::off) return ok_status();
+  const char* mode = speculate == Speculate::ngram ? "ngram" : "policy";
+  if (speculate == Speculate::ngram && compressed())
+    return error(Code::unsupported,
+                 "speculate ngram needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
+                 "one step would attend to other KV; expected speculate off or policy, or policy full",
+                 policy.c_str());
+  if (speculate == Speculate::policy && !compressed())
+    return error(Code::unsupported, "speculate policy needs a KV policy, whose resident KV drafts; policy full keeps all KV on the device");
+  if (!device.decodes_rows)
+    return error(Code::unsupported, "speculate %s needs decode steps of several tokens, which the %s backend lacks; expected off", mode,
+                 device.name);
+  return ok_status();
+}
+
+Status SessionOptions::check_drafts(const policy::Policy& made) const {
+  if (speculate != Speculate::policy || made.only_appends()) return ok_status();
+  return error(Code::unsupported,
+               "speculate policy needs a policy that only appends generated tokens (auto, snapkv, pyramidkv, adakv, adapyramid, cake), and "
+               "a model without sliding windows; policy %.40s replaces resident tokens here",
+               policy.c_str());
 }
 
 namespace {

@@ -1,11 +1,13 @@
 // The options of a session, and what they decide about the KV: its formats, its policy, and the policy's budget in slots.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "runtime/backend/device.h"
 #include "runtime/backend/kv.h"
 #include "runtime/base/status.h"
 #include "runtime/model/model.h"
@@ -16,6 +18,12 @@ namespace orrery::engine {
 inline constexpr uint32_t kMaxContext = 1u << 27;
 
 enum class Overflow : uint8_t { stop, drop_oldest };
+inline constexpr uint32_t kMostGuesses = 7;   // of a step
+// How decode guesses tokens ahead: ngram out of earlier text, policy by the resident KV. Tokens are verified by full KV, so all modes
+// answer as full attention does.
+enum class Speculate : uint8_t { off, ngram, policy };
+// By number of guesses, from 1 on: the time that they add to a step, as a share of a step of one token.
+using GuessCosts = std::array<double, kMostGuesses>;
 
 struct SessionOptions {
   uint32_t n_context = 0;      // 0: as trained, or less if less fits
@@ -29,8 +37,14 @@ struct SessionOptions {
   std::optional<KvType> device_kv_type;   // of resident KV: kv_type or coarser; none: the policy's choice
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: plan_session() decides; before that, 256
+  Speculate speculate = Speculate::off;
+  uint32_t speculate_tokens = 0;   // guesses of a step: at most kMostGuesses; 0: as many
+  std::optional<GuessCosts> guess_costs;   // none: the session's estimate (Session::guess_costs)
 
   Status validate(const model::Hyperparameters& h) const;
+  // Errors of the decided policy on a device: unsupported guesses.
+  Status check_device(const BackendInfo& device) const;
+  Status check_drafts(const policy::Policy& made) const;   // unsupported: the policy cannot draft
   uint32_t chunk() const;
   bool compressed() const { return policy != "full"; }
   KvType resident_type(const model::Hyperparameters& h) const;

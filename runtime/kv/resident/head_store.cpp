@@ -96,6 +96,26 @@ void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
   head.length = std::max(head.length, slot + 1);
 }
 
+uint32_t HeadStore::room() const {
+  uint32_t least = UINT32_MAX;
+  for (const Head& head : heads_) least = std::min(least, head.capacity - head.length);
+  return least;
+}
+
+void HeadStore::append(Backend* backend, const PageTable& reservoir, uint32_t position) {
+  const KvType from_type = reservoir.format().type;
+  for (uint32_t index = 0; index < n_heads(); ++index) {
+    const uint32_t slot = heads_[index].length;
+    move(backend, {slot_address(heads_[index], slot), reservoir.tokens_of(index).address(position), 1}, from_type);
+    commit(index, slot, position);
+  }
+  finish_moves(backend, from_type);
+}
+
+void HeadStore::drop_last(uint32_t n) {
+  for (Head& head : heads_) head.length -= std::min(head.length, n);
+}
+
 void HeadStore::replace(Backend* backend, uint32_t index, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type) {
   const uint64_t token_bytes = KvFormat{from_type, 1, 1, format_.head_dim}.token_bytes();
   for (const Replacement& r : what) {

@@ -53,6 +53,12 @@ class HeadStore {
   // The head with its next token in `slot`: length(), or an earlier slot whose token it replaces. Nothing changes until commit().
   HeadView view_with_append(uint32_t head, uint32_t slot) const;
   void commit(uint32_t head, uint32_t slot, uint32_t position);
+  // The number of tokens that fit every head behind its last one.
+  uint32_t room() const;
+  // Appends the token at `position` to every head, from the reservoir. room() > 0.
+  void append(Backend* backend, const PageTable& reservoir, uint32_t position);
+  // Removes the last n tokens of every head, which were appended.
+  void drop_last(uint32_t n);
 
   // Replaces the tokens of slots, all < length. The KV of the new tokens lies at `from` on the device in from_type, one token behind the
   // other.

@@ -36,6 +36,7 @@ class WindowPolicy final : public TailedPolicy {
   uint32_t max_compensation_tokens() const override {
     return settings_.compensation > 0 ? static_cast<uint32_t>(layers_.size()) * n_kv_heads_ : 0;
   }
+  bool only_appends() const override { return rings_.n_other_heads() == heads_.size(); }   // rings replace tokens
   bool has_compensation_token(uint32_t head) const override { return heads_[head].compensation_weight > 0; }
   CompensationShares compensation_shares(uint32_t head) const override {
     const Head& h = heads_[head];

@@ -42,6 +42,8 @@ void stats(Request& request) {
       rate(" at %.0f/s", per_second(stats.prompt_tokens, stats.prefill_us)) + ", " + grouped(stats.reused_tokens) + " reused");
   say("answers     " + counted(stats.generated_tokens, "token") +
       rate(" at %.1f/s", per_second(stats.generated_tokens, stats.decode_us)));
+  if (stats.guessed_tokens > 0)
+    say("guesses     " + counted(stats.guessed_tokens, "token") + ", " + grouped(stats.accepted_tokens) + " of them right");
   say(format("KV cache    %s in use of %s, %s, workspace %s", human_bytes(stats.device_kv_used_bytes).c_str(),
              human_bytes(stats.device_kv_bytes).c_str(), kv_type_name(stats.device_kv_type), human_bytes(stats.workspace_bytes).c_str()));
   const ResidentMemory memory = resident_memory();

@@ -66,6 +66,16 @@ Json answer_json(const Answer& answer, const orrery_vocab* vocab, bool top) {
             {"decode_tokens_per_second", answer.decode_rate()}}}};
 }
 
+// "; 12 of 15 guessed tokens were right"; "" if nothing was guessed.
+std::string guesses_line(const Session& session) {
+  orrery_stats stats;
+  orrery_stats_init(&stats, sizeof stats);
+  call([&](orrery_error* error) { return orrery_session_stats(session.get(), &stats, error); });
+  return stats.guessed_tokens == 0
+             ? std::string()
+             : "; " + grouped(stats.accepted_tokens) + " of " + counted(stats.guessed_tokens, "guessed token") + " were right";
+}
+
 int run(const Args& args, Output& out) {
   const bool raw = args.has("--raw"), json = args.has("--json");
   if (raw && args.has("--system")) throw UsageError("--system has no place in a --raw prompt");
@@ -113,7 +123,7 @@ int run(const Args& args, Output& out) {
   if (!json && answer.finish_reason == ORRERY_FINISH_CONTEXT) note("the context is full: the answer ends here");
   if (!json && answer.finish_reason == ORRERY_FINISH_LENGTH && is_terminal(kStderr))
     note("the answer was cut at --max-tokens " + grouped(options.max_tokens));
-  if (args.has("--stats")) note(speed_line(answer));
+  if (args.has("--stats")) note(speed_line(answer) + guesses_line(session));
   return answer.interrupted() ? kExitInterrupted : kExitOk;
 }
 

@@ -40,6 +40,49 @@ TEST_P(Allocations, NoneBetweenSettlings) {
   EXPECT_EQ(session->resident()->refill_stats().tokens > 0, GetParam().refills);
 }
 
+// Guesses out of earlier text, and drafts: neither they nor their steps take memory, and the plan has the memory that they were given.
+TEST(AllocationsOfGuesses, AreThePlansAndNoneLater) {
+  const auto model = open_demo(runtime_options(2));
+  for (const engine::Speculate speculate : {engine::Speculate::ngram, engine::Speculate::policy}) {
+    engine::SessionOptions options;
+    options.n_context = 640;
+    options.speculate = speculate;
+    options.guess_costs = engine::GuessCosts{};
+    if (speculate == engine::Speculate::policy) options.policy = "auto", options.kv_share = .5;
+    engine::SessionOptions off = options;
+    off.speculate = engine::Speculate::off;
+    const uint64_t planned = plan_session(*model, &options).host_bytes, planned_off = plan_session(*model, &off).host_bytes;
+    unwrap(Session::open(model, off));   // the model's workspace
+    int64_t held[2];
+    for (const engine::SessionOptions* o : {&off, &options}) {
+      const int64_t before = n_bytes_held;
+      const auto opened = unwrap(Session::open(model, *o));
+      held[o == &options] = n_bytes_held - before;
+    }
+    EXPECT_GT(planned, planned_off);
+    EXPECT_NEAR(static_cast<double>(held[1] - held[0]), static_cast<double>(planned - planned_off), 4096);
+
+    const auto session = unwrap(Session::open(model, options));
+    std::vector<int32_t> prompt;
+    for (int32_t i = 0; i < 300; ++i) prompt.push_back(60 + i % 20);
+    unwrap(session->prefill(prompt, nullptr, nullptr));
+    int n_quiet = 0;
+    for (int32_t i = 0; i < 60; ++i) {
+      const uint64_t n_settled = session->resident() ? session->resident()->report().n_settled : 0;
+      const int64_t before = n_allocations;
+      session->push_generated(i % 9 == 8 ? 70 + i : 60 + i % 20);
+      const Status status = session->decode(nullptr, nullptr, 7);
+      const int64_t taken = n_allocations - before;
+      unwrap(status);
+      if (session->resident() && session->resident()->report().n_settled != n_settled) continue;
+      EXPECT_EQ(taken, 0) << i;
+      ++n_quiet;
+    }
+    EXPECT_GT(n_quiet, 50);
+    EXPECT_GT(session->stats().guessed_tokens, 10u);
+  }
+}
+
 // What the policy has reserved when it settled its copy has as well.
 TEST_P(Allocations, NoneInAFork) {
   const auto model = open_demo(runtime_options(2));

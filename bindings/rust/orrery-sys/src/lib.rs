@@ -56,6 +56,9 @@ pub const ORRERY_LOAD_MAP: u32 = 0;
 pub const ORRERY_LOAD_READ: u32 = 1;
 pub const ORRERY_OVERFLOW_STOP: u32 = 0;
 pub const ORRERY_OVERFLOW_DROP_OLDEST: u32 = 1;
+pub const ORRERY_SPECULATE_OFF: u32 = 0;
+pub const ORRERY_SPECULATE_NGRAM: u32 = 1;
+pub const ORRERY_SPECULATE_POLICY: u32 = 2;
 pub const ORRERY_EVENT_PROGRESS: u32 = 1;
 pub const ORRERY_EVENT_TOKEN: u32 = 2;
 pub const ORRERY_EVENT_TEXT: u32 = 3;
@@ -283,8 +286,10 @@ pub struct orrery_session_options {
     pub kv_budget_share: f32,
     pub device_kv_type: u32,
     pub head_profile: *const c_char,
+    pub speculate: u32,
+    pub speculate_tokens: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 64);
+const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 72);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -324,8 +329,10 @@ pub struct orrery_stats {
     pub reserved: u32,
     pub host_bytes: u64,
     pub host_peak_bytes: u64,
+    pub guessed_tokens: u64,
+    pub accepted_tokens: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_stats>() == 232);
+const _: () = assert!(std::mem::size_of::<orrery_stats>() == 248);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -462,6 +469,7 @@ extern "C" {
     pub fn orrery_model_vocab(model: *const orrery_model) -> *mut orrery_vocab;
     pub fn orrery_inspect(path: *const c_char, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_overflow_name(overflow: u32) -> *const c_char;
+    pub fn orrery_speculate_name(speculate: u32) -> *const c_char;
     pub fn orrery_policies(json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_session_options_init(options: *mut orrery_session_options, struct_size: usize);
     pub fn orrery_session_open(model: *mut orrery_model, options: *const orrery_session_options, session: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;

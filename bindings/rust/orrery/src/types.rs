@@ -80,6 +80,11 @@ pub mod overflow {
     pub const STOP: u32 = 0;
     pub const DROP_OLDEST: u32 = 1;
 }
+pub mod speculate {
+    pub const OFF: u32 = 0;
+    pub const NGRAM: u32 = 1;
+    pub const POLICY: u32 = 2;
+}
 pub mod event_type {
     pub const PROGRESS: u32 = 1;
     pub const TOKEN: u32 = 2;
@@ -106,6 +111,7 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
             "region_kind" => sys::orrery_region_kind_name(value as u32),
             "load_mode" => sys::orrery_load_mode_name(value as u32),
             "overflow" => sys::orrery_overflow_name(value as u32),
+            "speculate" => sys::orrery_speculate_name(value as u32),
             "event_type" => sys::orrery_event_type_name(value as u32),
             "finish_reason" => sys::orrery_finish_reason_name(value as u32),
             _ => return None,
@@ -379,6 +385,8 @@ pub struct SessionOptions {
     pub kv_budget_share: f32,
     pub device_kv_type: u32,
     pub head_profile: Option<String>,
+    pub speculate: u32,
+    pub speculate_tokens: u32,
 }
 
 impl Default for SessionOptions {
@@ -395,6 +403,8 @@ impl Default for SessionOptions {
             kv_budget_share: raw.kv_budget_share,
             device_kv_type: raw.device_kv_type,
             head_profile: None,
+            speculate: raw.speculate,
+            speculate_tokens: raw.speculate_tokens,
         }
     }
 }
@@ -421,6 +431,8 @@ impl SessionOptions {
         if let Some(text) = &self.head_profile {
             raw.head_profile = keep.string(text)?;
         }
+        raw.speculate = self.speculate;
+        raw.speculate_tokens = self.speculate_tokens;
         Ok(raw)
     }
 
@@ -462,6 +474,14 @@ impl SessionOptions {
                 Err(_) => return false,
             },
             "head_profile" => self.head_profile = Some(text.to_owned()),
+            "speculate" => match text.parse() {
+                Ok(value) => self.speculate = value,
+                Err(_) => return false,
+            },
+            "speculate_tokens" => match text.parse() {
+                Ok(value) => self.speculate_tokens = value,
+                Err(_) => return false,
+            },
             _ => return false,
         }
         true
@@ -1037,6 +1057,8 @@ pub struct Stats {
     pub device_kv_type: u32,
     pub host_bytes: u64,
     pub host_peak_bytes: u64,
+    pub guessed_tokens: u64,
+    pub accepted_tokens: u64,
 }
 
 impl Stats {
@@ -1077,6 +1099,8 @@ impl Stats {
             device_kv_type: raw.device_kv_type,
             host_bytes: raw.host_bytes,
             host_peak_bytes: raw.host_peak_bytes,
+            guessed_tokens: raw.guessed_tokens,
+            accepted_tokens: raw.accepted_tokens,
         })
     }
 
@@ -1116,6 +1140,8 @@ impl Stats {
             "device_kv_type" => Value::Integer(self.device_kv_type.into()),
             "host_bytes" => Value::Integer(self.host_bytes.into()),
             "host_peak_bytes" => Value::Integer(self.host_peak_bytes.into()),
+            "guessed_tokens" => Value::Integer(self.guessed_tokens.into()),
+            "accepted_tokens" => Value::Integer(self.accepted_tokens.into()),
             _ => return None,
         })
     }

@@ -1,0 +1,86 @@
+// Guessed tokens that a session has computed ahead, with their rows of logits, and the index that guesses them (ngrams.h).
+//
+// A decode step computes the session's next token and guesses behind it. Row 0 of the logits is the one that the step of the token alone
+// gives. When the sampler chooses the first guess, row 1 is the one that this guess's own step would give, and so on. When it chooses
+// another token, the remaining rows are of no use: the session forgets them, and their KV lies behind its last token.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "runtime/base/span.h"
+#include "runtime/engine/session/ngrams.h"
+#include "runtime/kv/memory/layout.h"
+#include "runtime/model/forward.h"
+
+namespace orrery::engine {
+
+class Guesses {
+ public:
+  static kv::Region layout(const model::Hyperparameters& h, uint32_t n_context) {
+    const uint64_t row = (static_cast<uint64_t>(h.n_vocab) + static_cast<uint64_t>(h.n_embd)) * sizeof(float);
+    return {"guessed tokens", kv::Holds::tables, 0, 0, sizeof(Guesses) + kRows * row + Ngrams::bytes(n_context), 0};
+  }
+  Guesses(const model::Hyperparameters& h, uint32_t n_context)
+      : ngrams(n_context), logits_(kRows * static_cast<size_t>(h.n_vocab)), embeddings_(kRows * static_cast<size_t>(h.n_embd)) {}
+
+  Ngrams ngrams;
+
+  // The length of a draft, of at most `most` tokens: as many as pay, by the share of drafted tokens that were right. may_try: sometimes one
+  // token is drafted that would not pay, to find out.
+  size_t draft_length(size_t most, const GuessCosts& costs, bool may_try) {
+    constexpr double kLeastGain = 1.04;
+    constexpr uint32_t kTryAfter = 64;   // tokens
+    double all_right = 1.0, expected = 1.0, best = kLeastGain;
+    size_t n = 0;
+    for (size_t i = 0; i < most; ++i) {
+      all_right *= drafts_right_;
+      expected += all_right;
+      const double gain = expected / (1.0 + costs[i]);
+      if (gain >= best) best = gain, n = i + 1;
+    }
+    if (n == 0 && ++since_draft_ >= kTryAfter && may_try) n = std::min<size_t>(most, 1);
+    if (n > 0) since_draft_ = 0;
+    return n;
+  }
+  void judge_draft(bool right) { drafts_right_ += ((right ? 1.0 : 0.0) - drafts_right_) / 16; }
+  // The tokens of a step, (kRows), to be filled in: the session's next token, then its guesses.
+  int32_t* tokens() { return tokens_.data(); }
+
+  float* logits() { return logits_.data(); }           // (kRows, n_vocab)
+  float* embeddings() { return embeddings_.data(); }   // (kRows, n_embd)
+
+  // The step has computed n guesses. Copies row 0.
+  void computed(size_t n, std::vector<float>& logits, std::vector<float>& embedding) {
+    end_ = n + 1, next_ = 1;
+    copy_row(0, logits, embedding);
+  }
+  // If the next guess is `token`, copies its row and returns true.
+  bool take(int32_t token, std::vector<float>& logits, std::vector<float>& embedding) {
+    if (n_ahead() == 0 || tokens_[next_] != token) return false;
+    copy_row(next_++, logits, embedding);
+    return true;
+  }
+  size_t n_ahead() const { return end_ - next_; }   // guesses that may still be taken
+  void forget() { end_ = next_ = 1; }
+
+ private:
+  static constexpr size_t kRows = kMostGuesses + 1;
+  static_assert(kRows <= model::kLogitRows);
+
+  void copy_row(size_t row, std::vector<float>& logits, std::vector<float>& embedding) const {
+    std::copy_n(logits_.data() + row * logits.size(), logits.size(), logits.begin());
+    std::copy_n(embeddings_.data() + row * embedding.size(), embedding.size(), embedding.begin());
+  }
+
+  std::array<int32_t, kRows> tokens_ = {};
+  double drafts_right_ = 0.85;
+  uint32_t since_draft_ = 0;         // tokens since the last draft
+  size_t next_ = 1, end_ = 1;        // tokens_[next_, end_) may still be taken
+  std::vector<float> logits_;        // (kRows, n_vocab)
+  std::vector<float> embeddings_;    // (kRows, n_embd)
+};
+
+}  // namespace orrery::engine
