@@ -119,7 +119,7 @@ extern "C" {
 
 ORRERY_API uint32_t orrery_abi_version(void);      /* ORRERY_ABI_VERSION of the library that is loaded */
 ORRERY_API const char *orrery_version(void);       /* "0.1.0"; static */
-ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction sets in this build, cuda and mimalloc where it has them; static */
+ORRERY_API const char *orrery_build_info(void);    /* compiler, instruction sets; "cuda", "mimalloc" where the build has them; static */
 
 /* ---- Status ------------------------------------------------------------------------------------------------ */
 
@@ -282,9 +282,8 @@ ORRERY_API orrery_status orrery_tokenize(const orrery_vocab *vocab, const char *
 
 #define ORRERY_DETOKENIZE_SPECIAL 1u /* spell control tokens out; else they are left out */
 /* The bytes that the tokens stand for: not NUL-terminated, possibly ending inside a character. See "Sizes out". */
-ORRERY_API orrery_status orrery_detokenize(const orrery_vocab *vocab, const int32_t *tokens, size_t n_tokens,
-                                           uint32_t flags, char *text, size_t capacity, size_t *text_bytes,
-                                           orrery_error *error);
+ORRERY_API orrery_status orrery_detokenize(const orrery_vocab *vocab, const int32_t *tokens, size_t n_tokens, uint32_t flags,
+                                           char *text, size_t capacity, size_t *text_bytes, orrery_error *error);
 
 typedef struct orrery_vocab_info {
   uint32_t struct_size;
@@ -358,15 +357,13 @@ typedef struct orrery_plan_result {
 } orrery_plan_result;
 ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_size);
 /* Reads the header of the model at `path` only. Any options may be NULL. */
-ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime,
-                                     const orrery_model_options *model, const orrery_session_options *session,
-                                     orrery_plan_result *plan, orrery_error *error);
+ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime, const orrery_model_options *model,
+                                     const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
 /* The same for a model in an open file, or in memory, as orrery_vocab_open_fd() and orrery_vocab_open_memory() take them. A split
    model is planned by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL. */
 ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options *runtime,
-                                        const orrery_model_options *model, const orrery_session_options *session,
-                                        orrery_plan_result *plan, orrery_error *error);
+ORRERY_API orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options *runtime, const orrery_model_options *model,
+                                        const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_plan_memory(const void *bytes, size_t n_bytes, const orrery_runtime_options *runtime,
                                             const orrery_model_options *model, const orrery_session_options *session,
@@ -407,8 +404,7 @@ ORRERY_API void orrery_plan_region_init(orrery_plan_region *region, size_t struc
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_plan_regions(const char *path, const orrery_runtime_options *runtime,
                                              const orrery_model_options *model, const orrery_session_options *session,
-                                             orrery_plan_region *regions, size_t capacity, size_t *n_regions,
-                                             orrery_error *error);
+                                             orrery_plan_region *regions, size_t capacity, size_t *n_regions, orrery_error *error);
 
 /* ---- Model: immutable, shared freely ------------------------------------------------------------------------- */
 
@@ -445,9 +441,8 @@ ORRERY_API orrery_status orrery_model_open(orrery_runtime *runtime, const char *
            fd, and may close it when the call has returned. The call does not use or move its position
    Errors are those of orrery_model_open(). ORRERY_IO: fd is not open, or not a file. */
 ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_model_open_fd(orrery_runtime *runtime, int32_t fd,
-                                              const orrery_model_options *options, orrery_model **model,
-                                              orrery_error *error);
+ORRERY_API orrery_status orrery_model_open_fd(orrery_runtime *runtime, int32_t fd, const orrery_model_options *options,
+                                              orrery_model **model, orrery_error *error);
 /* Opens a model from memory that holds a whole GGUF file.
      bytes     begins at a multiple of 8. With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until the model, its
                sessions and their generations have been freed; other contents change answers, and nothing else. With
@@ -457,8 +452,7 @@ ORRERY_API orrery_status orrery_model_open_fd(orrery_runtime *runtime, int32_t f
    A split model opens by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_model_open_memory(orrery_runtime *runtime, const void *bytes, size_t n_bytes,
-                                                  const orrery_model_options *options, orrery_model **model,
-                                                  orrery_error *error);
+                                                  const orrery_model_options *options, orrery_model **model, orrery_error *error);
 ORRERY_API void orrery_model_free(orrery_model *model);
 
 typedef struct orrery_model_info {
@@ -479,8 +473,7 @@ ORRERY_API void orrery_model_info_init(orrery_model_info *info, size_t struct_si
 ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery_model_info *info, orrery_error *error);
 /* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives no memory. */
 ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
-/* A description of the file as JSON: metadata (long arrays cut), tensors, parameters by type. Reads the header only.
-   See "Sizes out"; not NUL-terminated. */
+/* Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. See "Sizes out"; not NUL-terminated. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
@@ -697,8 +690,7 @@ ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
 /* Writes how many tokens each KV head holds on the device. Allowed while a generation is unfinished; never waits.
-     tokens   (n_layers, n_kv_heads), of orrery_model_info; compensation tokens do not count
-     *n       n_layers * n_kv_heads; see "Sizes out"
+     tokens   (n_layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
    Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or
    a load, until a generated token is computed. A parked session's heads hold 0. */
 ORRERY_UNSTABLE
