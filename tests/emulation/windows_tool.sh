@@ -9,6 +9,8 @@ left_out=''
 skip() { for name; do left_out="$left_out${left_out:+:}$name"; done; }
 # They name /dev/stdout, /dev/null or /dev/full.
 skip Bench.TraceSaysWhereAStepGoes ToolProfile.ImportsDuoAttentionsGates
+# Wine gives a closed standard input a handle that cannot be read.
+skip Output.ThatCannotBeWrittenIsAFailure
 
 export ORRERY_WINE="$windows/wine" ORRERY_TOOL="$windows/under-wine/orrery" ORRERY_CHAT_SAMPLE="$windows/under-wine/chat-sample"
 export GTEST_FILTER="-$left_out"

@@ -7,6 +7,8 @@ export WINEPREFIX="${ORRERY_WINE:-$here/../../build-windows/wine}" WINEDEBUG=-al
 mkdir -p "$WINEPREFIX"
 # Where programs find orrery.dll; ORRERY_WINE_PATH names another folder, or none.
 export WINEPATH="${ORRERY_WINE_PATH-z:$(cd "$WINEPREFIX/.." && pwd)/capi}"
+# GoogleTest for Windows takes a path without a drive for a relative one.
+case ${GTEST_OUTPUT-} in xml:/*) export GTEST_OUTPUT="xml:z:${GTEST_OUTPUT#xml:}" ;; esac
 wine=/usr/lib/wine/wine64
 [ -x "$wine" ] || wine=$(command -v wine64 || command -v wine)
 # The first start makes the prefix; tests that start together would make it twice.

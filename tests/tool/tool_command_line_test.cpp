@@ -91,9 +91,10 @@ TEST(Values, AreStrict) {
   }
   // A size is read the same way wherever it stands (tool_numbers_test.cpp has the table).
   for (const char* good : {"2GB", "2G", "2gib", "1.5GB"}) EXPECT_EQ(run({"plan", model, "--budget", good}).code, 0) << good;
-  EXPECT_EQ(run({"plan", model, "--context", "2k", "--json"}).out, run({"plan", model, "--context", "2048", "--json"}).out);
-  EXPECT_EQ(run({"plan", model, "--kv-budget", "0.5M", "--policy", "streaming", "--context", "2k", "--json"}).out,
-            run({"plan", model, "--kv-budget", "524288", "--policy", "streaming", "--context", "2048", "--json"}).out);
+  EXPECT_EQ(run({"plan", model, "--context", "2k", "--budget", "1G", "--json"}).out,
+            run({"plan", model, "--context", "2048", "--budget", "1G", "--json"}).out);
+  EXPECT_EQ(run({"plan", model, "--kv-budget", "0.5M", "--policy", "streaming", "--context", "2k", "--budget", "1G", "--json"}).out,
+            run({"plan", model, "--kv-budget", "524288", "--policy", "streaming", "--context", "2048", "--budget", "1G", "--json"}).out);
   for (const char* bad : {"2GB", "k", "-2k", "5000M"}) expect_failure({"plan", model, std::string("--context=") + bad}, 2, "--context: '");
   for (const char* good : {"12GB/s", "12gb/s", "12G/s", "12GB/s,10us", "0.5MiB/s,0us", "1B/s"})
     EXPECT_EQ(run({"plan", model, "--link", good}).code, 0) << good;
@@ -193,7 +194,7 @@ TEST(Files, InputsThatCannotBeUsedAreNamed) {
   expect_failure({"tokenize", model, "--file", missing}, 1, missing);
   expect_failure({"tokenize", model, "--file", scratch_path("")}, 1, "Is a directory");
   expect_failure({"template", model, "--messages", missing}, 1, missing);
-  const std::string nul = scratch_path("nul.txt");
+  const std::string nul = scratch_path("zero.txt");
   write_file(nul, std::string("abc\0def", 7));
   expect_failure({"run", model, "--file", nul}, 1, "byte 3 is NUL");
   const std::string json = scratch_path("bad.json");

@@ -28,7 +28,7 @@ std::string folder_variable(const wchar_t* name) {
 void prepare_process() {
   for (int fd = kStdin; fd <= kStderr; ++fd) {
     const HANDLE handle = handle_of(fd);
-    if (handle != INVALID_HANDLE_VALUE && handle != nullptr && (::GetFileType(handle) != FILE_TYPE_UNKNOWN || ::GetLastError() == NO_ERROR)) continue;
+    if (handle != INVALID_HANDLE_VALUE && handle != nullptr && ::GetFileType(handle) != FILE_TYPE_UNKNOWN) continue;
     const int nothing = ::_wopen(L"NUL", _O_RDONLY | _O_BINARY);   // writing fails as on a closed descriptor
     if (nothing < 0 || nothing == fd) continue;
     ::_dup2(nothing, fd);

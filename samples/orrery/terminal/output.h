@@ -43,8 +43,13 @@ void note(std::string_view message);
 // Writes to stderr unchanged: progress, lists of an interactive conversation.
 void aside(std::string_view text);
 
-// printf into a string.
-std::string format(const char* pattern, ...) __attribute__((format(gnu_printf, 1, 2)));
+// printf into a string. Plain "printf" means the patterns of Microsoft to GCC for Windows.
+#if defined(__clang__)
+#define ORRERY_TOOL_PRINTF printf
+#else
+#define ORRERY_TOOL_PRINTF gnu_printf
+#endif
+std::string format(const char* pattern, ...) __attribute__((format(ORRERY_TOOL_PRINTF, 1, 2)));
 
 std::string human_bytes(uint64_t bytes);   // "1.50 GiB"
 std::string grouped(uint64_t number);      // "1,234,567"
