@@ -19,7 +19,7 @@ std::string trimmed(const std::string& s) {
   return a == std::string::npos ? "" : s.substr(a, s.find_last_not_of(" \t\r\n") - a + 1);
 }
 
-// Characters, without comments, and the line of each.
+// Characters, without comments and .loc, and the line of each.
 class Reader {
  public:
   Reader(const std::string& file, const std::string& text) : file_(file), text_(text) {}
@@ -27,7 +27,7 @@ class Reader {
   void skip() {
     for (;;) {
       while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) line_ += text_[at_++] == '\n';
-      if (text_.compare(at_, 2, "//") == 0) {
+      if (text_.compare(at_, 2, "//") == 0 || text_.compare(at_, 5, ".loc\t") == 0) {   // .loc: a line of the source (-lineinfo)
         at_ = std::min(text_.find('\n', at_), text_.size());
       } else if (text_.compare(at_, 2, "/*") == 0) {
         const size_t end = std::min(text_.find("*/", at_), text_.size() - 2) + 2;
@@ -188,8 +188,9 @@ ModuleText parse(const std::string& file, const std::string& text) {
     if (word == ".version" || word == ".target" || word == ".address_size") {
       in.word();
       while (in.peek() == ',') in.take(), in.word();
-    } else if (word == ".file") {
-      refuse(file, line, "debug information");
+    } else if (word == ".file") {   // debug information (-lineinfo) ends the text: names of files, and strings
+      if (text.find(".entry", text.rfind("\t.file\t")) != std::string::npos) refuse(file, line, "kernels behind debug information");
+      break;
     } else if (word == ".global" || word == ".const" || word == ".shared") {
       const std::string all = in.until(";");
       const size_t equals = all.find('=');
