@@ -69,7 +69,8 @@ class KeySums final : public model::LayerHook {
         rotate(&sums_[head + a], &sums_[head + b], cosine / kMeanPositions, sine / kMeanPositions);
     });
     KeyMeans means(sums_.size());
-    std::transform(sums_.begin(), sums_.end(), means.begin(), [n = std::max(n_summed_, 1)](double sum) { return static_cast<float>(sum / n); });
+    const int32_t n = std::max(n_summed_, 1);
+    std::transform(sums_.begin(), sums_.end(), means.begin(), [n](double sum) { return static_cast<float>(sum / n); });
     return means;
   }
 

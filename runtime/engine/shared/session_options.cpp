@@ -38,13 +38,6 @@ KvType SessionOptions::resident_type(const model::Hyperparameters& h) const {
   return own && finer(kv_type, *own) && has_blocks(h, *own) ? *own : kv_type;
 }
 
-bool SessionOptions::centred(const model::Hyperparameters& h) const {
-  const bool whole = kv_share == 1.0 && kv_budget_bytes == 0;   // then every policy computes what full attention computes
-  return finer(KvType::f16, kv_type) && has_blocks(h, kv_type) && (whole || !policy::policy_needs(policy, policy_options).plain_keys);
-}
-
-bool SessionOptions::rotated(const model::Hyperparameters& h) const { return centred(h) && kv_type == KvType::q4_0; }
-
 Status SessionOptions::validate(const model::Hyperparameters& h) const {
   if (n_context > kMaxContext)
     return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
@@ -128,6 +121,15 @@ policy::KvShare share_of(const model::Hyperparameters& h, const SessionOptions& 
 }
 
 }  // namespace
+
+bool SessionOptions::centred(const model::Hyperparameters& h) const {
+  if (!finer(KvType::f16, kv_type) || !has_blocks(h, kv_type)) return false;
+  // With room for all tokens every policy computes what full attention computes.
+  const bool whole = kv_budget_bytes == 0 && share_of(h, *this).of_tokens() >= 1;
+  return whole || !policy::policy_needs(policy, policy_options).plain_keys;
+}
+
+bool SessionOptions::rotated(const model::Hyperparameters& h) const { return centred(h) && kv_type == KvType::q4_0; }
 
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
                                                     uint32_t n_context) {

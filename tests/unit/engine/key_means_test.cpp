@@ -35,8 +35,8 @@ uint32_t form_of(const std::vector<std::byte>& file) {
   std::memcpy(&form, file.data() + kFormAt, sizeof form);
   return form;
 }
-std::unique_ptr<Session> open_with(const std::shared_ptr<engine::LanguageModel>& model, const char* policy, KvType kv, std::optional<KvType> device = {},
-                                   uint32_t chunk = 0) {
+std::unique_ptr<Session> open_with(const std::shared_ptr<engine::LanguageModel>& model, const char* policy, KvType kv,
+                                   std::optional<KvType> device = {}, uint32_t chunk = 0) {
   SessionOptions o;
   o.n_context = 320;
   o.policy = policy;
@@ -65,7 +65,8 @@ TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
     uint32_t form;   // 1: centred, 2: rotated
   };
   for (const Case& c : {Case{"full", KvType::f32, {}, 0}, Case{"full", KvType::f16, {}, 0}, Case{"full", KvType::q8_0, {}, 1},
-                        Case{"full", KvType::q4_0, {}, 3}, Case{"streaming", KvType::f16, {}, 0}, Case{"streaming", KvType::f16, KvType::q8_0, 0},
+                        Case{"full", KvType::q4_0, {}, 3}, Case{"streaming", KvType::f16, {}, 0},
+                        Case{"streaming", KvType::f16, KvType::q8_0, 0},
                         Case{"streaming", KvType::q8_0, KvType::q4_0, 1},
                         Case{"streaming", KvType::q4_0, {}, 3}, Case{"shadowkv", KvType::q8_0, {}, 0}}) {
     SCOPED_TRACE(std::string(c.policy) + " " + std::to_string(static_cast<int>(c.kv)));
@@ -136,7 +137,8 @@ TEST(EngineKeyMeans, AreMeansOfKeysAndOfRotations) {
         double mean_x = 0, mean_y = 0;
         for (int p = 0; p < 1024; ++p) {
           const double angle = p * static_cast<double>(rope.inverse_frequency[i]);
-          mean_x += (x * std::cos(angle) - y * std::sin(angle)) / 28 / 1024, mean_y += (x * std::sin(angle) + y * std::cos(angle)) / 28 / 1024;
+          mean_x += (x * std::cos(angle) - y * std::sin(angle)) / 28 / 1024;
+          mean_y += (x * std::sin(angle) + y * std::cos(angle)) / 28 / 1024;
         }
         most = std::max({most, std::fabs(mean_x), std::fabs(mean_y)});
         worst = std::max({worst, std::fabs(mean_x - means[head * dim + a]), std::fabs(mean_y - means[head * dim + b])});
