@@ -196,7 +196,7 @@ test-arm64:
 # the tool (tests/emulation/README.md).
 windows_tests = unit_base unit_os unit_gguf unit_kv unit_model unit_text abi_contract abi_c99_program abi_static_program \
 	windows_console_test tool_thinking_test tool_editor_test $(if $(ALL),$(windows_more))
-windows_more = unit_policy unit_engine unit_cpu tool_printable_test tool_numbers_test tool_json_test tool_canvas_test tool_chart_parts_test \
+windows_more = unit_policy unit_engine tool_printable_test tool_numbers_test tool_json_test tool_canvas_test tool_chart_parts_test \
 	tool_chart_test tool_eval_score_test tool_eval_results_test
 # Programs of this machine, which start the tool.
 windows_tool_tests = tool_text_test tool_run_test $(if $(ALL),$(windows_more_tool))

@@ -18,7 +18,8 @@ enum class Access {
 int open_file(const std::string& path, Access access);
 void close_file(int fd);
 
-// Reads at most `bytes`. 0: the end; -1: an error. A Ctrl-C may end it early (EINTR). A Windows console gives UTF-8 with "\n" behind a line.
+// Reads at most `bytes`. 0: the end; -1: an error. A Ctrl-C may end it early (EINTR). A Windows console gives UTF-8 with "\n"
+// behind a line.
 ptrdiff_t read_some(int fd, char* to, size_t bytes);
 // False: errno says why; EPIPE: the reader has closed a pipe. A Windows console gets the text as UTF-16; a character may come in pieces.
 bool write_all(int fd, std::string_view bytes);

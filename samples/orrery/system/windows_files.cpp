@@ -16,6 +16,7 @@ namespace orrery::tool {
 namespace {
 
 constexpr DWORD kMostAtOnce = 1 << 20;
+constexpr DWORD kAppends = FILE_APPEND_DATA | FILE_WRITE_DATA | FILE_READ_ATTRIBUTES | SYNCHRONIZE;
 constexpr DWORD kShared = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 
 bool no_such_file(DWORD error) { return error == ERROR_FILE_NOT_FOUND || error == ERROR_PATH_NOT_FOUND || error == ERROR_INVALID_NAME; }
@@ -88,8 +89,8 @@ ptrdiff_t read_from_console(HANDLE console, char* to, size_t bytes) {
 int open_file(const std::string& path, Access access) {
   const std::wstring name = wide_path(path);
   const bool read = access == Access::read;
-  const HANDLE file = ::CreateFileW(name.c_str(), read ? GENERIC_READ : FILE_APPEND_DATA | FILE_WRITE_DATA | FILE_READ_ATTRIBUTES | SYNCHRONIZE,
-                                    kShared, nullptr, read ? OPEN_EXISTING : OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL, nullptr);
+  const HANDLE file = ::CreateFileW(name.c_str(), read ? GENERIC_READ : kAppends, kShared, nullptr,
+                                    read ? OPEN_EXISTING : OPEN_ALWAYS, FILE_ATTRIBUTE_NORMAL, nullptr);
   if (file == INVALID_HANDLE_VALUE) {
     set_errno();
     if (name.empty()) errno = ENOENT;
@@ -171,7 +172,8 @@ bool make_one_folder(const std::string& path, bool) {
 }
 
 bool can_write_in(const std::string& folder) {
-  const HANDLE opened = ::CreateFileW(wide_path(folder).c_str(), FILE_ADD_FILE, kShared, nullptr, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, nullptr);
+  const HANDLE opened = ::CreateFileW(wide_path(folder).c_str(), FILE_ADD_FILE, kShared, nullptr, OPEN_EXISTING,
+                                      FILE_FLAG_BACKUP_SEMANTICS, nullptr);
   if (opened == INVALID_HANDLE_VALUE) {
     set_errno();
     return false;

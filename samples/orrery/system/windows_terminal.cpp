@@ -109,8 +109,9 @@ std::string bytes_of_key(const KEY_EVENT_RECORD& key, wchar_t* high) {
       WORD key;
       char final;
       const char* number;   // before "~", or nullptr
-    } kKeys[] = {{VK_UP, 'A', nullptr},   {VK_DOWN, 'B', nullptr}, {VK_RIGHT, 'C', nullptr}, {VK_LEFT, 'D', nullptr}, {VK_HOME, 'H', nullptr},
-                 {VK_END, 'F', nullptr},  {VK_INSERT, '~', "2"},   {VK_DELETE, '~', "3"},    {VK_PRIOR, '~', "5"},    {VK_NEXT, '~', "6"}};
+    } kKeys[] = {{VK_UP, 'A', nullptr},   {VK_DOWN, 'B', nullptr}, {VK_RIGHT, 'C', nullptr}, {VK_LEFT, 'D', nullptr},
+                 {VK_HOME, 'H', nullptr}, {VK_END, 'F', nullptr},  {VK_INSERT, '~', "2"},   {VK_DELETE, '~', "3"},
+                 {VK_PRIOR, '~', "5"},    {VK_NEXT, '~', "6"}};
     for (const auto& known : kKeys) {
       if (known.key != key.wVirtualKeyCode) continue;
       bytes = std::string("\x1b[") + (known.number ? known.number : "");

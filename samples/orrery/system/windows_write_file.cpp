@@ -83,7 +83,8 @@ std::wstring temporary_of(const std::wstring& target) {
 // An existing temporary belongs to a running writer, whose end this run waits for, or to a killed one.
 HANDLE open_temporary(const std::wstring& name, const std::string& path) {
   for (int tries = 0; tries < kMostTries; ++tries) {
-    const HANDLE file = ::CreateFileW(name.c_str(), GENERIC_READ | GENERIC_WRITE | DELETE, 0, nullptr, CREATE_NEW, FILE_ATTRIBUTE_NORMAL, nullptr);
+    const HANDLE file = ::CreateFileW(name.c_str(), GENERIC_READ | GENERIC_WRITE | DELETE, 0, nullptr, CREATE_NEW,
+                                      FILE_ATTRIBUTE_NORMAL, nullptr);
     if (file != INVALID_HANDLE_VALUE) return file;
     const DWORD error = ::GetLastError();
     // Access is denied while a removed file still has its name.

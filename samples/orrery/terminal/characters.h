@@ -11,8 +11,8 @@ namespace orrery::tool {
 // control character except newline and tab becomes U+FFFD, and so does invalid UTF-8. Pass whole characters.
 std::string printable(std::string_view text);
 
-// Bytes of the UTF-8 character at the front of `text` (shortest form, no surrogates, <= U+10FFFF); 0 if no character stands there. `text` is
-// not empty.
+// Bytes of the UTF-8 character at the front of `text` (shortest form, no surrogates, <= U+10FFFF); 0 if no character stands there.
+// `text` is not empty.
 size_t character_bytes(std::string_view text);
 // Whether `text` is the beginning of a character that more bytes could complete.
 bool character_may_follow(std::string_view text);
