@@ -343,7 +343,7 @@ typedef struct orrery_plan_result {
   uint64_t full_kv_bytes;            /* KV of heads that are full on the device; of whole contexts in units of 256 tokens */
   uint64_t compressed_kv_bytes;      /* KV of compressed heads on the device */
   uint64_t digests_bytes;            /* page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES */
-  uint64_t staging_bytes;            /* transfer ring, queries, exported attention weights: ORRERY_REGION_STAGING */
+  uint64_t staging_bytes;            /* transfer ring, queries, attention weights, mean keys: ORRERY_REGION_STAGING */
   uint64_t workspace_bytes;          /* activations, scratch, logits; shared by the runtime's sessions */
   uint64_t device_bytes;             /* all of these that lie in the arena, for one session */
   uint64_t reservoir_bytes;          /* KV in host memory, for one session */

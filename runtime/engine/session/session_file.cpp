@@ -265,13 +265,15 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
   }
   const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
-    for (uint32_t page = first; page < end; ++page, bytes += h.page_bytes) {
+    const uint64_t at_once = keeps_form ? end - first : std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1);
+    for (uint64_t page = first, n = 0; page < end; page += n, bytes += n * h.page_bytes) {
+      n = std::min(at_once, end - page);
       if (!keeps_form) {
-        plain.assign(bytes, bytes + h.page_bytes);
-        make_plain(session->table_->format(), contents->form, plain.data());
+        plain.assign(bytes, bytes + n * h.page_bytes);
+        for (uint64_t i = 0; i < n; ++i) make_plain(session->table_->format(), contents->form, plain.data() + i * h.page_bytes);
       }
       const Turn turn = runtime.take_turn();
-      session->table_->upload(&turn.backend(), page, page + 1, keeps_form ? bytes : plain.data());
+      session->table_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n), keeps_form ? bytes : plain.data());
       ORRERY_TRY(turn.backend().synchronize());
     }
     return ok_status();
