@@ -80,13 +80,7 @@ const char* orrery_build_info(void) {
 #else
 #define ORRERY_ALLOCATOR ""
 #endif
-#if defined(__x86_64__)
-  return ORRERY_COMPILER "; cpu: plain, avx2, avx2vnni, avx512, avx512bf16, amx" ORRERY_GPU ORRERY_ALLOCATOR;
-#elif defined(__aarch64__)
-  return ORRERY_COMPILER "; cpu: plain, neon" ORRERY_GPU ORRERY_ALLOCATOR;
-#else
-  return ORRERY_COMPILER "; cpu: plain" ORRERY_GPU ORRERY_ALLOCATOR;
-#endif
+  return ORRERY_COMPILER "; cpu: " ORRERY_CPU_NAMES ORRERY_GPU ORRERY_ALLOCATOR;
 }
 
 void orrery_runtime_options_init(orrery_runtime_options* options, size_t struct_size) {
