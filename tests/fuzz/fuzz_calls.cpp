@@ -447,7 +447,7 @@ class Program {
   // Now and then a struct_size that no caller should pass.
   template <class T>
   void odd_size(T* o) {
-    if (r_.byte() == 0xEE) o->struct_size = r_.byte() * 4u % (sizeof *o + 1);
+    if (r_.byte() == 0xEE) o->struct_size = static_cast<uint32_t>(r_.byte() * 4u % (sizeof *o + 1));
   }
   template <class T>
   void made(orrery_status status,
