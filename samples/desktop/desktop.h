@@ -31,7 +31,7 @@ typedef struct {
                                STATS: what orrery_session_residency() gives */
   orrery_plan_result plan;  /* PLANNED */
   gsize n_messages;         /* DONE: of the session */
-  orrery_event end;         /* DONE: of the answer; type 0: there is none */
+  orrery_event end;         /* DONE: of the answer; type 0: no answer */
   orrery_stats stats;       /* STATS */
   double rates[2];          /* STATS: tokens per second, of the prompt and of the answer; 0: not yet */
   orrery_model_info info;   /* OPENED; without its strings */

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/backend/hadamard.h"
 #include "runtime/base/half.h"
 #include "runtime/cpu/formats/blocks.h"
 #include "runtime/cpu/kernels/kernels.h"
@@ -141,14 +142,7 @@ void transform_heads(float* x, const float* shift, int32_t n_heads, int32_t head
   if (shift)
     for (int32_t i = 0; i < n; ++i) x[i] -= shift[i];
   if (block <= 1) return;
-  for (int32_t h = 1; h < block; h *= 2)
-    for (int32_t i = 0; i < n; ++i)
-      if ((i & h) == 0) {
-        const float a = x[i], b = x[i + h];
-        x[i] = a + b, x[i + h] = a - b;
-      }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(block));
-  for (int32_t i = 0; i < n; ++i) x[i] *= scale;
+  hadamard(x, n, block);
 }
 
 void swiglu(const float* gate, const float* up, float* out, int64_t n) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "runtime/backend/hadamard.h"
 #include "runtime/base/checked.h"
 #include "runtime/base/hash.h"
 #include "runtime/engine/session/retrieval.h"
@@ -138,22 +139,6 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
   model->measured_keys(turn).push_back({table->format().type, hash, means});
   return std::shared_ptr<const KeyMeans>(std::move(means));
 }
-
-namespace {
-
-// x = T(x), blocks of `block` values.
-void hadamard(float* x, int32_t n, int32_t block) {
-  for (int32_t h = 1; h < block; h *= 2)
-    for (int32_t i = 0; i < n; ++i)
-      if ((i & h) == 0) {
-        const float a = x[i], b = x[i + h];
-        x[i] = a + b, x[i + h] = a - b;
-      }
-  const float scale = 1.0f / std::sqrt(static_cast<float>(block));
-  for (int32_t i = 0; i < n; ++i) x[i] *= scale;
-}
-
-}  // namespace
 
 void make_plain(const KvFormat& kv, const StoredForm& form, std::byte* page) {
   const TensorType type = kv_tensor_type(kv.type);

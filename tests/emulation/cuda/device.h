@@ -56,7 +56,7 @@ uint64_t launches_of(const std::string& kernel);   // "rebuild_keys_kernel"
 
 // Kernels by name. add_kernel() is called before main(), for every kernel that a file of kernels launches.
 bool add_kernel(const char* tag, std::vector<size_t> sizes, void (*body)(void* parameters));
-cuda::Function find_kernel(const std::string& readable_name);   // null: there is none
+cuda::Function find_kernel(const std::string& readable_name);   // null: no such kernel
 const std::vector<cuda::Function>& kernels();
 
 // What runs the kernels in place of this program's own functions (tests/ptx), and sees all that happens to memory. Any thread calls these
