@@ -56,7 +56,7 @@ std::string option_names(const Command& command, const char* between) {
 }
 
 // Text inside single quotes of a shell.
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "'";
   for (const char c : text) {
     if (c == '\'') out += "'\\''";
@@ -111,7 +111,7 @@ std::string zsh() {
     return out;
   };
   for (const Command* command : all_commands())
-    script += "  " + quoted(std::string(command->name) + ":" + escaped(command->summary, ":")) + "\n";
+    script += "  " + in_quotes(std::string(command->name) + ":" + escaped(command->summary, ":")) + "\n";
   script +=
       "  'help:the page of a command'\n  'man:a man page'\n  'completions:a script for a shell'\n)\n"
       "if (( CURRENT == 2 )); then\n  _describe command commands\n  return\nfi\n"
@@ -121,7 +121,7 @@ std::string zsh() {
     for (const OptionGroup& group : command->groups)
       for (const Option& option : group.options)
         script += "      " +
-                  quoted(std::string(option.repeatable ? "*" : "") + option.name + "[" + escaped(option.help, "[]:\\") + "]" +
+                  in_quotes(std::string(option.repeatable ? "*" : "") + option.name + "[" + escaped(option.help, "[]:\\") + "]" +
                          (option.value ? std::string(":") + escaped(option.value, ":\\") + ":_files" : std::string())) +
                   "\n";
     script += "    ) ;;\n";
@@ -140,11 +140,11 @@ std::string fish() {
       "# Completion of orrery for fish: commands, options of the command with their meaning, file names.\n"
       "complete -c orrery -n __fish_use_subcommand -f\n";
   for (const Command* command : all_commands()) {
-    script += std::string("complete -c orrery -n __fish_use_subcommand -a ") + command->name + " -d " + quoted(command->summary) + "\n";
+    script += std::string("complete -c orrery -n __fish_use_subcommand -a ") + command->name + " -d " + in_quotes(command->summary) + "\n";
     for (const OptionGroup& group : command->groups)
       for (const Option& option : group.options)
         script += std::string("complete -c orrery -n '__fish_seen_subcommand_from ") + command->name + "' -l " + (option.name + 2) +
-                  (option.value ? " -r" : "") + " -d " + quoted(option.help) + "\n";
+                  (option.value ? " -r" : "") + " -d " + in_quotes(option.help) + "\n";
   }
   return script + "complete -c orrery -n __fish_use_subcommand -a 'help man completions'\n"
                   "complete -c orrery -n '__fish_seen_subcommand_from completions' -f -a 'bash zsh fish'\n";
