@@ -13,6 +13,7 @@ CMAKE_ARGS ?=
 MODELS     ?=
 # make bench: what runs, and on which types of weights: a model of 1.1 thousand million for each, 0.6 to 2.2 GB in $(BUILD)
 BENCH_PARTS ?= kernels demo decode prefill long start policies
+# BENCH_PARTS=published: the models that `make models` has fetched beside llama.cpp (published.py)
 BENCH_TYPES ?= Q8_0 Q4_0 Q4_K Q6_K F16
 BENCH_ROUNDS ?= 5
 # long: KV that is decoded behind; policies: likewise, of the first type, 1.1 GB for 32,768 tokens, as often as there are policies
@@ -138,6 +139,8 @@ bench:
 		$(BUILD)/tests/bench/make_model $(firstword $(BENCH_TYPES)) $(bench_model))
 	@$(call bench_part,start,echo; echo "== starting"; \
 		$(BUILD)/tests/bench/bench_start $(bench_model) $(BUILD)/orrery $(DEMO_MODEL))
+	@$(call bench_part,published,echo; echo "== published models beside llama.cpp"; JOBS=$(JOBS) tests/bench/peer.sh $(BUILD)/peer || true; \
+		python3 tests/bench/published.py --build $(BUILD) --rounds $(BENCH_ROUNDS) $(BUILD)/models/*.gguf)
 	@$(call bench_part,policies,echo; echo "== long contexts under KV policies"; \
 		$(BUILD)/tests/bench/bench_kv $(bench_model) contexts=$(subst $(space),$(,),$(BENCH_POLICY_CONTEXTS)))
 

@@ -1,7 +1,7 @@
 // Decoding behind long contexts, under KV policies: bench_kv MODEL.gguf [option=value ...]
 //   contexts=32768,131072   tokens of made-up KV
-//   policies=full,heterocache   policy[:option=value...]; all but full with the made-up head profile beside this file; device_kv=q8_0
-//                           among the options: what is on the device is kept so
+//   policies=full,heterocache   policy[:option=value...]; all but full with the made-up head profile beside this file, where that has the model's
+//                           shape; device_kv=q8_0 among the options: the type of KV on the device
 //   budget=0.25  steps=50  threads=0  repeat=5
 //   settlings=0  so many more, behind the blocks: the median's time, and how many tokens a head has room for behind one
 //   link=0       bytes per second of a simulated link, 0: none
@@ -193,7 +193,9 @@ void run(const std::string& path, const Settings& settings) {
       }
       if (wishes.compressed()) {
         wishes.kv_share = settings.number("budget");
-        wishes.head_profile = profile;
+        const model::Hyperparameters& h = model->hyper();
+        const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.n_kv_heads));
+        if (policy::check_profile_fits(*profile, profile->model, kv_heads).ok()) wishes.head_profile = profile;
       }
       contenders.emplace_back();
       contenders.back().policy = policy;

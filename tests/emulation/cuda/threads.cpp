@@ -1,7 +1,6 @@
 // See threads.h.
 #include "tests/emulation/cuda/threads.h"
 
-#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -36,9 +35,13 @@ struct Barrier {
   }
 };
 
+// Where a thread goes on. The compiler's own jumps keep three words; the function that is left has saved its caller's registers. A jump may
+// not stand in the function that it leads to, so functions that jump are not inlined.
+using Place = void* [5];
+
 // A coroutine is made once. Between two blocks it waits where it has ended the body of the one before.
 struct Coroutine {
-  jmp_buf at;
+  Place at;
   bool made = false, ended = false;
   Barrier* waits_for = nullptr;
   uint64_t generation = 0;    // that it waits to be over
@@ -78,8 +81,9 @@ class Scheduler {
   void end_thread();
   void wait(Barrier* barrier);
   // Goes on with a thread that can run. If no thread can run now, none ever will.
-  [[noreturn]] void resume_another();
-  void resume(unsigned thread);
+  [[noreturn, gnu::noinline]] void resume_another();
+  [[noreturn, gnu::noinline]] void resume(unsigned thread);
+  [[noreturn, gnu::noinline]] void end_block() { __builtin_longjmp(caller_, 1); }
 
   void* stacks_ = nullptr;
   std::vector<Coroutine> coroutines_;
@@ -88,7 +92,7 @@ class Scheduler {
   std::vector<Warp> warps_;
   Barrier block_barrier_;
   unsigned n_threads_ = 0, n_live_ = 0, running_ = 0;
-  jmp_buf caller_;
+  Place caller_;
   void (*body_)(void*) = nullptr;
   void* context_ = nullptr;
 };
@@ -116,8 +120,8 @@ void Scheduler::end_thread() {
   Barrier& warp = warps_[running_ / kWarp].barrier;
   --warp.members;
   if (warp.arrived > 0) fail("ends while other lanes of its warp wait for it");
-  if (_setjmp(c.at) != 0) return;
-  if (n_live_ == 0) _longjmp(caller_, 1);
+  if (__builtin_setjmp(c.at) != 0) return;
+  if (n_live_ == 0) end_block();
   resume_another();
 }
 
@@ -126,7 +130,7 @@ void Scheduler::resume(unsigned thread) {
   threadIdx = indices_[thread];
   Coroutine& c = coroutines_[thread];
   c.waits_for = nullptr;
-  if (c.made) _longjmp(c.at, 1);
+  if (c.made) __builtin_longjmp(c.at, 1);
   c.made = true;
   // Used only to enter a new stack. Later switches are jumps, which cost no system call.
   ucontext_t context;
@@ -158,7 +162,7 @@ void Scheduler::wait(Barrier* barrier) {
   if (barrier->open_if_complete()) return;
   c.waits_for = barrier;
   c.generation = barrier->generation;
-  if (_setjmp(c.at) == 0) resume_another();
+  if (__builtin_setjmp(c.at) == 0) resume_another();
 }
 
 const std::byte* Scheduler::exchange(const void* value, size_t bytes) {
@@ -189,7 +193,7 @@ void Scheduler::run_block(void (*body)(void*), void* context) {
     warps_[w].barrier = {};
     warps_[w].barrier.members = kWarp;
   }
-  if (_setjmp(caller_) == 0) resume(reversed_order ? n_threads_ - 1 : 0);
+  if (__builtin_setjmp(caller_) == 0) resume(reversed_order ? n_threads_ - 1 : 0);
 }
 
 }  // namespace
