@@ -53,6 +53,12 @@ template <class Format>
 struct Bands {
   static constexpr bool kHas = false, kAsPrefill = false;
 };
+// The same products for 3 rows of activations and more, where an instruction set has kernels of its own for them
+// (products/bands_avx512.h).
+template <class Format>
+struct ManyRows {
+  static constexpr bool kHas = false;
+};
 inline bool in_bands(TensorType type) {
   bool has = false;
   by_type(
