@@ -26,6 +26,30 @@ struct Wide {
   static I repeated(const int8_t* four) { return _mm512_set1_epi32(word<int32_t>(reinterpret_cast<const uint8_t*>(four))); }
 };
 
+// Prefetches two bands that follow each other, and the pairs behind them: both bands at once, kFar bytes ahead to the second-level
+// cache, kNear bytes ahead to the first-level cache. The pair before asks for the first bytes of a pair.
+class BandsAhead {
+ public:
+  BandsAhead(const uint8_t* a, int64_t band_bytes) : band_bytes_(band_bytes) {
+    const int64_t pairs = kFar / band_bytes;
+    far_ = a + kFar + pairs * band_bytes, end_ = a + (2 * pairs + 1) * band_bytes;
+  }
+  template <int kBytes>
+  [[gnu::always_inline]] void step(const uint8_t* a, const uint8_t* b) {
+#pragma GCC unroll 64
+    for (int i = 0; i < kBytes; i += 64) {
+      __builtin_prefetch(far_ + i, 0, 2), __builtin_prefetch(far_ + band_bytes_ + i, 0, 2);
+      __builtin_prefetch(a + kNear + i), __builtin_prefetch(b + kNear + i);
+    }
+    if ((far_ += kBytes) >= end_) far_ += band_bytes_, end_ += 2 * band_bytes_;
+  }
+
+ private:
+  static constexpr int64_t kFar = 8192, kNear = 512;
+  int64_t band_bytes_;
+  const uint8_t *far_, *end_;
+};
+
 // What eight rows of activations bring to a group of 32 columns: their scales, and (extra) the start of dots that corrects the codes'
 // offset, or the factor of minima, or for Q4_K the two sums of 16 activations.
 struct Factors {
@@ -130,8 +154,9 @@ struct WideBands {
     Wide::F sums[R];
     const int8_t* rows[R];
     for (int r = 0; r < R; ++r) sums[r] = _mm512_setzero_ps(), rows[r] = q[r];
+    BandsAhead ahead(a, n_columns / 32 * Group::kBytes);
     for (int64_t c = 0; c < n_columns; c += 32, a += Group::kBytes, b += Group::kBytes, ++f) {
-      prefetch_stream<2048>(a, Group::kBytes), prefetch_stream<2048>(b, Group::kBytes);
+      ahead.step<Group::kBytes>(a, b);
       Group(a, b).template add<R>(rows, c, *f, 0, sums);
     }
     for (int r = 0; r < R; ++r) out[r] = sums[r];
@@ -140,8 +165,9 @@ struct WideBands {
   static void many(const uint8_t* a, const uint8_t* b, const int8_t* const* q, int n, const Factors* f, int64_t n_groups, int64_t n_columns,
                    Wide::F* sums) {
     for (int r = 0; r < n; ++r) sums[r] = _mm512_setzero_ps();
+    BandsAhead ahead(a, n_columns / 32 * Group::kBytes);
     for (int64_t c = 0; c < n_columns; c += 32, a += Group::kBytes, b += Group::kBytes, ++f) {
-      prefetch_stream<2048>(a, Group::kBytes), prefetch_stream<2048>(b, Group::kBytes);
+      ahead.step<Group::kBytes>(a, b);
       const Group group(a, b);
       int r = 0;
       const auto add = [&](auto rows) __attribute__((always_inline)) {
@@ -226,8 +252,9 @@ struct WideBands<Q4K> {
   static void multiply(const uint8_t* a, const uint8_t* b, const int8_t* const* q, int n, const Factors* f, int64_t n_groups, int64_t n_columns,
                        Wide::F* sums) {
     for (int r = 0; r < n; ++r) sums[r] = _mm512_setzero_ps();
+    BandsAhead ahead(a, n_columns / 256 * kBytes);
     for (int64_t c = 0; c < n_columns; c += 256, a += kBytes, b += kBytes, f += 8) {
-      prefetch_stream<2048>(a, kBytes), prefetch_stream<2048>(b, kBytes);
+      ahead.step<kBytes>(a, b);
       const Block block(a, b);
       for (int r = 0; r < n; r += kTogether) {
         const Factors* of_rows = f + r / Factors::kRows * n_groups;
