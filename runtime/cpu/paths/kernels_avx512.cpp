@@ -15,8 +15,6 @@ namespace orrery::cpu {
 
 namespace {
 
-static_assert(sizeof(MatmulScratch) >= kDecodeScratchBytes);
-
 // KV types that are rounded themselves may be multiplied in bf16.
 bool rounds(KvType type) { return type != KvType::f32; }
 template <void (*kRounded)(const PrefillTask&)>

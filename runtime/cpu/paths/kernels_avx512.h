@@ -6,9 +6,6 @@
 
 namespace orrery::cpu {
 
-// Bytes of MatmulTask::scratch that matmul_decode_avx512() may use.
-constexpr int64_t kDecodeScratchBytes = int64_t{256} << 10;
-
 // Kernels::matmul_decode, Kernels::in_bands and Kernels::bands_as_prefill, of decode (kernels_avx512_decode.cpp).
 void matmul_decode_avx512(const MatmulTask& task);
 bool in_bands_avx512(TensorType type);

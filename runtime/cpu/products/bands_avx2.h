@@ -17,6 +17,34 @@ namespace {
 // Two 16-bit numbers, repeated in every lane.
 inline V::I two_words(const int16_t* p) { return V::repeated(reinterpret_cast<const int8_t*>(p)); }
 
+// Prefetches two bands that follow each other, and the pairs behind them: both bands at once, kFar bytes ahead to the second-level
+// cache, kNear bytes ahead to the first-level cache. The pair before asks for the first bytes of a pair.
+class BandsAhead {
+ public:
+  BandsAhead(const uint8_t* a, int64_t band_bytes) : band_bytes_(band_bytes) {
+    const int64_t pairs = kFar / band_bytes;
+    far_ = a + kFar + pairs * band_bytes, end_ = a + (2 * pairs + 1) * band_bytes;
+  }
+  template <int kBytes>
+  [[gnu::always_inline]] void step(const uint8_t* a, const uint8_t* b) {
+#pragma GCC unroll 64
+    for (int i = 0; i < kBytes; i += 64) {
+      if (V::kTwoStages) {
+        __builtin_prefetch(far_ + i, 0, 2), __builtin_prefetch(far_ + band_bytes_ + i, 0, 2);
+        __builtin_prefetch(a + kNear + i), __builtin_prefetch(b + kNear + i);
+      } else {
+        __builtin_prefetch(far_ + i), __builtin_prefetch(far_ + band_bytes_ + i);
+      }
+    }
+    if ((far_ += kBytes) >= end_) far_ += band_bytes_, end_ += 2 * band_bytes_;
+  }
+
+ private:
+  static constexpr int64_t kFar = V::kTwoStages ? 8192 : 2048, kNear = 512;
+  int64_t band_bytes_;
+  const uint8_t *far_, *end_;
+};
+
 // The formats with blocks of 32 (BandCodes::kGroups). For each 32 columns: eight products with four activations each, summed in
 // integers, then a scale, as in prefill (group_dots(), multiply_panel()). So decode and prefill give the same bits.
 template <class Format>
@@ -81,11 +109,12 @@ struct GroupBands {
   static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, int64_t n_columns, V::F (*sums)[kFewRows]) {
     for (int b = 0; b < B; ++b)
       for (int r = 0; r < n; ++r) sums[b][r] = V::zero();
+    BandsAhead ahead(w, band_bytes);
     for (int64_t c = 0; c < n_columns; c += 32, w += Block::kBytes) {
       Unpacked32<B> u;
+      ahead.step<Block::kBytes>(w, w + (B - 1) * band_bytes);
       for (int b = 0; b < B; ++b) {
         const uint8_t* at = w + b * band_bytes;
-        prefetch_stream<2048>(at, Block::kBytes);
         Block::group(at, [&](int, int quad, V::I bytes) __attribute__((always_inline)) { u.codes[b][quad] = bytes; });
         u.minimum[b] = V::zero();
         u.scale[b] = Block::scale(at, &u.minimum[b]);
@@ -162,11 +191,12 @@ struct Bands<Q4K> {
   static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, int64_t n_columns, V::F (*sums)[kFewRows]) {
     for (int b = 0; b < B; ++b)
       for (int r = 0; r < n; ++r) sums[b][r] = V::zero();
+    BandsAhead ahead(w, band_bytes);
     for (int64_t c = 0; c < n_columns; c += 256, w += kBytes) {
       Unpacked256<B> u;
+      ahead.step<kBytes>(w, w + (B - 1) * band_bytes);
       for (int b = 0; b < B; ++b) {
         const uint8_t* at = w + b * band_bytes;
-        prefetch_stream<2048>(at, kBytes);
         const Header header(at);
         u.d[b] = header.d, u.dmin[b] = header.dmin;
         for (int g = 0; g < 8; ++g) u.scale[b][g] = Header::twice(header.scales, g), u.minimum[b][g] = Header::twice(header.minima, g);

@@ -7,7 +7,6 @@
 // what a row adds to a group besides: Factors, computed once for all bands of a task.
 #pragma once
 
-#include "runtime/cpu/paths/kernels_avx512.h"
 #include "runtime/cpu/products/bands_avx2.h"
 
 namespace orrery::cpu {
@@ -17,37 +16,15 @@ struct Wide {
   using I = __m512i;
   using F = __m512;
   // 32 bytes of each band.
-  static I both(const uint8_t* a, const uint8_t* b, int at) { return _mm512_inserti64x4(_mm512_castsi256_si512(bytes32(a + at)), bytes32(b + at), 1); }
+  static I both(const uint8_t* a, const uint8_t* b, int at) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(bytes32(a + at)), bytes32(b + at), 1);
+  }
   static I low_nibbles(I x) { return _mm512_and_si512(x, _mm512_set1_epi8(15)); }
   static I high_nibbles(I x) { return low_nibbles(_mm512_srli_epi16(x, 4)); }
   static F negated(F x) { return _mm512_xor_ps(x, _mm512_set1_ps(-0.0f)); }
   // The low halves of 32-bit words, as floats.
   static F low_halves(I x) { return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x)); }
   static I repeated(const int8_t* four) { return _mm512_set1_epi32(word<int32_t>(reinterpret_cast<const uint8_t*>(four))); }
-};
-
-// Prefetches two bands that follow each other, and the pairs behind them: both bands at once, kFar bytes ahead to the second-level
-// cache, kNear bytes ahead to the first-level cache. The pair before asks for the first bytes of a pair.
-class BandsAhead {
- public:
-  BandsAhead(const uint8_t* a, int64_t band_bytes) : band_bytes_(band_bytes) {
-    const int64_t pairs = kFar / band_bytes;
-    far_ = a + kFar + pairs * band_bytes, end_ = a + (2 * pairs + 1) * band_bytes;
-  }
-  template <int kBytes>
-  [[gnu::always_inline]] void step(const uint8_t* a, const uint8_t* b) {
-#pragma GCC unroll 64
-    for (int i = 0; i < kBytes; i += 64) {
-      __builtin_prefetch(far_ + i, 0, 2), __builtin_prefetch(far_ + band_bytes_ + i, 0, 2);
-      __builtin_prefetch(a + kNear + i), __builtin_prefetch(b + kNear + i);
-    }
-    if ((far_ += kBytes) >= end_) far_ += band_bytes_, end_ += 2 * band_bytes_;
-  }
-
- private:
-  static constexpr int64_t kFar = 8192, kNear = 512;
-  int64_t band_bytes_;
-  const uint8_t *far_, *end_;
 };
 
 // What eight rows of activations bring to a group of 32 columns: their scales, and (extra) the start of dots that corrects the codes'
@@ -105,7 +82,8 @@ struct WideGroup {
       for (Wide::I& x : codes) x = _mm512_shuffle_epi8(values, x);
     }
     if constexpr (kCodeBits<Format> == 5) {   // bit i of the word before the nibbles belongs to column i
-      const Wide::I bits = Wide::both(a, b, kBytes - 5 * 32), starts = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C));
+      const Wide::I bits = Wide::both(a, b, kBytes - 5 * 32);
+      const Wide::I starts = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C));
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) {
         const Wide::I byte = _mm512_shuffle_epi8(bits, _mm512_add_epi8(starts, _mm512_set1_epi8(static_cast<char>(k / 2))));
@@ -180,8 +158,8 @@ struct WideBands {
       while (r < n) add(std::integral_constant<int, 1>());
     }
   }
-  static void multiply(const uint8_t* a, const uint8_t* b, const int8_t* const* q, int n, const Factors* f, int64_t n_groups, int64_t n_columns,
-                       Wide::F* sums) {
+  static void multiply(const uint8_t* a, const uint8_t* b, const int8_t* const* q, int n, const Factors* f, int64_t n_groups,
+                       int64_t n_columns, Wide::F* sums) {
     switch (n) {
       case 3:
         return few<3>(a, b, q, f, n_columns, sums);
@@ -249,8 +227,8 @@ struct WideBands<Q4K> {
     }
   };
 
-  static void multiply(const uint8_t* a, const uint8_t* b, const int8_t* const* q, int n, const Factors* f, int64_t n_groups, int64_t n_columns,
-                       Wide::F* sums) {
+  static void multiply(const uint8_t* a, const uint8_t* b, const int8_t* const* q, int n, const Factors* f, int64_t n_groups,
+                       int64_t n_columns, Wide::F* sums) {
     for (int r = 0; r < n; ++r) sums[r] = _mm512_setzero_ps();
     BandsAhead ahead(a, n_columns / 256 * kBytes);
     for (int64_t c = 0; c < n_columns; c += 256, a += kBytes, b += kBytes, f += 8) {
@@ -272,10 +250,9 @@ struct WideBands<Q4K> {
 template <class Format>
 struct WideRows {
   static constexpr bool kHas = true;
-  static constexpr int64_t kMostColumns = kDecodeScratchBytes / static_cast<int64_t>(sizeof(Factors)) / (kFewRows / Factors::kRows) * 32;
-  static bool takes(const MatmulTask& t) { return t.n_columns <= kMostColumns; }
 
   static void multiply(const MatmulTask& t) {
+    static_assert(sizeof(Factors) == 8 * Factors::kRows && kFewRows % Factors::kRows == 0);   // decode_scratch_bytes()
     const int64_t n_groups = padded_columns(t.n_columns) / 32;
     auto* factors = reinterpret_cast<Factors*>(t.scratch);   // (blocks of eight rows, n_groups)
     for (int64_t first = t.first_row; first < t.last_row; first += kFewRows) {

@@ -86,7 +86,7 @@ template <class Format>
 void decode_bands(const MatmulTask& t) {
   const bool many = t.last_row - t.first_row > 2;
   if constexpr (ManyRows<Format>::kHas)
-    if (many && ManyRows<Format>::takes(t)) return ManyRows<Format>::multiply(t);
+    if (many) return ManyRows<Format>::multiply(t);
   for (int64_t o = t.first_out; o < t.last_out;) {
     const bool two = many && o + kBandRows < t.last_out;
     for (int64_t r = t.first_row; r < t.last_row; r += kFewRows) {
