@@ -27,36 +27,6 @@ struct Wide {
   static I repeated(const int8_t* four) { return _mm512_set1_epi32(word<int32_t>(reinterpret_cast<const uint8_t*>(four))); }
 };
 
-// What eight rows of activations bring to a group of 32 columns: their scales, and (extra) the start of dots that corrects the codes'
-// offset, or the factor of minima, or for Q4_K the two sums of 16 activations.
-struct Factors {
-  static constexpr int kRows = 8;
-  float d[kRows];
-  int32_t extra[kRows];
-};
-
-// Factors of n <= 8 rows for all groups: (groups of whole 256 columns).
-template <class Format>
-void fill_factors(const QuantizedRow* x, int n, int64_t n_columns, Factors* out) {
-  constexpr int kOffset = V::kPanelOffset<Format>;
-  const V::I factor = _mm256_set1_epi16(static_cast<int16_t>(kOffset ? -kOffset : 1));
-  for (int64_t g = 0; g < n_columns / 32; g += 8, out += 8) {
-    V::F d[Factors::kRows], extra[Factors::kRows];
-    for (int r = 0; r < Factors::kRows; ++r) {
-      d[r] = extra[r] = V::zero();
-      if (r >= n) continue;
-      d[r] = V::load(x[r].d + g);
-      const V::I sums = V::load_i(x[r].sums + 2 * g), dots = _mm256_madd_epi16(sums, factor);
-      if (Format::kBlock == 256)
-        extra[r] = _mm256_castsi256_ps(sums);
-      else
-        extra[r] = kOffset ? _mm256_castsi256_ps(dots) : V::mul(d[r], V::to_float(dots));
-    }
-    V::transpose(d), V::transpose(extra);
-    for (int i = 0; i < 8; ++i) V::store(out[i].d, d[i]), V::store_i(out[i].extra, _mm256_castps_si256(extra[i]));
-  }
-}
-
 // The codes, scales and minima of 32 columns of two bands, as GroupBands has them.
 template <class Format>
 struct WideGroup {
@@ -115,7 +85,7 @@ struct WideGroup {
       for (int r = 0; r < R; ++r) {
         sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), _mm512_mul_ps(scale, _mm512_set1_ps(f.d[at + r])), sums[r]);
         if (Format::kHasMin)
-          sums[r] = _mm512_fnmadd_ps(minimum, _mm512_castsi512_ps(_mm512_set1_epi32(f.extra[at + r])), sums[r]);
+          sums[r] = _mm512_fnmadd_ps(minimum, _mm512_set1_ps(f.minimum(at + r)), sums[r]);
       }
     }
   }
@@ -161,6 +131,10 @@ struct WideBands {
   static void multiply(const uint8_t* a, const uint8_t* b, const int8_t* const* q, int n, const Factors* f, int64_t n_groups,
                        int64_t n_columns, Wide::F* sums) {
     switch (n) {
+      case 1:
+        return few<1>(a, b, q, f, n_columns, sums);
+      case 2:
+        return few<2>(a, b, q, f, n_columns, sums);
       case 3:
         return few<3>(a, b, q, f, n_columns, sums);
       case 4:
@@ -247,12 +221,11 @@ struct WideBands<Q4K> {
 };
 
 // Two bands at a time; a last one alone is its own neighbour.
-template <class Format>
-struct WideRows {
-  static constexpr bool kHas = true;
+template <class Format, int kFewestRows>
+struct Rows512 {
+  static constexpr int kFewest = kFewestRows;
 
   static void multiply(const MatmulTask& t) {
-    static_assert(sizeof(Factors) == 8 * Factors::kRows && kFewRows % Factors::kRows == 0);   // decode_scratch_bytes()
     const int64_t n_groups = padded_columns(t.n_columns) / 32;
     auto* factors = reinterpret_cast<Factors*>(t.scratch);   // (blocks of eight rows, n_groups)
     for (int64_t first = t.first_row; first < t.last_row; first += kFewRows) {
@@ -260,8 +233,7 @@ struct WideRows {
       QuantizedRow x[kFewRows];
       const int8_t* q[kFewRows];
       for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (first + i) * t.quantized_stride, t.n_columns), q[i] = x[i].q;
-      for (int i = 0; i < n; i += Factors::kRows)
-        fill_factors<Format>(x + i, n - i < Factors::kRows ? n - i : Factors::kRows, t.n_columns, factors + i / Factors::kRows * n_groups);
+      fill_factors<Format>(x, n, t.n_columns, factors);
       for (int64_t o = t.first_out; o < t.last_out; o += 2 * kBandRows) {
         const bool two = o + kBandRows < t.last_out;
         const auto* band = reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes);
@@ -277,19 +249,19 @@ struct WideRows {
   }
 };
 template <>
-struct ManyRows<Q8_0> : WideRows<Q8_0> {};
+struct WideRows<Q8_0> : Rows512<Q8_0, 1> {};
 template <>
-struct ManyRows<Q4_0> : WideRows<Q4_0> {};
+struct WideRows<Q4_0> : Rows512<Q4_0, 1> {};
 template <>
-struct ManyRows<Q4_1> : WideRows<Q4_1> {};
+struct WideRows<Q4_1> : Rows512<Q4_1, 1> {};
 template <>
-struct ManyRows<Q5_0> : WideRows<Q5_0> {};
+struct WideRows<Q5_0> : Rows512<Q5_0, 1> {};
 template <>
-struct ManyRows<Q5_1> : WideRows<Q5_1> {};
+struct WideRows<Q5_1> : Rows512<Q5_1, 1> {};
 template <>
-struct ManyRows<Iq4Nl> : WideRows<Iq4Nl> {};
+struct WideRows<Iq4Nl> : Rows512<Iq4Nl, 1> {};
 template <>
-struct ManyRows<Q4K> : WideRows<Q4K> {};
+struct WideRows<Q4K> : Rows512<Q4K, 3> {};
 
 }  // namespace
 }  // namespace orrery::cpu
