@@ -84,7 +84,8 @@ struct ScratchPlan {
     partials = take(static_cast<uint64_t>(wave_rows) * row_partials);
     top_keys_scratch = TopKeysScratch(limits.max_top_keys, limits.n_heads / std::max(limits.n_kv_heads, 1));
     top_keys = take(top_keys_scratch.bytes());
-    thread_bytes = align_up(static_cast<uint64_t>(std::max({kernels.matmul_scratch_bytes, kernels.attend_scratch_bytes(limits.head_dim),
+    thread_bytes = align_up(static_cast<uint64_t>(std::max({kernels.matmul_scratch_bytes, decode_scratch_bytes(limits.max_in),
+                                                            kernels.attend_scratch_bytes(limits.head_dim),
                                                             low_rank_thread_bytes(limits.head_dim)})),
                             64);
     threads = take(static_cast<uint64_t>(n_threads) * thread_bytes);

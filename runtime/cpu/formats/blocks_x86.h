@@ -91,11 +91,8 @@ inline __m256i fifth_bits(const uint8_t* p) {
   const __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
   return _mm256_and_si256(set, _mm256_set1_epi8(16));
 }
-inline __m256i codebook(__m256i nibbles) {
-  const __m128i values =
-      _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
-  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), nibbles);
-}
+inline __m128i codebook_values() { return _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113); }
+inline __m256i codebook(__m256i nibbles) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(codebook_values()), nibbles); }
 inline __m256 negated(__m256 x) { return _mm256_xor_ps(x, _mm256_set1_ps(-0.0f)); }
 
 // kBytes: bytes of 256 weights. kBlock: weights in a block of the format.

@@ -59,7 +59,7 @@ struct MatmulTask {
   float* out;         // (n_rows, n_out)
   int64_t out_stride;
   bool accumulate;
-  std::byte* scratch;  // Kernels::matmul_scratch_bytes, 64-byte aligned, for this thread alone
+  std::byte* scratch;  // Kernels::matmul_scratch_bytes and decode_scratch_bytes(n_columns), 64-byte aligned, for this thread alone
 };
 
 // The place of one layer's tokens of one KV head.
@@ -240,7 +240,10 @@ struct RotateTask {       // to[t] = keys[t] rotated by RoPE and stored as K, th
   const std::byte* const* values;      // (n_keys) V as stored; a null pointer, or a null entry: V in the slot stays
 };
 
+// Rows of activations that meet a weight of decode while it is unpacked. decode_scratch_bytes(): room for two numbers for each 32 columns
+// of each of them.
 constexpr int kFewRows = 32;
+static inline int64_t decode_scratch_bytes(int64_t n_columns) { return padded_columns(n_columns) / 32 * kFewRows * 8; }
 
 struct Kernels {
   const char* name;
@@ -248,8 +251,8 @@ struct Kernels {
   // x (n) -> one quantized row.
   void (*quantize_row)(const float* x, int64_t n, std::byte* out);
 
-  // Decode reads weights once for a few rows, and unpacks them once for up to kFewRows. Prefill unpacks tiles of tile_out weight rows and multiplies up to tile_rows rows
-  // with each. Any ranges are valid; tasks of these shapes are the fastest.
+  // Decode reads weights once for a few rows, and unpacks them once for up to kFewRows. Prefill unpacks tiles of tile_out weight rows
+  // and multiplies up to tile_rows rows with each. Any ranges are valid; tasks of these shapes are the fastest.
   void (*matmul_decode)(const MatmulTask& task);
   void (*matmul_prefill)(const MatmulTask& task);
   // May be null. packs(): whether matmul_prefill takes packed rows for weights of this type. pack_rows(): n_rows rows of x (n), at

@@ -6,7 +6,7 @@
 
 namespace orrery::cpu {
 
-// Kernels::matmul_decode, Kernels::in_bands and Kernels::bands_as_prefill, 256 bits wide (kernels_avx512_decode.cpp).
+// Kernels::matmul_decode, Kernels::in_bands and Kernels::bands_as_prefill, of decode (kernels_avx512_decode.cpp).
 void matmul_decode_avx512(const MatmulTask& task);
 bool in_bands_avx512(TensorType type);
 bool bands_as_prefill_avx512(TensorType type);

@@ -17,11 +17,75 @@ namespace {
 // Two 16-bit numbers, repeated in every lane.
 inline V::I two_words(const int16_t* p) { return V::repeated(reinterpret_cast<const int8_t*>(p)); }
 
+// Prefetches two bands that follow each other, and the pairs behind them: both bands at once, kFar bytes ahead to the second-level
+// cache, kNear bytes ahead to the first-level cache. The pair before asks for the first bytes of a pair.
+class BandsAhead {
+ public:
+  BandsAhead(const uint8_t* a, int64_t band_bytes) : band_bytes_(band_bytes) {
+    const int64_t pairs = kFar / band_bytes;
+    far_ = a + kFar + pairs * band_bytes, end_ = a + (2 * pairs + 1) * band_bytes;
+  }
+  template <int kBytes>
+  [[gnu::always_inline]] void step(const uint8_t* a, const uint8_t* b) {
+#pragma GCC unroll 64
+    for (int i = 0; i < kBytes; i += 64) {
+      if (V::kTwoStages) {
+        __builtin_prefetch(far_ + i, 0, 2), __builtin_prefetch(far_ + band_bytes_ + i, 0, 2);
+        __builtin_prefetch(a + kNear + i), __builtin_prefetch(b + kNear + i);
+      } else {
+        __builtin_prefetch(far_ + i), __builtin_prefetch(far_ + band_bytes_ + i);
+      }
+    }
+    if ((far_ += kBytes) >= end_) far_ += band_bytes_, end_ += 2 * band_bytes_;
+  }
+
+ private:
+  static constexpr int64_t kFar = V::kTwoStages ? 8192 : 2048, kNear = 512;
+  int64_t band_bytes_;
+  const uint8_t *far_, *end_;
+};
+
+// What eight rows of activations bring to a group of 32 columns: their scales, and (extra) the start of dots that corrects the codes'
+// offset, or the factor of minima, or for Q4_K the two sums of 16 activations.
+struct Factors {
+  static constexpr int kRows = 8;
+  float d[kRows];
+  int32_t extra[kRows];
+  float minimum(int r) const { return word<float>(reinterpret_cast<const uint8_t*>(extra + r)); }
+};
+
+// out (blocks of eight rows, groups of whole 256 columns): the factors of n <= kFewRows rows.
+template <class Format>
+void fill_factors(const QuantizedRow* x, int n, int64_t n_columns, Factors* out) {
+  static_assert(sizeof(Factors) == 8 * Factors::kRows && kFewRows % Factors::kRows == 0);   // decode_scratch_bytes()
+  constexpr int kOffset = V::kPanelOffset<Format>;
+  const V::I factor = _mm256_set1_epi16(static_cast<int16_t>(kOffset ? -kOffset : 1));
+  if (n > Factors::kRows)
+    fill_factors<Format>(x + Factors::kRows, n - Factors::kRows, n_columns, out + padded_columns(n_columns) / 32);
+  for (int64_t g = 0; g < n_columns / 32; g += 8, out += 8) {
+    V::F d[Factors::kRows], extra[Factors::kRows];
+    for (int r = 0; r < Factors::kRows; ++r) {
+      d[r] = extra[r] = V::zero();
+      if (r >= n) continue;
+      d[r] = V::load(x[r].d + g);
+      const V::I sums = V::load_i(x[r].sums + 2 * g), dots = _mm256_madd_epi16(sums, factor);
+      if (Format::kBlock == 256)
+        extra[r] = _mm256_castsi256_ps(sums);
+      else
+        extra[r] = kOffset ? _mm256_castsi256_ps(dots) : V::mul(d[r], V::to_float(dots));
+    }
+    V::transpose(d), V::transpose(extra);
+    for (int i = 0; i < 8; ++i) V::store(out[i].d, d[i]), V::store_i(out[i].extra, _mm256_castps_si256(extra[i]));
+  }
+}
+
 // The formats with blocks of 32 (BandCodes::kGroups). For each 32 columns: eight products with four activations each, summed in
 // integers, then a scale, as in prefill (group_dots(), multiply_panel()). So decode and prefill give the same bits.
 template <class Format>
 struct GroupBands {
   static constexpr bool kHas = true, kAsPrefill = true;
+  using RowFactors = Factors;
+  static void fill(const QuantizedRow* x, int n, int64_t n_columns, Factors* out) { fill_factors<Format>(x, n, n_columns, out); }
   using Block = BandCodes<Format>;
   static constexpr int kOffset = V::kPanelOffset<Format>;
   // True: each product is added in 32 bits. False: kRun products are summed in 16 bits first.
@@ -78,21 +142,31 @@ struct GroupBands {
   // The same for n <= kFewRows rows and B bands, band_bytes apart: sums (B, kFewRows, 8). The codes of 32 columns are unpacked once,
   // to the first-level cache. Two bands share the broadcasts of activations, of which there are as many as products.
   template <int B>
-  static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, int64_t n_columns, V::F (*sums)[kFewRows]) {
+  static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, const Factors* f, int64_t n_columns,
+                       V::F (*sums)[kFewRows]) {
+    const int64_t n_groups = padded_columns(n_columns) / 32;
     for (int b = 0; b < B; ++b)
       for (int r = 0; r < n; ++r) sums[b][r] = V::zero();
-    for (int64_t c = 0; c < n_columns; c += 32, w += Block::kBytes) {
+    BandsAhead ahead(w, band_bytes);
+    for (int64_t c = 0; c < n_columns; c += 32, w += Block::kBytes, ++f) {
       Unpacked32<B> u;
+      ahead.step<Block::kBytes>(w, w + (B - 1) * band_bytes);
       for (int b = 0; b < B; ++b) {
         const uint8_t* at = w + b * band_bytes;
-        prefetch_stream<2048>(at, Block::kBytes);
         Block::group(at, [&](int, int quad, V::I bytes) __attribute__((always_inline)) { u.codes[b][quad] = bytes; });
         u.minimum[b] = V::zero();
         u.scale[b] = Block::scale(at, &u.minimum[b]);
       }
       int r = 0;
-      for (; r + kTogether <= n; r += kTogether) add_rows<B, kTogether>(u, x + r, c, r, sums);
-      for (; r < n; ++r) add_rows<B, 1>(u, x + r, c, r, sums);
+      const auto add = [&](auto rows) __attribute__((always_inline)) {
+        constexpr int kRows = decltype(rows)::value;
+        add_rows<B, kRows>(u, x + r, c, f[r / Factors::kRows * n_groups], r, sums);
+        r += kRows;
+      };
+      while (r + kTogether <= n) add(std::integral_constant<int, kTogether>());
+      if (r + 3 == n) add(std::integral_constant<int, 3>());
+      if (r + 2 == n) add(std::integral_constant<int, 2>());
+      if (r + 1 == n) add(std::integral_constant<int, 1>());
     }
   }
 
@@ -103,11 +177,13 @@ struct GroupBands {
     V::I codes[B][8];
     V::F scale[B], minimum[B];
   };
+  // The sums of dot(), in the same order.
   template <int B, int R>
-  static void add_rows(const Unpacked32<B>& u, const QuantizedRow* x, int64_t c, int at, V::F (*sums)[kFewRows]) {
+  static void add_rows(const Unpacked32<B>& u, const QuantizedRow* x, int64_t c, const Factors& f, int at, V::F (*sums)[kFewRows]) {
+    const int first = at % Factors::kRows;
     V::I products[R][B], dots[R][B];
     for (int r = 0; r < R; ++r)
-      for (int b = 0; b < B; ++b) products[r][b] = V::zero_i(), dots[r][b] = start(x[r].sums + c / 16);
+      for (int b = 0; b < B; ++b) products[r][b] = V::zero_i(), dots[r][b] = kOffset ? V::set_i(f.extra[first + r]) : V::zero_i();
 #pragma GCC unroll 8
     for (int k = 0; k < 8; ++k) {
       V::Codes codes[B];
@@ -118,7 +194,11 @@ struct GroupBands {
       }
     }
     for (int r = 0; r < R; ++r)
-      for (int b = 0; b < B; ++b) sums[b][at + r] = with_group(sums[b][at + r], dots[r][b], u.scale[b], u.minimum[b], x[r], c);
+      for (int b = 0; b < B; ++b) {
+        V::F sum = V::fma(V::to_float(dots[r][b]), V::mul(u.scale[b], V::set(f.d[first + r])), sums[b][at + r]);
+        if (Format::kHasMin) sum = V::fnma(u.minimum[b], V::set(f.minimum(first + r)), sum);
+        sums[b][at + r] = sum;
+      }
   }
 };
 
@@ -138,6 +218,8 @@ struct Bands<Iq4Nl> : GroupBands<Iq4Nl> {};
 template <>
 struct Bands<Q4K> {
   static constexpr bool kHas = true, kAsPrefill = false;
+  using RowFactors = Factors;
+  static void fill(const QuantizedRow* x, int n, int64_t n_columns, Factors* out) { fill_factors<Q4K>(x, n, n_columns, out); }
   static constexpr int kBytes = BandCodes<Q4K>::kBytes;
 
   using Header = BandCodes<Q4K>::Header;
@@ -159,14 +241,17 @@ struct Bands<Q4K> {
 
   // The same for n <= kFewRows rows and B bands, as GroupBands::dot_many(), 256 columns at a time.
   template <int B>
-  static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, int64_t n_columns, V::F (*sums)[kFewRows]) {
+  static void dot_many(const uint8_t* w, int64_t band_bytes, const QuantizedRow* x, int n, const Factors* f, int64_t n_columns,
+                       V::F (*sums)[kFewRows]) {
+    const int64_t n_groups = n_columns / 32;
     for (int b = 0; b < B; ++b)
       for (int r = 0; r < n; ++r) sums[b][r] = V::zero();
-    for (int64_t c = 0; c < n_columns; c += 256, w += kBytes) {
+    BandsAhead ahead(w, band_bytes);
+    for (int64_t c = 0; c < n_columns; c += 256, w += kBytes, f += 8) {
       Unpacked256<B> u;
+      ahead.step<kBytes>(w, w + (B - 1) * band_bytes);
       for (int b = 0; b < B; ++b) {
         const uint8_t* at = w + b * band_bytes;
-        prefetch_stream<2048>(at, kBytes);
         const Header header(at);
         u.d[b] = header.d, u.dmin[b] = header.dmin;
         for (int g = 0; g < 8; ++g) u.scale[b][g] = Header::twice(header.scales, g), u.minimum[b][g] = Header::twice(header.minima, g);
@@ -177,8 +262,15 @@ struct Bands<Q4K> {
           }
       }
       int r = 0;
-      for (; r + kTogether <= n; r += kTogether) add_rows<B, kTogether>(u, x + r, c, r, sums);
-      for (; r < n; ++r) add_rows<B, 1>(u, x + r, c, r, sums);
+      const auto add = [&](auto rows) __attribute__((always_inline)) {
+        constexpr int kRows = decltype(rows)::value;
+        add_rows<B, kRows>(u, x + r, c, f + r / Factors::kRows * n_groups, r, sums);
+        r += kRows;
+      };
+      while (r + kTogether <= n) add(std::integral_constant<int, kTogether>());
+      if (r + 3 == n) add(std::integral_constant<int, 3>());
+      if (r + 2 == n) add(std::integral_constant<int, 2>());
+      if (r + 1 == n) add(std::integral_constant<int, 1>());
     }
   }
 
@@ -191,11 +283,12 @@ struct Bands<Q4K> {
   };
   // The sums of add_block(), in the same order.
   template <int B, int R>
-  static void add_rows(const Unpacked256<B>& u, const QuantizedRow* x, int64_t c, int at, V::F (*sums)[kFewRows]) {
+  static void add_rows(const Unpacked256<B>& u, const QuantizedRow* x, int64_t c, const Factors* f, int at, V::F (*sums)[kFewRows]) {
+    const int first = at % Factors::kRows;
     V::F dots[R][B], minima[R][B];
     for (int r = 0; r < R; ++r)
       for (int b = 0; b < B; ++b) dots[r][b] = minima[r][b] = V::zero();
-    for (int g = 0; g < 8; ++g) {
+    for (int g = 0; g < 8; ++g, ++f) {
       V::I products[R][B];
       for (auto& row : products)
         for (V::I& p : row) p = V::zero_i();
@@ -209,8 +302,8 @@ struct Bands<Q4K> {
         }
       }
       for (int r = 0; r < R; ++r) {
-        const V::F d = V::set(x[r].d[c / 32 + g]);
-        const V::I row_sums = two_words(x[r].sums + c / 16 + 2 * g);
+        const V::F d = V::set(f->d[first + r]);
+        const V::I row_sums = V::set_i(f->extra[first + r]);
         for (int b = 0; b < B; ++b) {
           dots[r][b] = V::fma(V::to_float(V::scaled(products[r][b], u.scale[b][g])), d, dots[r][b]);
           minima[r][b] = V::fma(V::to_float(_mm256_madd_epi16(row_sums, u.minimum[b][g])), d, minima[r][b]);

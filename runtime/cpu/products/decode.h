@@ -61,19 +61,17 @@ void decode_rows(const MatmulTask& t, const Dot& dot) {
     }
 }
 
-// n <= kFewRows rows of activations, from row r on, times B bands from output o on.
-template <class Format, int B>
-void decode_bands_at(const MatmulTask& t, int64_t o, int64_t r, int n) {
+// n <= kFewRows rows of activations, from row r on, times B bands from output o on. f: the factors of more than two rows.
+template <class Format, int B, class Factors>
+void decode_bands_at(const MatmulTask& t, int64_t o, int64_t r, int n, const QuantizedRow* x, const Factors* f) {
   const auto* w = reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes);
-  QuantizedRow x[kFewRows];
-  for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
   V::F sums[B][kFewRows];
   if (B == 1 && n == 1)
     Bands<Format>::template dot<1>(w, x, t.n_columns, sums[0]);
   else if (B == 1 && n == 2)
     Bands<Format>::template dot<2>(w, x, t.n_columns, sums[0]);
   else
-    Bands<Format>::template dot_many<B>(w, kBandRows * t.row_bytes, x, n, t.n_columns, sums);
+    Bands<Format>::template dot_many<B>(w, kBandRows * t.row_bytes, x, n, f, t.n_columns, sums);
   for (int i = 0; i < n; ++i)
     for (int b = 0; b < B; ++b) {
       float values[kBandRows];
@@ -84,14 +82,20 @@ void decode_bands_at(const MatmulTask& t, int64_t o, int64_t r, int n) {
 
 template <class Format>
 void decode_bands(const MatmulTask& t) {
-  const bool many = t.last_row - t.first_row > 2;
-  for (int64_t o = t.first_out; o < t.last_out;) {
-    const bool two = many && o + kBandRows < t.last_out;
-    for (int64_t r = t.first_row; r < t.last_row; r += kFewRows) {
-      const int n = static_cast<int>(t.last_row - r < kFewRows ? t.last_row - r : kFewRows);
-      two ? decode_bands_at<Format, 2>(t, o, r, n) : decode_bands_at<Format, 1>(t, o, r, n);
+  if constexpr (WideRows<Format>::kFewest > 0)
+    if (t.last_row - t.first_row >= WideRows<Format>::kFewest) return WideRows<Format>::multiply(t);
+  for (int64_t r = t.first_row; r < t.last_row; r += kFewRows) {
+    const int n = static_cast<int>(t.last_row - r < kFewRows ? t.last_row - r : kFewRows);
+    const bool many = n > 2;
+    QuantizedRow x[kFewRows];
+    for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
+    auto* factors = reinterpret_cast<typename Bands<Format>::RowFactors*>(t.scratch);
+    if (many) Bands<Format>::fill(x, n, t.n_columns, factors);
+    for (int64_t o = t.first_out; o < t.last_out;) {
+      const bool two = many && o + kBandRows < t.last_out;
+      two ? decode_bands_at<Format, 2>(t, o, r, n, x, factors) : decode_bands_at<Format, 1>(t, o, r, n, x, factors);
+      o += two ? 2 * kBandRows : kBandRows;
     }
-    o += two ? 2 * kBandRows : kBandRows;
   }
 }
 

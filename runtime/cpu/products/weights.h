@@ -53,6 +53,12 @@ template <class Format>
 struct Bands {
   static constexpr bool kHas = false, kAsPrefill = false;
 };
+// The same products by kernels of its own, where an instruction set has them for kFewest rows of activations and more
+// (products/bands_avx512.h). 0: it has none.
+template <class Format>
+struct WideRows {
+  static constexpr int kFewest = 0;
+};
 inline bool in_bands(TensorType type) {
   bool has = false;
   by_type(

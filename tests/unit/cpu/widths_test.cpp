@@ -93,7 +93,7 @@ TEST_P(CpuWidths, ManyRowsGiveTheBitsOfOne) {
         fill_rows(x, n_in);
         for (const Phase phase : {Phase::prefill, Phase::decode}) {
           const std::vector<float> all = multiply(rig, phase, m.weight, x, kMost);
-          for (const int32_t n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31, 32, 33}) {
+          for (const int32_t n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 31, 32, 33, 35}) {
             Guarded<float> some(static_cast<size_t>(n * n_in));
             const int32_t first = n % 3;
             std::memcpy(some.data(), x.data() + first * n_in, some.size() * sizeof(float));
@@ -104,6 +104,20 @@ TEST_P(CpuWidths, ManyRowsGiveTheBitsOfOne) {
         }
       }
     }
+}
+
+// A thread's scratch memory holds what many rows of the widest matrix need: it ends at an inaccessible page.
+TEST_P(CpuWidths, ManyRowsOfTheWidestMatrix) {
+  if (GetParam() == "plain") GTEST_SKIP() << "needs no scratch memory";
+  constexpr int64_t kWide = 160 * 1024, kOut = 16;
+  constexpr int32_t kRows = 32;
+  Rig rig(GetParam(), 1, {kRows, 64, 1, 1, 32, kWide});
+  const Product32 m(TensorType::q8_0, kOut, kWide);
+  Guarded<float> x(static_cast<size_t>(kRows * kWide)), one(static_cast<size_t>(kWide));
+  fill_rows(x, kWide);
+  std::memcpy(one.data(), x.data() + (kRows - 1) * kWide, one.size() * sizeof(float));
+  const std::vector<float> all = multiply(rig, Phase::decode, m.weight, x, kRows), last = multiply(rig, Phase::decode, m.weight, one, 1);
+  EXPECT_TRUE(same_bits(last.data(), all.data() + (kRows - 1) * kOut, last.size()));
 }
 
 // Where blocks of 32 lie in bands, decode and prefill make the same sums: a prompt's row has the bits of a generated token.
