@@ -27,10 +27,15 @@ class Pass {
       : b_(*backend), h_(model.hyper), w_(model.weights), work_(work), n_rows_(static_cast<int32_t>(step.rows.size())),
         transform_(step.transform), hook_(hook) {}
 
-  void embed(const RopeSpec& rope) {
-    b_.embed(w_.embedding, work_.x);
+  // The residual stream of embeddings, or of an earlier call.
+  void begin(const RopeSpec& rope, const Layers& layers) {
+    if (layers.first == 0)
+      b_.embed(w_.embedding, work_.x);
+    else
+      b_.upload({work_.x.address}, layers.stream, stream_bytes());
     b_.prepare_rope(rope);
   }
+  void pause(const Layers& layers) { b_.download(layers.stream, {work_.x.address}, stream_bytes()); }
   Status layer(int32_t i) {
     const Layer& l = w_.layers[static_cast<size_t>(i)];
     ORRERY_TRY(attention(i, l));
@@ -44,6 +49,7 @@ class Pass {
   // Projects work_.normed to queries, keys and values of layer i in work_.qkv, as Step::transform wants them. `queries_alone`: only
   // queries, if the layer has separate Q, K and V weights.
   void project(int32_t i, bool queries_alone);
+  uint64_t stream_bytes() const { return static_cast<uint64_t>(n_rows_) * static_cast<uint64_t>(h_.n_embd) * sizeof(float); }
   int64_t qkv_stride() const { return h_.q_dim() + 2 * int64_t{h_.kv_dim()}; }
   void feed_forward(int32_t i, const Layer& l);
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
@@ -212,16 +218,20 @@ Workspace carve_workspace(const Hyperparameters& h, const Device& device, const 
 }
 
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook) {
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, const Layers& layers) {
   {
     const StepScope scope(backend, step);
     Pass pass(backend, model, work, step, hook);
-    pass.embed(rope);
-    for (int32_t i = 0; i < model.hyper.n_layers; ++i) {
+    pass.begin(rope, layers);
+    const int32_t end = std::min(layers.end, model.hyper.n_layers);
+    for (int32_t i = layers.first; i < end; ++i) {
       if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
       ORRERY_TRY(pass.layer(i));
     }
-    if (out.n_logits > 0) pass.output(out);
+    if (end < model.hyper.n_layers)
+      pass.pause(layers);
+    else if (out.n_logits > 0)
+      pass.output(out);
   }
   return backend->synchronize();
 }

@@ -56,6 +56,14 @@ inline Ptr<const float> exported_embedding(const Workspace& work, const Hyperpar
   return work.normed + static_cast<uint64_t>(n_rows - 1) * static_cast<uint64_t>(h.n_embd);
 }
 
+// The layers of a step that one call computes; a step may take several calls. Between them other steps may use the workspace.
+struct Layers {
+  int32_t first = 0;
+  int32_t end = INT32_MAX;     // at least the number of layers: the call also computes the outputs
+  float* stream = nullptr;     // (n_rows, n_embd), host: the residual stream before layer `first`, if that is not 0; the call writes it
+                               // before layer `end`, if that is not the last one's end
+};
+
 // Called between layers of a step, which has one row in decode. before_attend() comes before a layer's attention,
 // once the KV of the step's rows has been appended. before_layer() comes at the start of a layer, in decode only.
 class LayerHook {
@@ -79,6 +87,6 @@ class LayerHook {
 // status is cancelled and the KV appended for the step's rows is invalid. hook: null, or called in every layer. An
 // error of the hook ends the step in the same way.
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr);
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, const Layers& layers = {});
 
 }  // namespace orrery::model

@@ -147,15 +147,16 @@ Status Generation::prompt_step(Event* event) {
   const uint32_t held = session_->n_computed();
   const uint32_t total = static_cast<uint32_t>(prompt_.size());
   if (held < total) {
-    const uint32_t n = std::min(session_->options().chunk(), total - held);
+    const uint32_t n = session_->next_chunk(total - held);
     const Span<const int32_t> chunk(prompt_.data() + held, n);
     const bool last = held + n == total;
-    Status status = session_->prefill_chunk(chunk, &cancel_, last, nullptr, last ? sampler_.ask(prompt_) : nullptr);
-    if (status.code() == Code::cancelled) {
+    auto part = session_->prefill_part(chunk, &cancel_, last, nullptr, last ? sampler_.ask(prompt_) : nullptr);
+    if (!part.ok()) {
+      Status failed = part.take_status();
+      if (failed.code() != Code::cancelled) return failed;
       finish(Finish::cancelled, event);
       return ok_status();
     }
-    ORRERY_TRY(std::move(status));
   } else {
     Status status = session_->refresh_logits(sampler_.ask(prompt_), &cancel_);
     if (status.code() == Code::cancelled) {
@@ -165,7 +166,7 @@ Status Generation::prompt_step(Event* event) {
     ORRERY_TRY(std::move(status));
   }
   event->type = EventType::progress;
-  event->done = session_->n_computed() - first_;
+  event->done = session_->n_computed() + session_->part_done() - first_;
   event->total = total - first_;
   if (session_->n_computed() == total) stage_ = Stage::sample;
   return ok_status();
@@ -289,6 +290,7 @@ void Generation::end(Finish reason) noexcept {
   stage_ = Stage::finished;
   finish_ = reason;
   session_->forget_guesses();
+  session_->drop_part();
   prefill_us_ = session_->stats().prefill_us - prefill_before_us_;
   decode_us_ = session_->stats().decode_us - decode_before_us_;
   if (!conversational_ || (generated_ == 0 && reason != Finish::end)) return;

@@ -94,8 +94,10 @@ class Resident final : public model::LayerHook {
   const KvFormat& format() const { return format_; }
   const kv::PageTable& reservoir() const { return *pages_; }
   // The hook of a step of positions [from, from + n), after prepare(); null if its layers neither ask nor wait before their attention.
-  model::LayerHook* hook(Phase phase, uint32_t from, uint32_t n) {
-    const bool wanted = phase == Phase::decode ? waiting_ || policy_->asks_before_attend() : parts_.sums && parts_.sums->begin(from, n);
+  // goes_on: the step's first layers were computed by an earlier call with the same tokens.
+  model::LayerHook* hook(Phase phase, uint32_t from, uint32_t n, bool goes_on = false) {
+    const bool wanted = phase == Phase::decode ? waiting_ || policy_->asks_before_attend()
+                                               : parts_.sums && (goes_on ? parts_.sums->under_way() : parts_.sums->begin(from, n));
     return wanted ? this : nullptr;
   }
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;

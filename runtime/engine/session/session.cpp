@@ -16,12 +16,25 @@ kv::Layout Session::layout(const model::Hyperparameters& h, const SessionOptions
   add("page table", kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
   add("logits and embedding", (vocab + embd) * sizeof(float));
   add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes);
+  layout.add(PromptPace::layout(h, options.chunk()));
   if (options.speculate != Speculate::off) layout.add(Guesses::layout(h, n_context));
   return layout;
 }
 
+namespace {
+
+// The time of one row in one layer before any has been measured, in microseconds: a slow processor's, or a slow GPU's.
+double expected_row_layer_us(const model::Model& model, const BackendInfo& device) {
+  const double operations_per_us = device.unified_memory ? 6e4 * std::max(device.n_threads, 1) : 1e7;
+  return 2.0 * static_cast<double>(model.n_parameters) / model.hyper.n_layers / operations_per_us;
+}
+
+}  // namespace
+
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
-    : model_(std::move(model)), options_(options), n_context_(n_context) {
+    : model_(std::move(model)), options_(options), n_context_(n_context),
+      pace_(model_->hyper(), options.chunk(), model_->runtime().prompt_part_us(),
+            expected_row_layer_us(model_->weights(), model_->runtime().device().info())) {
   const model::Hyperparameters& h = model_->hyper();
   rope_ = model::make_rope_table(h, model_->weights().rope_factors, n_context);
   tokens_.reserve(size_t{n_context} + 1);
@@ -177,6 +190,7 @@ Status Session::rewind(uint32_t n_tokens) {
 
 void Session::truncate(uint32_t n_tokens) {
   forget_guesses();
+  drop_part();
   if (guesses_) guesses_->ngrams.truncate(tokens_, n_tokens);
   tokens_.resize(n_tokens);
   by_decode_.resize(n_tokens);
@@ -251,7 +265,9 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
 }
 
 Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
-                     float* logits, Shortlist* shortlist, Rows rows, uint32_t ahead) {
+                     float* logits, Shortlist* shortlist, Rows rows, uint32_t ahead, bool in_parts) {
+  if (!in_parts || pace_.n_rows() != tokens.size()) drop_part();
+  const bool goes_on = pace_.under_way();
   const uint32_t from = n_computed() + ahead, n = static_cast<uint32_t>(tokens.size());
   const bool on_resident = phase == Phase::decode && (decodes_resident() || rows == Rows::draft);
   if (rows == Rows::usual) forget_guesses();
@@ -267,7 +283,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   if (rows == Rows::draft && ahead == 0) ORRERY_TRY(resident_->begin_draft(from));
   if (on_resident) ORRERY_TRY(recover_queries(turn, from, cancel));
   if (resident_) resident_->before_write(from);
-  if (from == 0) ORRERY_TRY(choose_form(turn, cancel));
+  if (from == 0 && !goes_on) ORRERY_TRY(choose_form(turn, cancel));
   table_->make_writable(&backend, from, from + n);
 
   rows_.resize(n);
@@ -300,13 +316,20 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     request = shortlist->request();
     out.request = &request, out.shortlist = shortlist->result();
   }
+  model::Layers layers;
+  if (in_parts) layers = {pace_.layer(), pace_.end_of_part(n), pace_.stream()};
   if (status.ok()) {
     // A decode step is short: `cancel` ends its waits, not its computation.
+    const uint64_t begin = now_us();
     status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, phase == Phase::prefill ? cancel : nullptr, out,
-                            resident_ && (on_resident || phase == Phase::prefill) ? resident_->hook(phase, from, n) : nullptr);
+                            resident_ && (on_resident || phase == Phase::prefill) ? resident_->hook(phase, from, n, goes_on) : nullptr,
+                            layers);
+    if (in_parts && status.ok()) pace_.computed(n, layers.end, now_us() - begin);
     if (resident_ && !status.ok()) resident_->forget_queries(from, from + n);
   }
-  if (status.ok()) {
+  if (pace_.under_way() && status.ok()) {
+    // The chunk's other layers follow.
+  } else if (status.ok()) {
     if (rows != Rows::draft) n_computed_ = from + (rows == Rows::guesses ? 1 : n);
     if (out.request) {
       shortlist->arrived();
@@ -315,6 +338,7 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
     if (on_resident) status = resident_->commit(from);
     if (resident_ && !on_resident) resident_->note_queries(from, from + n);
   } else {
+    pace_.drop();
     table_->truncate(from);
     if (resident_) resident_->truncate(from);
   }
@@ -322,15 +346,45 @@ Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<
   return status;
 }
 
+void Session::drop_part() {
+  if (!pace_.under_way()) return;
+  const uint32_t n = pace_.n_rows(), from = n_computed();
+  pace_.drop();
+  if (table_) table_->truncate(from);
+  if (resident_) resident_->forget_queries(from, from + n), resident_->truncate(from);
+}
+
+uint32_t Session::next_chunk(size_t left, bool all_logits) const {
+  if (pace_.under_way()) return pace_.n_rows();
+  const auto most = static_cast<uint32_t>(std::min<size_t>(options_.chunk(), left));
+  // On a GPU the last bits may depend on the chunk (StepOperations::matmul), and a layer is short.
+  if (!model_->runtime().device().info().unified_memory) return most;
+  const model::Hyperparameters& h = model_->hyper();
+  const double of_logits = static_cast<double>(h.n_vocab) * h.n_embd * h.n_layers / static_cast<double>(model_->weights().n_parameters);
+  return pace_.rows(most, all_logits ? of_logits : 1);
+}
+
 Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits,
                               float* logits, Shortlist* shortlist) {
+  for (;;) {
+    auto complete = prefill_part(tokens, cancel, want_logits, logits, shortlist);
+    if (complete.ok() && !*complete) continue;
+    drop_part();   // of a failed chunk
+    return complete.take_status();
+  }
+}
+
+Result<bool> Session::prefill_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
+                                   Shortlist* shortlist) {
   const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
   const size_t n_vocab = logits_.size();
   if (logits) {
-    ORRERY_TRY(step(tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits, nullptr));
+    ORRERY_TRY(step(tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits, nullptr, Rows::usual, 0, true));
+    if (pace_.under_way()) return false;
     std::copy_n(logits + (n - 1) * n_vocab, n_vocab, logits_.begin());
   } else {
-    ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data(), shortlist));
+    ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data(), shortlist, Rows::usual, 0, true));
+    if (pace_.under_way()) return false;
   }
   if (logits || want_logits) logits_at_ = from + n;
   if (guesses_) guesses_->ngrams.truncate(tokens_, from);
@@ -339,7 +393,7 @@ Status Session::prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   by_decode_.resize(from + n, 0);
   stats_.prompt_tokens += n;
-  return ok_status();
+  return true;
 }
 
 Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* cancel, float* logits) {
@@ -348,7 +402,7 @@ Status Session::prefill(Span<const int32_t> tokens, const std::atomic<bool>* can
                         "%u tokens and %zu more are longer than the session's context of %u", n_computed(),
                         tokens.size(), n_context_);
   for (size_t done = 0; done < tokens.size();) {
-    const size_t n = std::min<size_t>(options_.chunk(), tokens.size() - done);
+    const size_t n = next_chunk(tokens.size() - done, logits != nullptr);
     const bool last = done + n == tokens.size();
     ORRERY_TRY(prefill_chunk(tokens.subspan(done, n), cancel, last, logits ? logits + done * logits_.size() : nullptr));
     done += n;

@@ -24,6 +24,7 @@
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/session/guesses.h"
+#include "runtime/engine/session/prompt_pace.h"
 #include "runtime/engine/shared/shortlist.h"
 #include "runtime/engine/shared/vocabulary.h"
 #include "runtime/kv/memory/layout.h"
@@ -105,6 +106,14 @@ class Session {
   // arrives if the backend has shortlists.
   Status prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
                        Shortlist* shortlist = nullptr);
+  // Computes the next part of a chunk: some layers of its tokens. True: the chunk is complete. Else the next call has the same arguments, or
+  // drop_part() gives the part up. Between two calls other sessions may take their turns.
+  Result<bool> prefill_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
+                            Shortlist* shortlist = nullptr);
+  // The number of tokens of the chunk under way, or of the next chunk if `left` tokens are to be computed.
+  uint32_t next_chunk(size_t left, bool all_logits = false) const;
+  uint32_t part_done() const { return pace_.done(); }   // of the chunk under way, in tokens
+  void drop_part();
   // Adds a generated token, which decode() will compute.
   void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
   // Computes the token that push_generated() added. `cancel` ends settling and waits for other sessions' turns and for the link. Then the
@@ -206,8 +215,9 @@ class Session {
   // n_computed().
   enum class Rows : uint8_t { usual, guesses, draft };
   // The logits and embeddings of guesses and drafts go to guesses_. Of a step with guesses, only the first token becomes the session's.
+  // in_parts: the call computes the next part of the tokens.
   Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits,
-              Shortlist* shortlist, Rows rows = Rows::usual, uint32_t ahead = 0);
+              Shortlist* shortlist, Rows rows = Rows::usual, uint32_t ahead = 0, bool in_parts = false);
   Status decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter);
   // Fills guesses_->tokens() with a token and its draft. Returns the number of drafted tokens.
   Result<size_t> draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
@@ -234,6 +244,7 @@ class Session {
   std::vector<float> logits_;                  // (n_vocab)
   std::vector<float> embedding_;               // (n_embd)
   std::atomic<bool> row_waits_{false};         // logits and embedding are still on the device (WaitingRows)
+  PromptPace pace_;
   std::vector<Row> rows_;                      // room for a chunk, or for a token and its guesses
   std::unique_ptr<Guesses> guesses_;           // null: options().speculate is off
   Conversation conversation_;

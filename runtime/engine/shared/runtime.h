@@ -50,6 +50,7 @@ struct RuntimeOptions {
   uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: os::default_reservation_bytes()
   bool pinned_reservoir = false;      // the system locks sessions' regions of the reservoir in memory
   uint32_t max_sessions = 16;
+  uint64_t prompt_part_us = 100'000;  // time of a prompt's part, between two turns (PromptPace); 0: one layer
   kv::Link link;                      // a simulated link between reservoir and device, for measurement
   // For tests: faults of transfers (called on the I/O thread), and the time limit of waits.
   std::function<kv::IoThread::Fault(const kv::IoRequest&)> io_fault;
@@ -83,6 +84,7 @@ class Runtime {
   BackendInfo backend_info() const { return turns_->device().info(); }
   // The I/O thread, for sessions with refills. The first call starts it.
   Result<kv::IoThread*> io();
+  uint64_t prompt_part_us() const { return options_.prompt_part_us; }
   bool moves_directly() const { return engine::moves_directly(options_, turns_->device()); }
 
   // Takes one of max_sessions slots. A session with device memory has a slot.

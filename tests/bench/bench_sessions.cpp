@@ -1,0 +1,139 @@
+// Sessions beside their computation: files, and the parts of a prompt.
+//
+//     bench_sessions MODEL.gguf parts CONTEXT [TOKENS=512]
+//
+// Prefills TOKENS tokens behind CONTEXT invented ones, in parts of a tenth of a second and in whole chunks, by turns. Prints the longest part and
+// the time in all, in milliseconds.
+//
+//     bench_sessions MODEL.gguf FOLDER [MIB=192] [ROUNDS=7]
+//
+// Saves and loads a session beside a copy of the same bytes, by turns.
+// The session holds invented KV of MIB mebibytes. Copies: of a buffer to a new file, flushed (beside save); of a file to a buffer whose memory has
+// been touched (beside load). Prints the least and the median of each in milliseconds. Files lie in FOLDER, and are removed.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/engine/session/session.h"
+#include "runtime/engine/session/session_file.h"
+#include "runtime/os/os.h"
+
+namespace {
+
+using namespace orrery;
+
+void check(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message());
+  std::exit(1);
+}
+template <class T>
+T check(Result<T> result) {
+  if (!result.ok()) check(result.take_status());
+  return std::move(result).value();
+}
+
+struct Measured {
+  const char* what;
+  std::function<void()> work;
+  std::vector<double> ms = {};
+};
+
+std::shared_ptr<engine::LanguageModel> open(const char* path, uint64_t part_us) {
+  engine::RuntimeOptions runtime;
+  runtime.backend = "cpu";
+  runtime.n_threads = 2;
+  runtime.prompt_part_us = part_us;
+  return check(engine::LanguageModel::open(check(engine::Runtime::create(runtime)), std::string(path), {}));
+}
+
+void fill(Span<std::byte> page) {   // small halves
+  uint32_t state = 1;
+  for (size_t at = 0; at + 2 <= page.size(); at += 2) {
+    state = state * 1664525u + 1013904223u;
+    const auto half = static_cast<uint16_t>((state >> 16 & 0x83ff) | 0x2c00);
+    std::memcpy(page.data() + at, &half, 2);
+  }
+}
+
+int measure_parts(const char* path, uint32_t n_context, uint32_t n_tokens) {
+  for (int round = 0; round < 3; ++round)
+    for (const uint64_t part_us : {engine::RuntimeOptions().prompt_part_us, UINT64_MAX}) {
+      const auto model = open(path, part_us);
+      engine::SessionOptions options;
+      options.n_context = n_context + n_tokens;
+      const auto session = check(engine::Session::open(model, options));
+      if (n_context > 0)
+        check(session->assume_prompt(std::vector<int32_t>(n_context, 1), [](uint32_t, Span<std::byte> page) { fill(page); }));
+      const std::vector<int32_t> tokens(n_tokens, 2);
+      uint64_t longest = 0;
+      size_t n_parts = 0;
+      const uint64_t start = now_us();
+      for (size_t done = 0; done < n_tokens; ++n_parts) {
+        const uint32_t n = session->next_chunk(n_tokens - done);
+        const uint64_t begin = now_us();
+        if (check(session->prefill_part({tokens.data() + done, n}, nullptr, done + n == n_tokens, nullptr))) done += n;
+        longest = std::max(longest, now_us() - begin);
+      }
+      std::printf("%-12s %zu parts, the longest %.0f ms, in all %.0f ms\n", part_us == UINT64_MAX ? "whole chunks" : "parts", n_parts,
+                  static_cast<double>(longest) / 1000, static_cast<double>(now_us() - start) / 1000);
+    }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return std::fprintf(stderr, "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS], or MODEL.gguf FOLDER [MIB] [ROUNDS]\n"), 2;
+  const auto number = [&](int i, int otherwise) { return argc > i ? static_cast<uint32_t>(std::atoi(argv[i])) : static_cast<uint32_t>(otherwise); };
+  if (std::string(argv[2]) == "parts") return measure_parts(argv[1], number(3, 0), number(4, 512));
+  const uint64_t wanted = uint64_t{number(3, 192)} << 20;
+  const uint32_t rounds = number(4, 7);
+  const std::string saved = std::string(argv[2]) + "/bench-saved", copied = std::string(argv[2]) + "/bench-copied";
+  const auto model = open(argv[1], UINT64_MAX);
+  engine::SessionOptions options;
+  const uint64_t page_bytes = engine::kv_format(model->hyper(), options.kv_type).page_bytes();
+  options.n_context = static_cast<uint32_t>(wanted / page_bytes) * kPageTokens;
+  const auto session = check(engine::Session::open(model, options)), empty = check(engine::Session::open(model, options));
+  const std::vector<int32_t> tokens(options.n_context, 1);
+  check(session->assume_prompt(tokens, [](uint32_t, Span<std::byte> page) { fill(page); }));
+  const uint64_t bytes = check(engine::SessionFile::size(session.get()));
+  std::vector<std::byte> buffer(bytes);
+  check(engine::SessionFile::save_to_file(session.get(), saved));
+
+  const auto copy_out = [&] {
+    auto file = check(os::AtomicFile::create(copied));
+    check(file.write({buffer.data(), buffer.size()}));
+    check(file.commit());
+  };
+  const auto copy_in = [&] {
+    const auto file = check(os::InputFile::open(saved));
+    check(file.read_at(0, {buffer.data(), buffer.size()}));
+  };
+  Measured all[] = {
+      {"copy to a file, flushed", copy_out},
+      {"save", [&] { check(engine::SessionFile::save_to_file(session.get(), saved)); }},
+      {"copy from a file", copy_in},
+      {"load, a session without tokens", [&] { check(engine::SessionFile::load_from_file(empty.get(), saved)); }},
+      {"load, a session that holds others", [&] { check(engine::SessionFile::load_from_file(session.get(), saved)); }},
+  };
+  for (uint32_t round = 0; round < rounds; ++round)
+    for (Measured& m : all) {
+      empty->truncate(0);
+      const uint64_t start = now_us();
+      m.work();
+      m.ms.push_back(static_cast<double>(now_us() - start) / 1000);
+    }
+  std::printf("%.1f MiB\n", static_cast<double>(bytes) / (1 << 20));
+  for (Measured& m : all) {
+    std::sort(m.ms.begin(), m.ms.end());
+    std::printf("%-36s least %7.1f ms  median %7.1f ms\n", m.what, m.ms.front(), m.ms[m.ms.size() / 2]);
+  }
+  std::remove(saved.c_str());
+  std::remove(copied.c_str());
+}
