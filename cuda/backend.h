@@ -74,15 +74,15 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   void unshare_host(std::byte* at) override;
 
   // steps.cpp
-  void begin_step(const Step& step) override;
+  void begin_steps(Span<const Step> steps) override;   // one: CUDA's sessions take turns
   void end_step() override { send(); }
   void embed(const Weight& table, Ptr<float> out) override;
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
                 int32_t n_vectors, int64_t dim, float eps) override;
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
-  void prepare_rope(const RopeSpec& spec) override;
+  void prepare_ropes(Span<const RopeSpec> specs) override;
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
-  void transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) override;
+  void transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,

@@ -39,7 +39,8 @@ bool CudaBackend::within(const Step& step) const {
          tiles * sizeof(uint64_t) <= plan_.upload_bytes - plan_.tiles;
 }
 
-void CudaBackend::begin_step(const Step& step) {
+void CudaBackend::begin_steps(Span<const Step> steps) {
+  const Step& step = steps[0];
   const OnDevice here(*gpu_, queue_);
   step_ = step;
   context_.phase = step.phase;
@@ -121,7 +122,8 @@ void CudaBackend::matmul(Span<const Product> products, Ptr<const float> x, int64
   }
 }
 
-void CudaBackend::prepare_rope(const RopeSpec& spec) {
+void CudaBackend::prepare_ropes(Span<const RopeSpec> specs) {
+  const RopeSpec& spec = specs[0];
   n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
   interleaved_ = spec.interleaved;
   if (!queue_.failed())   // the frequencies travel with the step's upload, which has not been sent yet
@@ -141,13 +143,13 @@ void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t he
   op.flag = interleaved_;
 }
 
-void CudaBackend::transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) {
+void CudaBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) {
   Operation& op = note(Operation::Kind::transform, n_rows());
   op.out = {device(x), stride};
-  op.weight = device(shift);
+  op.weight = device(transforms[0].shift);
   op.n_vectors = n_heads;
   op.dim = head_dim;
-  op.flag = rotate;
+  op.flag = transforms[0].rotate;
 }
 
 void CudaBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {

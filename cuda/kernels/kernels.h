@@ -72,7 +72,7 @@ void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_
 void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n);
 // swiglu(). Also writes what quantize_rows() would make of the result.
 void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n);
-// StepOperations::transform_heads().
+// StepOperations::transform_rows().
 void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, int32_t n_heads, int32_t head_dim, bool rotate);
 void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
 

@@ -33,7 +33,8 @@ struct BackendInfo {
   uint64_t device_bytes = 0;              // bytes that an arena may take now; 0: the device's memory is the host's
   bool exports_weights = false;            // the backend uses HeadView::exported and KeysJob::exported; otherwise it ignores them
   bool makes_moments = false;             // KeyOperations::key_moments() works
-  // A decode step of several rows of one sequence gives each row the bits of a step of its own, and reads each weight once.
+  // A decode step of several rows of one sequence, and decode steps of several sessions at once (StepOperations::begin_steps), give each
+  // row the bits of a step of its own, and read each weight once.
   bool decodes_rows = false;
 };
 

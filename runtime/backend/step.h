@@ -1,5 +1,6 @@
 // A step: some rows, each with its sequence and its position, all prompt tokens (Phase::prefill) or all generated ones (Phase::decode);
-// and the operations that compute it.
+// and the operations that compute it. A backend that decodes rows (BackendInfo::decodes_rows) computes the steps of several sessions at
+// once: products take the rows of all steps, the other operations take each row as its own step says.
 //
 // The phases may use different kernels. Within a phase a row's result depends neither on the other rows nor on the number of threads.
 // Activations are float32 throughout; matrices are quantized as they lie in the file.
@@ -16,6 +17,9 @@
 namespace orrery {
 
 enum class Phase : uint8_t { prefill, decode };
+
+// The most steps that are computed at once.
+inline constexpr int32_t kMostTogether = 32;
 
 // Attention weights that a step exports for one KV head, as parts of each query head's softmax. With y = log2(e) * scale * q k, the
 // weight of a key is 2^(y - unit). Each tile of kPageTokens keys has its own unit, a whole number. A NaN gives the weight 0.
@@ -88,6 +92,13 @@ struct RopeSpec {
   float magnitude = 1.0f;
 };
 
+// How the heads of a step's rows are changed: x = T(x - shift). T: the normalised Hadamard transform (Sylvester's order) of blocks of
+// hadamard_block(head_dim) values if `rotate`, else the identity.
+struct HeadTransform {
+  Ptr<const float> shift;                 // (n_heads, head_dim), or null
+  bool rotate = false;
+};
+
 // One product of a call to matmul(): out = x * w^T (+ bias), or added to what `out` holds.
 struct Product {
   const Weight* weight = nullptr;         // (n_out, n_in)
@@ -104,11 +115,13 @@ struct AttendShape {
   int32_t window = 0;                     // sliding window: keys with position > row position - window; 0: all
 };
 
-// The operations of a decoder's layers. All but begin_step() are called between begin_step() and end_step().
+// The operations of a decoder's layers. All but begin_steps() are called between begin_steps() and end_step().
 class StepOperations {
  public:
-  // The step's arguments stay valid until end_step().
-  virtual void begin_step(const Step& step) = 0;
+  // Begins one step; or, on a backend with decodes_rows, up to kMostTogether decode steps of one row each. These may differ in all but
+  // the shape of their KV: the rows of the operations below are theirs, in order. The steps' arguments stay valid until end_step().
+  virtual void begin_steps(Span<const Step> steps) = 0;
+  void begin_step(const Step& step) { begin_steps({&step, 1}); }
   virtual void end_step() = 0;
 
   // out (n_rows, n_cols) = the rows of `table` (vocabulary, n_cols) that the step's tokens name.
@@ -123,13 +136,18 @@ class StepOperations {
   // (logits of the last rows). A row's result does not depend on the other rows, except for the last bits where cuBLAS multiplies.
   virtual void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) = 0;
 
-  // Prepares cos and sin of the step's positions. rope() rotates n_heads vectors of head_dim at x + row * stride.
-  virtual void prepare_rope(const RopeSpec& spec) = 0;
+  // Prepares cos and sin of the steps' positions. specs: one for each step; they differ in frequencies and magnitude alone. rope()
+  // rotates n_heads vectors of head_dim at x + row * stride.
+  virtual void prepare_ropes(Span<const RopeSpec> specs) = 0;
+  void prepare_rope(const RopeSpec& spec) { prepare_ropes({&spec, 1}); }
   virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
 
-  // x = T(x - shift), n_heads vectors of head_dim at x + row * stride. shift: (n_heads, head_dim), or null. T: the normalised Hadamard
-  // transform (Sylvester's order) of blocks of hadamard_block(head_dim) values if `rotate`, else the identity.
-  virtual void transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) = 0;
+  // Transforms n_heads vectors of head_dim at x + row * stride. transforms: one for each step.
+  virtual void transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) = 0;
+  void transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) {
+    const HeadTransform transform{shift, rotate};
+    transform_rows(x, stride, n_heads, head_dim, {&transform, 1});
+  }
 
   // Writes the rows' keys and values, (n_kv_heads, head_dim) at k and v + row * stride, to their KV pages of `layer` (and to the slots
   // of Step::heads).

@@ -8,6 +8,7 @@
 #include "runtime/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -166,7 +167,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     plan_ = ScratchPlan(limits, kernels_, max_threads_);
   }
 
-  void begin_step(const Step& step) override;
+  void begin_steps(Span<const Step> steps) override;
   void end_step() override {
     pool_->end_burst();
     if (trace_) trace_->end_step();
@@ -176,9 +177,9 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
                 int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) override;
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
-  void prepare_rope(const RopeSpec& spec) override;
+  void prepare_ropes(Span<const RopeSpec> specs) override;
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
-  void transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) override;
+  void transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
@@ -199,18 +200,23 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};
   }
   cpu::LowRankWork low_rank_work() { return {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes}; }
-  int64_t n_rows() const { return static_cast<int64_t>(step_.rows.size()); }
+  int64_t n_rows() const { return n_rows_; }
+  // Several steps have a row each.
+  size_t step_number(int64_t row) const { return n_steps_ > 1 ? static_cast<size_t>(row) : 0; }
+  const Step& step_of(int64_t row) const { return steps_[step_number(row)]; }
+  const Row& row_at(int64_t i) const { return n_steps_ > 1 ? steps_[static_cast<size_t>(i)].rows[0] : steps_[0].rows[static_cast<size_t>(i)]; }
   std::byte* thread_scratch(int32_t thread) const {
     return scratch_ + plan_.threads + static_cast<uint64_t>(thread) * plan_.thread_bytes;
   }
   float* rope_row(int64_t row) const {
     return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
   }
-  KvHead kv_head(int32_t sequence, int32_t layer, int32_t head) const;
+  KvHead kv_head(int64_t row, int32_t layer, int32_t head) const;   // the pages of the row's sequence
   void convert_values(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n) const;
-  // The resident part of a head in a decode step that has one; else null.
-  const HeadView* head_view(int32_t layer, int32_t head) const {
-    return step_.heads.empty() ? nullptr : &step_.heads[static_cast<size_t>(layer * step_.kv.n_kv_heads + head)];
+  // The resident part of a head in a row's step, if that has one; else null.
+  const HeadView* head_view(int64_t row, int32_t layer, int32_t head) const {
+    const Step& step = step_of(row);
+    return step.heads.empty() ? nullptr : &step.heads[static_cast<size_t>(layer * step.kv.n_kv_heads + head)];
   }
 
   // True for weights in the arena: place_weight() stores weights there only in bands.
@@ -245,8 +251,10 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   os::Region arena_;
   std::byte* scratch_ = nullptr;
   ScratchPlan plan_;
-  Step step_;
-  Span<RowRun> runs_;  // of step_, in the scratch memory
+  std::array<Step, static_cast<size_t>(kMostTogether)> steps_;
+  size_t n_steps_ = 0;
+  int64_t n_rows_ = 0;  // of all steps
+  Span<RowRun> runs_;  // of their rows, in the scratch memory
   const std::unique_ptr<StepTrace> trace_;   // null: nothing is measured
   int32_t n_rot_ = 0;  // from prepare_rope()
   bool interleaved_ = false;
@@ -295,19 +303,19 @@ void CpuBackend::commit(Ptr<std::byte> at, uint64_t bytes) {
   });
 }
 
-void CpuBackend::begin_step(const Step& step) {
-  step_ = step;
+void CpuBackend::begin_steps(Span<const Step> steps) {
+  n_steps_ = steps.size();
+  std::copy(steps.begin(), steps.end(), steps_.begin());
+  n_rows_ = n_steps_ > 1 ? static_cast<int64_t>(n_steps_) : static_cast<int64_t>(steps_[0].rows.size());
   RowRun* runs = reinterpret_cast<RowRun*>(scratch_ + plan_.runs);
   size_t n_runs = 0;
-  for (size_t i = 0; i < step.rows.size(); ++i) {
-    const Row& row = step.rows[i];
-    const bool continues = n_runs > 0 && row.sequence == step.rows[i - 1].sequence &&
-                           row.position == step.rows[i - 1].position + 1;
+  for (int64_t i = 0; i < n_rows_; ++i) {
+    const bool continues = n_steps_ == 1 && i > 0 && row_at(i).sequence == row_at(i - 1).sequence && row_at(i).position == row_at(i - 1).position + 1;
     if (!continues) runs[n_runs++] = {static_cast<int32_t>(i), 0};
     ++runs[n_runs - 1].n_rows;
   }
   runs_ = {runs, n_runs};
-  if (trace_) trace_->begin_step(step.phase == Phase::decode);
+  if (trace_) trace_->begin_step(steps_[0].phase == Phase::decode);
   pool_->begin_burst();
 }
 
@@ -316,13 +324,13 @@ void CpuBackend::embed(const Weight& table, Ptr<float> out) {
   const uint64_t row_size = row_bytes(table.type, static_cast<uint64_t>(table.n_cols));
   for_ranges(n_rows(), table.n_cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
-      const int32_t token = step_.rows[static_cast<size_t>(r)].token, in_band = in_bands(table) ? token % kBandRows : 0;
+      const int32_t token = row_at(r).token, in_band = in_bands(table) ? token % kBandRows : 0;
       const std::byte* at = host(table.data) + static_cast<uint64_t>(token - in_band) * row_size;
-      float* row = host(out) + r * table.n_cols;
+      float* to = host(out) + r * table.n_cols;
       if (in_bands(table))
-        dequantize_band_row(table.type, at, in_band, table.n_cols, row);
+        dequantize_band_row(table.type, at, in_band, table.n_cols, to);
       else
-        dequantize(table.type, at, table.n_cols, row);
+        dequantize(table.type, at, table.n_cols, to);
     }
   });
 }
@@ -348,7 +356,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   const int64_t n_in = products[0].weight->n_cols;
   // A short prompt's few rows take decode's kernel where it gives the same bits.
   const auto decodes = [&](const Product& p) {
-    return step_.phase == Phase::decode || (rows <= kShortPrompt && in_bands(*p.weight) && kernels_.bands_as_prefill(p.weight->type));
+    return steps_[0].phase == Phase::decode || (rows <= kShortPrompt && in_bands(*p.weight) && kernels_.bands_as_prefill(p.weight->type));
   };
   const auto packed = [&](const Product& p) { return !decodes(p) && kernels_.packs && kernels_.packs(p.weight->type); };
   const bool packs = packed(products[0]);
@@ -448,15 +456,16 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
 }
 
 // Angles in double: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.
-void CpuBackend::prepare_rope(const RopeSpec& spec) {
-  n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
-  interleaved_ = spec.interleaved;
+void CpuBackend::prepare_ropes(Span<const RopeSpec> specs) {
+  n_rot_ = std::min(specs[0].n_rot, plan_.rope_floats);
+  interleaved_ = specs[0].interleaved;
   const int32_t half = n_rot_ / 2;
   const StepTrace::Scope scope(trace_.get(), Operation::rope, 0);
   for_ranges(n_rows(), 64 * half, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       float* table = rope_row(r);
-      const double position = step_.rows[static_cast<size_t>(r)].position;
+      const RopeSpec& spec = specs[step_number(r)];
+      const double position = row_at(r).position;
       for (int32_t i = 0; i < half; ++i) {
         const double angle = position * static_cast<double>(spec.inverse_frequency[i]);
         table[i] = static_cast<float>(std::cos(angle)) * spec.magnitude;
@@ -476,38 +485,43 @@ void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t hea
   });
 }
 
-void CpuBackend::transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) {
+void CpuBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) {
   const auto n_values = static_cast<uint64_t>(n_rows() * n_heads * head_dim);
   const StepTrace::Scope scope(trace_.get(), Operation::transform, 2 * n_values * sizeof(float));
-  const int32_t block = rotate ? hadamard_block(head_dim) : 1;
   for_ranges(n_rows(), static_cast<int64_t>(n_heads) * head_dim, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r)
-      kernels_.transform_heads(host(x) + r * stride, shift ? host(shift) : nullptr, n_heads, head_dim, block);
+    for (int64_t r = first; r < last; ++r) {
+      const HeadTransform& t = transforms[step_number(r)];
+      if (t.shift || t.rotate)
+        kernels_.transform_heads(host(x) + r * stride, t.shift ? host(t.shift) : nullptr, n_heads, head_dim,
+                                 t.rotate ? hadamard_block(head_dim) : 1);
+    }
   });
 }
 
-KvHead CpuBackend::kv_head(int32_t sequence, int32_t layer, int32_t head) const {
-  const KvFormat& kv = step_.kv;
-  return {kv.type, kv.head_dim, step_.sequences[static_cast<size_t>(sequence)].pages,
-          kv.head_offset(layer, head), kv.vector_bytes()};
+KvHead CpuBackend::kv_head(int64_t row, int32_t layer, int32_t head) const {
+  const Step& step = step_of(row);
+  return {step.kv.type, step.kv.head_dim, step.sequences[static_cast<size_t>(row_at(row).sequence)].pages,
+          step.kv.head_offset(layer, head), step.kv.vector_bytes()};
 }
 
 void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
-  const KvFormat& format = step_.kv;
-  const StepTrace::Scope scope(trace_.get(), Operation::append_kv, static_cast<uint64_t>(n_rows() * format.n_kv_heads) * format.token_bytes());
-  for_ranges(n_rows() * format.n_kv_heads, int64_t{8} * format.head_dim, [&](int64_t first, int64_t last) {
+  const int32_t n_kv = steps_[0].kv.n_kv_heads, dim = steps_[0].kv.head_dim;
+  uint64_t written = 0;
+  for (int64_t r = 0; trace_ && r < n_rows(); ++r) written += static_cast<uint64_t>(n_kv) * step_of(r).kv.token_bytes();
+  const StepTrace::Scope scope(trace_.get(), Operation::append_kv, written);
+  for_ranges(n_rows() * n_kv, int64_t{8} * dim, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
-      const int64_t r = i / format.n_kv_heads;
-      const int32_t head = static_cast<int32_t>(i % format.n_kv_heads);
-      const Row& row = step_.rows[static_cast<size_t>(r)];
-      const KvHead kv = kv_head(row.sequence, layer, head);
-      std::byte* token = const_cast<std::byte*>(kv_tile(kv, row.position / kPageTokens)) +
-                         static_cast<uint64_t>(row.position % kPageTokens) * 2 * kv.vector_bytes;
-      const int64_t at = r * stride + static_cast<int64_t>(head) * format.head_dim;
-      kernels_.store_kv(format.type, host(k) + at, format.head_dim, token);
-      kernels_.store_kv(format.type, host(v) + at, format.head_dim, token + kv.vector_bytes);
-      if (const HeadView* view = head_view(layer, head))
-        convert_values(reinterpret_cast<std::byte*>(view->append_at), step_.heads_kv.type, token, format.type,
+      const int64_t r = i / n_kv;
+      const int32_t head = static_cast<int32_t>(i % n_kv), position = row_at(r).position;
+      const KvFormat& format = step_of(r).kv;
+      const KvHead kv = kv_head(r, layer, head);
+      std::byte* token = const_cast<std::byte*>(kv_tile(kv, position / kPageTokens)) +
+                         static_cast<uint64_t>(position % kPageTokens) * 2 * kv.vector_bytes;
+      const int64_t at = r * stride + static_cast<int64_t>(head) * dim;
+      kernels_.store_kv(format.type, host(k) + at, dim, token);
+      kernels_.store_kv(format.type, host(v) + at, dim, token + kv.vector_bytes);
+      if (const HeadView* view = head_view(r, layer, head))
+        convert_values(reinterpret_cast<std::byte*>(view->append_at), step_of(r).heads_kv.type, token, format.type,
                       format.token_values());
     }
   });
@@ -552,11 +566,14 @@ void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_t
 }
 
 void CpuBackend::keep_queries(int32_t layer, const float* q, const AttendShape& shape) {
-  const int64_t n_ring = step_.queries.n_rows, width = int64_t{shape.n_heads} * step_.kv.head_dim;
-  float* ring = host(step_.queries.data) + layer * n_ring * width;
-  for (int64_t r = std::max<int64_t>(0, n_rows() - n_ring); r < n_rows(); ++r)
-    std::memcpy(ring + step_.rows[static_cast<size_t>(r)].position % n_ring * width, q + r * shape.q_stride,
+  const int64_t width = int64_t{shape.n_heads} * steps_[0].kv.head_dim;
+  for (int64_t r = 0; r < n_rows(); ++r) {
+    const QueryRing& queries = step_of(r).queries;
+    const int64_t n_ring = queries.n_rows;
+    if (n_ring == 0 || (n_steps_ == 1 && r < n_rows() - n_ring)) continue;   // a later row would overwrite it
+    std::memcpy(host(queries.data) + (layer * n_ring + row_at(r).position % n_ring) * width, q + r * shape.q_stride,
                 static_cast<size_t>(width) * sizeof(float));
+  }
 }
 
 void CpuBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
@@ -610,8 +627,8 @@ void CpuBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<co
 }
 
 void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
-  if (step_.queries.n_rows > 0) keep_queries(layer, host(q), shape);
-  if (step_.phase == Phase::decode) {
+  keep_queries(layer, host(q), shape);
+  if (steps_[0].phase == Phase::decode) {
     attend_decode(layer, host(q), host(out), shape);
   } else {
     attend_prefill(layer, host(q), host(out), shape);
@@ -629,7 +646,7 @@ int32_t CpuBackend::heads_together(int32_t n_kv, int64_t n_splits) const {
 // its head, one token alone. Its sums are multiplied by the number of tokens that it stands for, which gives the sums of that many
 // equal tokens.
 void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape) {
-  const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
+  const int32_t dim = steps_[0].kv.head_dim, n_kv = steps_[0].kv.n_kv_heads, group = shape.n_heads / n_kv;
   const int64_t floats = partial_floats(dim);
   float* partials = reinterpret_cast<float*>(scratch_ + plan_.partials);
   struct Splits {
@@ -637,8 +654,8 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     bool has_mean;
   };
   const auto splits_of = [&](int64_t row, int32_t head) {
-    const HeadView* view = head_view(layer, head);
-    const int64_t last_key = view ? view->n_keys : step_.rows[static_cast<size_t>(row)].position + int64_t{1};
+    const HeadView* view = head_view(row, layer, head);
+    const int64_t last_key = view ? view->n_keys : row_at(row).position + int64_t{1};
     const int64_t first_key = shape.window > 0 && !view ? std::max<int64_t>(0, last_key - shape.window) : 0;
     const int64_t first = first_key / kSplitTokens;
     const bool has_mean = view && view->compensation_weight > 0.0f;
@@ -648,7 +665,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   for (int64_t row = 0; trace_ && row < n_rows(); ++row)
     for (int32_t head = 0; head < n_kv; ++head) {
       const Splits s = splits_of(row, head);
-      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (step_.heads.empty() ? step_.kv : step_.heads_kv).token_bytes();
+      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (step_of(row).heads.empty() ? step_of(row).kv : step_of(row).heads_kv).token_bytes();
     }
   const StepTrace::Scope scope(trace_.get(), Operation::attend, kv_read);
   const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
@@ -657,9 +674,11 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   for (int64_t wave = 0; wave < n_rows(); wave += plan_.wave_rows) {
     const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
     // KV heads of a task. Heads that lie side by side in pages are read in one stretch, if enough tasks remain.
-    const int32_t together = step_.heads.empty() ? heads_together(n_kv, rows * splits_of(wave, 0).count) : 1;
-    // Upper bounds for a row: heads of one row may have very different numbers of splits.
+    const bool on_pages = std::all_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(n_steps_), [](const Step& s) { return s.heads.empty(); });
+    const int32_t together = on_pages ? heads_together(n_kv, rows * splits_of(wave, 0).count) : 1;
+    // Upper bounds for a row of one sequence; of several steps, whose rows may have very different numbers of splits, each row's own number.
     int64_t row_items = 0, most = 0;
+    std::array<int64_t, static_cast<size_t>(kMostTogether) + 1> first_item = {};
     for (int64_t r = 0; r < rows; ++r) {
       int64_t n = 0;
       for (int32_t head = 0; head < n_kv; head += together) {
@@ -667,6 +686,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
         n += count, most = std::max(most, count);
       }
       row_items = std::max(row_items, n);
+      if (n_steps_ > 1) first_item[static_cast<size_t>(r) + 1] = first_item[static_cast<size_t>(r)] + n;
     }
     struct Item {
       KvHead kv;
@@ -678,6 +698,10 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     const bool same_keys = runs_.size() == 1;
     const auto item_of = [&](int64_t item) {
       Item i{{}, same_keys ? item % rows : item / row_items, 0, same_keys ? item / rows : item % row_items, 0, 0, {}, 0.0f};
+      if (n_steps_ > 1) {
+        const auto after = std::upper_bound(first_item.begin(), first_item.begin() + rows, item);
+        i.row = after - first_item.begin() - 1, i.split = item - *(after - 1);
+      }
       Splits splits = splits_of(wave + i.row, 0);
       while (i.split >= splits.count) {
         i.split -= splits.count;
@@ -685,7 +709,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
         splits = splits_of(wave + i.row, static_cast<int32_t>(i.head));
       }
       const int32_t head = static_cast<int32_t>(i.head);
-      const HeadView* view = head_view(layer, head);
+      const HeadView* view = head_view(wave + i.row, layer, head);
       if (splits.has_mean && i.split + 1 == splits.count) {
         i.kv = {KvType::f32, dim, &view->compensation_token.address, 0, static_cast<uint64_t>(dim) * sizeof(float)};
         i.last_key = 1, i.n_alike = view->compensation_weight;
@@ -694,12 +718,12 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const int64_t start = (splits.first + i.split) * kSplitTokens;
       i.first_key = std::max(start, splits.first_key);
       i.last_key = std::min(start + kSplitTokens, splits.last_key);
-      i.kv = view ? KvHead{step_.heads_kv.type, dim, view->tiles, 0, step_.heads_kv.vector_bytes()}
-                  : kv_head(step_.rows[static_cast<size_t>(wave + i.row)].sequence, layer, head);
+      const KvFormat& slots = step_of(wave + i.row).heads_kv;
+      i.kv = view ? KvHead{slots.type, dim, view->tiles, 0, slots.vector_bytes()} : kv_head(wave + i.row, layer, head);
       if (view) i.exported = view->exported;
       return i;
     };
-    const int64_t n_items = rows * row_items;
+    const int64_t n_items = n_steps_ > 1 ? first_item[static_cast<size_t>(rows)] : rows * row_items;
     run(n_items, [&](int64_t item, int32_t thread) {
       const Item i = item_of(item);
       if (i.first_key == i.last_key) return;
@@ -737,7 +761,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
 // Items: KV head x block of rows (x part of a very large group), longest first. Blocks have the kernel's size, or a fraction of it
 // if there would be too few for the threads.
 void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape) {
-  const int32_t dim = step_.kv.head_dim, n_kv = step_.kv.n_kv_heads, group = shape.n_heads / n_kv;
+  const int32_t dim = steps_[0].kv.head_dim, n_kv = steps_[0].kv.n_kv_heads, group = shape.n_heads / n_kv;
   int32_t part_heads = 0, parts = 0, block_rows = 0;
   int64_t n_blocks = 0;
   const auto cut = [&](int32_t queries) {
@@ -746,7 +770,7 @@ void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const
     n_blocks = 0;
     for (const RowRun& run : runs_) n_blocks += div_up(run.n_rows, block_rows);
   };
-  int32_t queries = kernels_.prefill_queries(step_.kv.type, dim);
+  int32_t queries = kernels_.prefill_queries(steps_[0].kv.type, dim);
   for (cut(queries); queries > kQueryTile && n_blocks * n_kv * parts < 4 * pool_->n_threads(); cut(queries))
     queries = std::max(queries / 2, kQueryTile);
   pool_->run(n_blocks * n_kv * parts, [&](int64_t item, int32_t thread) {
@@ -757,16 +781,15 @@ void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const
     const RowRun* run = runs_.begin();
     for (; block >= div_up(run->n_rows, block_rows); ++run) block -= div_up(run->n_rows, block_rows);
     const int64_t row = run->first_row + block * block_rows;
-    const Row& first = step_.rows[static_cast<size_t>(row)];
     const PrefillTask task{
-        kv_head(first.sequence, layer, head),
+        kv_head(row, layer, head),
         q + row * shape.q_stride + static_cast<int64_t>(first_head) * dim,
         shape.q_stride,
         out + row * shape.out_stride + static_cast<int64_t>(first_head) * dim,
         shape.out_stride,
         static_cast<int32_t>(std::min<int64_t>(block_rows, run->first_row + run->n_rows - row)),
         n_heads,
-        first.position,
+        row_at(row).position,
         shape.window,
         shape.scale,
         thread_scratch(thread)};

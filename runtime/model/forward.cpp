@@ -1,6 +1,7 @@
 #include "runtime/model/forward.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "runtime/base/checked.h"
@@ -12,7 +13,7 @@ namespace {
 // Ends the backend's step on every return path.
 class StepScope {
  public:
-  StepScope(Backend* backend, const Step& step) : backend_(*backend) { backend_.begin_step(step); }
+  StepScope(Backend* backend, Span<const Step> steps) : backend_(*backend) { backend_.begin_steps(steps); }
   ~StepScope() { backend_.end_step(); }
   StepScope(const StepScope&) = delete;
   StepScope& operator=(const StepScope&) = delete;
@@ -23,29 +24,55 @@ class StepScope {
 
 class Pass {
  public:
-  Pass(Backend* backend, const Model& model, const Workspace& work, const Step& step, LayerHook* hook)
-      : b_(*backend), h_(model.hyper), w_(model.weights), work_(work), n_rows_(static_cast<int32_t>(step.rows.size())),
-        transform_(step.transform), hook_(hook) {}
+  Pass(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<SessionPart> parts)
+      : b_(*backend), h_(model.hyper), w_(model.weights), work_(work), steps_(steps), parts_(parts) {
+    for (size_t i = 0; i < steps.size(); ++i) {
+      n_rows_ += static_cast<int32_t>(steps[i].rows.size());
+      rotated_ |= steps[i].transform.rotated;
+      transformed_ |= static_cast<bool>(steps[i].transform);
+      looks_ahead_ |= parts[i].hook && parts[i].hook->looks_ahead();
+      hooked_ |= parts[i].hook && !parts[i].hook->looks_ahead();
+    }
+  }
 
   // The residual stream of embeddings, or of an earlier call.
-  void begin(const RopeSpec& rope, const Layers& layers) {
+  void begin(Span<const RopeSpec> ropes, const Layers& layers) {
     if (layers.first == 0)
       b_.embed(w_.embedding, work_.x);
     else
       b_.upload({work_.x.address}, layers.stream, stream_bytes());
-    b_.prepare_rope(rope);
+    b_.prepare_ropes(ropes);
   }
   void pause(const Layers& layers) { b_.download(layers.stream, {work_.x.address}, stream_bytes()); }
-  Status layer(int32_t i) {
+  // False: all sessions' hooks have failed.
+  bool layer(int32_t i) {
     const Layer& l = w_.layers[static_cast<size_t>(i)];
-    ORRERY_TRY(attention(i, l));
+    if (!attention(i, l)) return false;
     feed_forward(i, l);
-    return ok_status();
+    return true;
   }
-  void output(const ForwardOutput& out);
+  void output();
 
  private:
-  Status attention(int32_t i, const Layer& l);
+  bool attention(int32_t i, const Layer& l);
+  // Calls the hooks that look ahead, or the others: f(hook, the session's first query at q or null) -> Status. False: all have failed.
+  template <class F>
+  bool call_hooks(bool looks_ahead, Ptr<const float> q, const F& f) {
+    uint64_t row = 0;
+    for (size_t i = 0; i < parts_.size(); row += steps_[i++].rows.size()) {
+      SessionPart& part = parts_[i];
+      if (!part.hook || part.failed() || part.hook->looks_ahead() != looks_ahead) continue;
+      try {
+        part.status = f(part.hook, q ? q + row * static_cast<uint64_t>(qkv_stride()) : q);
+      } catch (...) {
+        part.thrown = std::current_exception();
+      }
+    }
+    return !std::all_of(parts_.begin(), parts_.end(), [](const SessionPart& part) { return part.failed(); });
+  }
+  // Rotates `n_heads` vectors at x as the sessions want it. mean: where the layer's means begin in KvTransform::key_means; -1: K alone is
+  // centred.
+  void transform(Ptr<float> x, int64_t stride, int32_t n_heads, int64_t mean);
   // Projects work_.normed to queries, keys and values of layer i in work_.qkv, as Step::transform wants them. `queries_alone`: only
   // queries, if the layer has separate Q, K and V weights.
   void project(int32_t i, bool queries_alone);
@@ -70,10 +97,21 @@ class Pass {
   const Hyperparameters& h_;
   const Weights& w_;
   const Workspace& work_;
-  int32_t n_rows_;
-  KvTransform transform_;
-  LayerHook* hook_;
+  Span<const Step> steps_;
+  Span<SessionPart> parts_;
+  int32_t n_rows_ = 0;          // of all steps
+  bool rotated_ = false, transformed_ = false;   // some session's KV is
+  bool hooked_ = false, looks_ahead_ = false;    // some hook is called before_attend(), or before_layer()
 };
+
+void Pass::transform(Ptr<float> x, int64_t stride, int32_t n_heads, int64_t mean) {
+  std::array<HeadTransform, static_cast<size_t>(kMostTogether)> of_steps;
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const KvTransform& t = steps_[i].transform;
+    of_steps[i] = {mean >= 0 && t.key_means ? t.key_means + static_cast<uint64_t>(mean) : Ptr<const float>(), t.rotated};
+  }
+  b_.transform_rows(x, stride, n_heads, h_.head_dim, {of_steps.data(), steps_.size()});
+}
 
 void Pass::project(int32_t i, bool queries_alone) {
   const Layer& l = w_.layers[static_cast<size_t>(i)];
@@ -90,37 +128,35 @@ void Pass::project(int32_t i, bool queries_alone) {
   }
   if (l.q_norm) b_.rms_norm(q, stride, l.q_norm, q, stride, h_.n_heads, h_.head_dim, h_.norm_eps);
   b_.rope(q, stride, h_.n_heads, h_.head_dim);
-  if (transform_.rotated) b_.transform_heads(q, stride, h_.n_heads, h_.head_dim, {}, true);
+  if (rotated_) transform(q, stride, h_.n_heads, -1);
   if (queries_alone) return;
   if (l.k_norm) b_.rms_norm(k, stride, l.k_norm, k, stride, h_.n_kv_heads, h_.head_dim, h_.norm_eps);
   b_.rope(k, stride, h_.n_kv_heads, h_.head_dim);
-  if (transform_) {
-    const uint64_t mean = static_cast<uint64_t>(i) * static_cast<uint64_t>(h_.kv_dim());
-    const Ptr<const float> shift = transform_.key_means ? transform_.key_means + mean : Ptr<const float>();
-    b_.transform_heads(k, stride, h_.n_kv_heads, h_.head_dim, shift, transform_.rotated);
-  }
-  if (transform_.rotated) b_.transform_heads(v, stride, h_.n_kv_heads, h_.head_dim, {}, true);
+  if (transformed_) transform(k, stride, h_.n_kv_heads, int64_t{i} * h_.kv_dim());
+  if (rotated_) transform(v, stride, h_.n_kv_heads, -1);
 }
 
-Status Pass::attention(int32_t i, const Layer& l) {
+bool Pass::attention(int32_t i, const Layer& l) {
   const uint64_t q_dim = static_cast<uint64_t>(h_.q_dim()), kv_dim = static_cast<uint64_t>(h_.kv_dim());
   const int64_t stride = qkv_stride();
   const Ptr<float> q = work_.qkv, k = q + q_dim, v = k + kv_dim;
-  const bool looks_ahead = hook_ && hook_->looks_ahead();
 
   norm(work_.x, l.attn_norm, work_.normed);
-  if (looks_ahead && i == 0) {
+  if (looks_ahead_ && i == 0) {
     project(0, true);
-    ORRERY_TRY(hook_->before_layer(-1, q));
+    if (!call_hooks(true, q, [](LayerHook* hook, Ptr<const float> next_q) { return hook->before_layer(-1, next_q); })) return false;
   }
-  if (looks_ahead) {
+  if (looks_ahead_) {
     const bool last = i + 1 == h_.n_layers;
     if (!last) project(i + 1, true);
-    ORRERY_TRY(hook_->before_layer(i, last ? Ptr<const float>() : q));
+    const auto ask = [i](LayerHook* hook, Ptr<const float> next_q) { return hook->before_layer(i, next_q); };
+    if (!call_hooks(true, last ? Ptr<const float>() : q, ask)) return false;
   }
   project(i, false);
   b_.append_kv(i, k, v, stride);
-  if (hook_ && !looks_ahead) ORRERY_TRY(hook_->before_attend(i, q, stride));
+  if (hooked_ &&
+      !call_hooks(false, q, [i, stride](LayerHook* hook, Ptr<const float> layer_q) { return hook->before_attend(i, layer_q, stride); }))
+    return false;
 
   AttendShape shape;
   shape.n_heads = h_.n_heads;
@@ -129,9 +165,9 @@ Status Pass::attention(int32_t i, const Layer& l) {
   shape.scale = 1.0f / std::sqrt(static_cast<float>(h_.head_dim));
   shape.window = h_.window[static_cast<size_t>(i)];
   b_.attend(i, q, work_.attn, shape);
-  if (transform_.rotated) b_.transform_heads(work_.attn, shape.out_stride, h_.n_heads, h_.head_dim, {}, true);
+  if (rotated_) transform(work_.attn, shape.out_stride, h_.n_heads, -1);
   add_branch(l.attn_out, l.attn_out_bias, l.post_attn_norm, work_.attn, static_cast<int64_t>(q_dim));
-  return ok_status();
+  return true;
 }
 
 void Pass::feed_forward(int32_t i, const Layer& l) {
@@ -151,7 +187,11 @@ void Pass::feed_forward(int32_t i, const Layer& l) {
   add_branch(l.down, {}, l.post_ffn_norm, work_.act, ff);
 }
 
-void Pass::output(const ForwardOutput& out) {
+// The rows of logits are the last ones: those of a single step, or all.
+void Pass::output() {
+  const ForwardOutput& out = parts_[0].out;
+  const bool together = steps_.size() > 1;
+  const int32_t n_logits = together ? n_rows_ : out.n_logits;
   norm(work_.x, w_.output_norm, work_.normed);
   const uint64_t n_embd = static_cast<uint64_t>(h_.n_embd), n_vocab = static_cast<uint64_t>(h_.n_vocab);
   const Product p{&w_.output, {}, work_.logits, h_.n_vocab, false};
@@ -161,14 +201,20 @@ void Pass::output(const ForwardOutput& out) {
     b_.download(out.shortlist, work_.shortlist, shortlist_result_bytes(*out.request));
     return;
   }
-  for (int32_t from = 0; from < out.n_logits; from += kLogitRows) {
-    const int32_t n = std::min(kLogitRows, out.n_logits - from);
-    const uint64_t row = static_cast<uint64_t>(n_rows_ - out.n_logits + from);
+  for (int32_t from = 0; from < n_logits; from += kLogitRows) {
+    const int32_t n = std::min(kLogitRows, n_logits - from);
+    const uint64_t row = static_cast<uint64_t>(n_rows_ - n_logits + from);
     b_.matmul({&p, 1}, work_.normed + row * n_embd, h_.n_embd, n);
+    for (int32_t i = 0; together && i < n; ++i)
+      b_.download(parts_[static_cast<size_t>(from + i)].out.logits, {(work_.logits + static_cast<uint64_t>(i) * n_vocab).address},
+                  n_vocab * sizeof(float));
+    if (together) continue;
     b_.download(out.logits + static_cast<uint64_t>(from) * n_vocab, {work_.logits.address},
                 static_cast<uint64_t>(n) * n_vocab * sizeof(float));
   }
-  if (out.embedding) {
+  for (size_t i = 0; together && i < parts_.size(); ++i)
+    if (parts_[i].out.embedding) b_.download(parts_[i].out.embedding, {(work_.normed + i * n_embd).address}, n_embd * sizeof(float));
+  if (out.embedding && !together) {
     const uint64_t first = static_cast<uint64_t>(n_rows_ - out.n_embeddings);
     b_.download(out.embedding, {(work_.normed + first * n_embd).address}, static_cast<uint64_t>(out.n_embeddings) * n_embd * sizeof(float));
   }
@@ -217,23 +263,31 @@ Workspace carve_workspace(const Hyperparameters& h, const Device& device, const 
   return work;
 }
 
-Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, const Layers& layers) {
+Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
+                        Span<SessionPart> parts, const std::atomic<bool>* cancel, const Layers& layers) {
   {
-    const StepScope scope(backend, step);
-    Pass pass(backend, model, work, step, hook);
-    pass.begin(rope, layers);
+    const StepScope scope(backend, steps);
+    Pass pass(backend, model, work, steps, parts);
+    pass.begin(ropes, layers);
     const int32_t end = std::min(layers.end, model.hyper.n_layers);
     for (int32_t i = layers.first; i < end; ++i) {
       if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
-      ORRERY_TRY(pass.layer(i));
+      if (!pass.layer(i)) return ok_status();
     }
     if (end < model.hyper.n_layers)
       pass.pause(layers);
-    else if (out.n_logits > 0)
-      pass.output(out);
+    else if (parts[0].out.n_logits > 0)
+      pass.output();
   }
   return backend->synchronize();
+}
+
+Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook) {
+  SessionPart part{out, hook, ok_status(), nullptr};
+  Status status = forward_together(backend, model, work, {&step, 1}, {&rope, 1}, {&part, 1}, cancel);
+  if (part.thrown) std::rethrow_exception(part.thrown);
+  return part.status.ok() ? std::move(status) : std::move(part.status);
 }
 
 }  // namespace orrery::model

@@ -1,10 +1,11 @@
 // One step through a model: it takes tokens, appends their KV, and returns the logits of the last rows. The code is
 // the same for every architecture (a null member of Layer is a part that the architecture lacks), every backend, and
-// both phases.
+// both phases, and for one session as for the steps of several sessions that are computed at once.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
@@ -64,7 +65,7 @@ struct Layers {
                                // before layer `end`, if that is not the last one's end
 };
 
-// Called between layers of a step, which has one row in decode. before_attend() comes before a layer's attention,
+// Called between layers of a session's step, which has one row in decode. before_attend() comes before a layer's attention,
 // once the KV of the step's rows has been appended. before_layer() comes at the start of a layer, in decode only.
 class LayerHook {
  public:
@@ -83,10 +84,27 @@ class LayerHook {
   }
 };
 
-// Runs the step on `backend`, with scratch from `work`. The step reads `cancel` between layers; when it is set, the
+// What a step gives and asks, beside its Step.
+struct SessionPart {
+  ForwardOutput out;
+  LayerHook* hook = nullptr;
+  // An error, or an exception, of the hook.
+  Status status;
+  std::exception_ptr thrown;
+  bool failed() const { return thrown || !status.ok(); }
+};
+
+// Runs the steps of one session or of several on `backend` (StepOperations::begin_steps), with scratch from `work`. steps, ropes and
+// parts: (n_steps) each. Steps of several sessions want one row of logits each, and no shortlist. Each row has the bits of a step of its own.
+// An error of a hook ends up in its part alone, and its hook is not called again: the KV of the step's rows is invalid, the other steps
+// go on. The pass ends when all have failed. The error that is returned is everybody's. layers: all, unless the step is one session's.
+Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
+                        Span<SessionPart> parts, const std::atomic<bool>* cancel, const Layers& layers = {});
+
+// Runs the step of one session. The step reads `cancel` between layers; when it is set, the
 // status is cancelled and the KV appended for the step's rows is invalid. hook: null, or called in every layer. An
 // error of the hook ends the step in the same way.
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, const Layers& layers = {});
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr);
 
 }  // namespace orrery::model

@@ -31,6 +31,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     ORRERY_TRY(shape.check_operations(&turn.backend(), options.policy.c_str()));
   }
   std::unique_ptr<Resident> r(new Resident(shape, pages));
+  r->moves_directly_ = runtime.moves_directly();
   ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, rope));
   const size_t n_heads = r->parts_.slots->n_heads();
   r->capacity_.resize(n_heads);
@@ -223,12 +224,18 @@ Status Resident::settle_heads(uint32_t n_tokens) {
   return ok_status();
 }
 
-Status Resident::prepare(uint32_t n_tokens) {
+Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
   now_.n_tokens = n_tokens;
+  if (must_settle && !settled_) *must_settle = true;
+  if (must_settle && *must_settle) return ok_status();
   if (!settled_) ORRERY_TRY(settle(n_tokens));
   for (uint32_t head = 0; head < parts_.slots->n_heads();) {
     const uint32_t slot = policy_->slot_for(head, parts_.slots->length(head), parts_.slots->capacity(head));
     if (slot == policy::kSettleAgain) {   // the tail is full: settling makes room
+      if (must_settle) {
+        *must_settle = true;
+        return ok_status();
+      }
       ORRERY_TRY(settle(n_tokens));
       head = 0;
       continue;

@@ -88,8 +88,11 @@ class Resident final : public model::LayerHook {
   };
   Positions missing_queries(uint32_t n_tokens) const;
 
-  // Begins the step of the token at position n_tokens: chooses each head's slot for it and makes views(). Settles first if needed.
-  Status prepare(uint32_t n_tokens);
+  // Begins the step of the token at position n_tokens: chooses each head's slot for it and makes views(). Settles first if needed. Given
+  // must_settle, it does not settle, but says so there; then prepare() comes again.
+  Status prepare(uint32_t n_tokens, bool* must_settle = nullptr);
+  // Whether a step may wait until KV has come over a link.
+  bool waits_for_transfers() const { return parts_.refills && !moves_directly_; }
   Span<const HeadView> views() const { return views_; }
   const KvFormat& format() const { return format_; }
   const kv::PageTable& reservoir() const { return *pages_; }
@@ -157,6 +160,7 @@ class Resident final : public model::LayerHook {
   const Turn* turn_ = nullptr;                     // within a Use, else null
   Moment now_;                                     // backend and cancel: within a Use
   Answers answers_;
+  bool moves_directly_ = false;                    // Runtime::moves_directly()
   bool settled_ = false;
   bool waiting_ = false;                           // each layer of the step waits for its own refills
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0;

@@ -1,10 +1,12 @@
 #include "runtime/engine/session/session.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "runtime/base/clock.h"
 #include "runtime/engine/session/plan.h"
+#include "runtime/engine/session/session_step.h"
 
 namespace orrery::engine {
 
@@ -264,88 +266,6 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   return status;
 }
 
-Status Session::step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits,
-                     float* logits, Shortlist* shortlist, Rows rows, uint32_t ahead, bool in_parts) {
-  if (!in_parts || pace_.n_rows() != tokens.size()) drop_part();
-  const bool goes_on = pace_.under_way();
-  const uint32_t from = n_computed() + ahead, n = static_cast<uint32_t>(tokens.size());
-  const bool on_resident = phase == Phase::decode && (decodes_resident() || rows == Rows::draft);
-  if (rows == Rows::usual) forget_guesses();
-  ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
-  Backend& backend = turn.backend();
-  const Resident::Use use(resident_.get(), turn, cancel);
-  const model::Workspace& work = model_->workspace(turn);
-  WaitingRows& waiting_rows = model_->waiting_rows(turn);
-  if (n_logits > 0) logits_at_ = 0, waiting_rows.drop(&row_waits_);   // the step overwrites them
-  ORRERY_TRY(waiting_rows.make_room(&backend, n_logits));
-  const uint64_t start = now_us();
-  backend.set_scratch(work.scratch, model_->limits(turn));
-  if (rows == Rows::draft && ahead == 0) ORRERY_TRY(resident_->begin_draft(from));
-  if (on_resident) ORRERY_TRY(recover_queries(turn, from, cancel));
-  if (resident_) resident_->before_write(from);
-  if (from == 0 && !goes_on) ORRERY_TRY(choose_form(turn, cancel));
-  table_->make_writable(&backend, from, from + n);
-
-  rows_.resize(n);
-  for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens[i], static_cast<int32_t>(from + i), 0};
-  const KvView view = table_->view();
-  Step step;
-  step.phase = phase;
-  step.rows = rows_;
-  step.sequences = {&view, 1};
-  step.kv = table_->format();
-  step.transform = transform();
-  Status status = ok_status();
-  if (resident_) {
-    step.queries = resident_->queries();
-    if (on_resident) {
-      status = resident_->prepare(from);
-      step.heads = resident_->views();
-      step.heads_kv = resident_->format();
-    } else if (phase == Phase::prefill) {
-      resident_->invalidate();
-    }
-  }
-  model::ForwardOutput out;
-  out.n_logits = n_logits;
-  out.logits = logits;
-  out.embedding = n_logits > 0 ? embedding_.data() : nullptr;
-  if (rows != Rows::usual) out.embedding = guesses_->embeddings(), out.n_embeddings = n_logits;
-  ShortlistRequest request;
-  if (shortlist && n_logits == 1 && work.shortlist) {
-    request = shortlist->request();
-    out.request = &request, out.shortlist = shortlist->result();
-  }
-  model::Layers layers;
-  if (in_parts) layers = {pace_.layer(), pace_.end_of_part(n), pace_.stream()};
-  if (status.ok()) {
-    // A decode step is short: `cancel` ends its waits, not its computation.
-    const uint64_t begin = now_us();
-    status = model::forward(&backend, model_->weights(), rope_.spec(), work, step, phase == Phase::prefill ? cancel : nullptr, out,
-                            resident_ && (on_resident || phase == Phase::prefill) ? resident_->hook(phase, from, n, goes_on) : nullptr,
-                            layers);
-    if (in_parts && status.ok()) pace_.computed(n, layers.end, now_us() - begin);
-    if (resident_ && !status.ok()) resident_->forget_queries(from, from + n);
-  }
-  if (pace_.under_way() && status.ok()) {
-    // The chunk's other layers follow.
-  } else if (status.ok()) {
-    if (rows != Rows::draft) n_computed_ = from + (rows == Rows::guesses ? 1 : n);
-    if (out.request) {
-      shortlist->arrived();
-      waiting_rows.add({&row_waits_, logits_.data(), embedding_.data()}, model_->hyper(), static_cast<int32_t>(n));
-    }
-    if (on_resident) status = resident_->commit(from);
-    if (resident_ && !on_resident) resident_->note_queries(from, from + n);
-  } else {
-    pace_.drop();
-    table_->truncate(from);
-    if (resident_) resident_->truncate(from);
-  }
-  (phase == Phase::prefill ? stats_.prefill_us : stats_.decode_us) += now_us() - start;
-  return status;
-}
-
 void Session::drop_part() {
   if (!pace_.under_way()) return;
   const uint32_t n = pace_.n_rows(), from = n_computed();
@@ -378,12 +298,13 @@ Result<bool> Session::prefill_part(Span<const int32_t> tokens, const std::atomic
                                    Shortlist* shortlist) {
   const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
   const size_t n_vocab = logits_.size();
+  constexpr auto usual = SessionStep::Rows::usual;
   if (logits) {
-    ORRERY_TRY(step(tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits, nullptr, Rows::usual, 0, true));
+    ORRERY_TRY(SessionStep(this, {tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits, nullptr, usual, 0, true}).run());
     if (pace_.under_way()) return false;
     std::copy_n(logits + (n - 1) * n_vocab, n_vocab, logits_.begin());
   } else {
-    ORRERY_TRY(step(tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data(), shortlist, Rows::usual, 0, true));
+    ORRERY_TRY(SessionStep(this, {tokens, Phase::prefill, cancel, want_logits ? 1 : 0, logits_.data(), shortlist, usual, 0, true}).run());
     if (pace_.under_way()) return false;
   }
   if (logits || want_logits) logits_at_ = from + n;
@@ -475,6 +396,31 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
   return ok_status();
 }
 
+bool Session::decodes_together() const {
+  if (guesses_ || n_computed() + size_t{1} != tokens_.size()) return false;
+  return SessionStep(const_cast<Session*>(this), {{&tokens_.back(), 1}, Phase::decode, nullptr, 1}).shares();
+}
+
+void Session::decode_together(Span<DecodeCall> calls) {
+  std::array<std::optional<SessionStep>, static_cast<size_t>(kMostTogether)> steps;
+  std::array<SessionStep*, static_cast<size_t>(kMostTogether)> all;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Session& s = *calls[i].session;
+    const SessionStep::Request request{{&s.tokens_.back(), 1}, Phase::decode, calls[i].cancel, 1, s.logits_.data(), calls[i].shortlist};
+    all[i] = &steps[i].emplace(&s, request);
+  }
+  SessionStep::run_together({all.data(), calls.size()});
+  for (size_t i = 0; i < calls.size(); ++i) {
+    Session& s = *calls[i].session;
+    try {
+      calls[i].status = steps[i]->take_status();
+      if (calls[i].status.ok()) s.logits_at_ = s.n_computed(), ++s.stats_.generated_tokens;
+    } catch (...) {
+      calls[i].thrown = std::current_exception();
+    }
+  }
+}
+
 // A step of the token, and of its guesses if some pay.
 Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter) {
   const uint32_t most = std::min({options_.speculate_tokens ? options_.speculate_tokens : kMostGuesses, most_guesses,
@@ -491,10 +437,11 @@ Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atom
     std::copy(guess.begin(), guess.end(), guesses_->tokens() + 1);
     n = guess.size();
   }
-  if (n == 0) return step({&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist);
+  if (n == 0) return SessionStep(this, {{&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist}).run();
   guesses_->tokens()[0] = token;
   const Span<const int32_t> tokens(guesses_->tokens(), 1 + n);
-  ORRERY_TRY(step(tokens, Phase::decode, cancel, static_cast<int32_t>(1 + n), guesses_->logits(), nullptr, Rows::guesses));
+  const auto n_rows = static_cast<int32_t>(1 + n);
+  ORRERY_TRY(SessionStep(this, {tokens, Phase::decode, cancel, n_rows, guesses_->logits(), nullptr, SessionStep::Rows::guesses}).run());
   guesses_->computed(n, logits_, embedding_);
   stats_.guessed_tokens += n;
   return ok_status();
@@ -507,7 +454,8 @@ Result<size_t> Session::draft(int32_t token, size_t n, const std::atomic<bool>* 
   Status status = ok_status();
   for (; n_drafted < n; ++n_drafted) {
     if (n_drafted > 0 && !resident_->has_room()) break;   // settling in the middle of a draft would choose by its tokens
-    status = step({&token, 1}, Phase::decode, cancel, 1, guesses_->logits(), nullptr, Rows::draft, static_cast<uint32_t>(n_drafted));
+    const auto ahead = static_cast<uint32_t>(n_drafted);
+    status = SessionStep(this, {{&token, 1}, Phase::decode, cancel, 1, guesses_->logits(), nullptr, SessionStep::Rows::draft, ahead}).run();
     if (!status.ok()) break;
     const auto likeliest = [&] { return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()); };
     token = drafter ? drafter->draft(logits, tokens_) : likeliest();
@@ -530,7 +478,7 @@ Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* ca
   forget_guesses();
   n_computed_ = last;   // the last token's page stays: the step writes the same values again
   if (resident_) resident_->truncate(last);
-  const Status status = step({&token, 1}, phase, cancel, 1, logits_.data(), shortlist);
+  const Status status = SessionStep(this, {{&token, 1}, phase, cancel, 1, logits_.data(), shortlist}).run();
   if (!status.ok()) {
     truncate(last);
     return error(status.code(), "%s", status.message());

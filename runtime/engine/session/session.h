@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/allocation/account.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/session/key_means.h"
@@ -123,6 +125,18 @@ class Session {
   // drafted tokens of Speculate::policy; null: the likeliest.
   Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr, uint32_t most_guesses = 0,
                 Drafter* drafter = nullptr);
+  // The calls of decode() for several sessions of one model, at most kMostTogether, none of which makes guesses: their steps are computed at
+  // once. Sets each call's status and exception. A call changes its session as decode() does.
+  struct DecodeCall {
+    Session* session = nullptr;
+    Shortlist* shortlist = nullptr;
+    const std::atomic<bool>* cancel = nullptr;
+    Status status;
+    std::exception_ptr thrown;
+  };
+  static void decode_together(Span<DecodeCall> calls);
+  // Whether decode_together() may take the session, which has a token to compute.
+  bool decodes_together() const;
   // Drops the guessed tokens that are computed ahead.
   void forget_guesses();
   // Makes logits() belong to the last computed token, and computes that token again if they do not. After an error, or if cancelled as
@@ -199,6 +213,7 @@ class Session {
   }
   Span<const float> here(const std::vector<float>& row) const { return row_waits_ ? Span<const float>() : Span<const float>(row); }
   friend class SessionFile;
+  friend class SessionStep;
   Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context);
   void tell(const kv::Plan& plan, const SessionOptions& wanted) const;
   // Takes session slot, page reservation, page table, workspace and resident part.
@@ -211,13 +226,6 @@ class Session {
   void upload_means(Backend* backend);
   // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
-  // The tokens of a step: prompt tokens, or a generated one; a generated one and its guesses; or a drafted one, `ahead` tokens behind
-  // n_computed().
-  enum class Rows : uint8_t { usual, guesses, draft };
-  // The logits and embeddings of guesses and drafts go to guesses_. Of a step with guesses, only the first token becomes the session's.
-  // in_parts: the call computes the next part of the tokens.
-  Status step(Span<const int32_t> tokens, Phase phase, const std::atomic<bool>* cancel, int32_t n_logits, float* logits,
-              Shortlist* shortlist, Rows rows = Rows::usual, uint32_t ahead = 0, bool in_parts = false);
   Status decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter);
   // Fills guesses_->tokens() with a token and its draft. Returns the number of drafted tokens.
   Result<size_t> draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
@@ -225,6 +233,7 @@ class Session {
   // Whether generated tokens attend to the resident KV.
   bool decodes_resident() const { return resident_ && options_.speculate != Speculate::policy; }
 
+  const AccountRef account_ = AccountRef::current();   // the session's, for steps that another thread computes
   std::shared_ptr<LanguageModel> model_;
   SessionOptions options_;
   uint32_t n_context_;

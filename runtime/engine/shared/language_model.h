@@ -72,6 +72,11 @@ class LanguageModel {
   const model::Workspace& workspace(const Turn&) const { return workspace_; }
   const StepLimits& limits(const Turn&) const { return limits_; }
   WaitingRows& waiting_rows(const Turn&) { return waiting_rows_; }
+  // Counts, since the model was opened: passes over the weights in decode; steps of sessions in them; the most steps of one pass.
+  struct DecodeCounts {
+    uint64_t passes = 0, steps = 0, most = 0;
+  };
+  DecodeCounts& decode_counts(const Turn&) { return decode_counts_; }
   // The model's mean keys, once a session has measured them; they depend on the type of the pages and on the RoPE table (its hash).
   struct MeasuredKeys {
     KvType type;
@@ -97,6 +102,7 @@ class LanguageModel {
   model::Workspace workspace_;                  // changes within a turn, like the next two members
   StepLimits limits_;
   WaitingRows waiting_rows_;                    // in the workspace
+  DecodeCounts decode_counts_;                  // changes within a turn
   std::vector<MeasuredKeys> measured_keys_;     // changes within a turn
   std::atomic<uint64_t> workspace_bytes_{0};    // workspace_.bytes, for statistics
 };

@@ -63,15 +63,15 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
   }
   uint64_t scratch_bytes(const StepLimits&) const override { return 0; }
   void set_scratch(Ptr<std::byte>, const StepLimits&) override {}
-  void begin_step(const Step&) override {}
+  void begin_steps(Span<const Step>) override {}
   void end_step() override {}
   void embed(const Weight&, Ptr<float>) override {}
   void rms_norm(Ptr<const float>, int64_t, Ptr<const float>, Ptr<float>, int64_t, int32_t, int64_t,
                 float) override {}
   void matmul(Span<const Product>, Ptr<const float>, int64_t, int32_t) override {}
-  void prepare_rope(const RopeSpec&) override {}
+  void prepare_ropes(Span<const RopeSpec>) override {}
   void rope(Ptr<float>, int64_t, int32_t, int32_t) override {}
-  void transform_heads(Ptr<float>, int64_t, int32_t, int32_t, Ptr<const float>, bool) override {}
+  void transform_rows(Ptr<float>, int64_t, int32_t, int32_t, Span<const HeadTransform>) override {}
   void append_kv(int32_t, Ptr<const float>, Ptr<const float>, int64_t) override {}
   void attend(int32_t, Ptr<const float>, Ptr<float>, const AttendShape&) override {}
   void digest(Span<const DigestJob>, const DigestShape&) override {}

@@ -1,0 +1,227 @@
+#include "runtime/engine/session/session_step.h"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/base/clock.h"
+
+namespace orrery::engine {
+
+SessionStep::SessionStep(Session* session, const Request& request)
+    : SharedWork(&session->model()), session_(session), request_(request), from_(session->n_computed() + request.ahead) {}
+
+bool SessionStep::shares() const {
+  const Request& r = request_;
+  if (r.phase != Phase::decode || r.rows != Rows::usual || r.tokens.size() != 1 || r.n_logits != 1 || from_ == 0) return false;
+  const Device& device = session_->model_->runtime().device();
+  return device.info().decodes_rows && device.shortlist_bytes(session_->model_->hyper().n_vocab) == 0 &&
+         !(on_resident() && session_->resident_->waits_for_transfers());
+}
+
+template <class F>
+void SessionStep::guarded(const F& f) {
+  const AccountScope scope(session_->account_);
+  try {
+    status_ = f();
+  } catch (...) {
+    thrown_ = std::current_exception();
+  }
+}
+
+Status SessionStep::take_status() {
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+  return std::move(status_);
+}
+
+Status SessionStep::run() {
+  if (request_.rows == Rows::usual) session_->forget_guesses();
+  if (!request_.in_parts || session_->pace_.n_rows() != request_.tokens.size()) session_->drop_part();
+  ORRERY_ASSIGN(const std::optional<Turn> turn, session_->model_->runtime().turns().take(request_.cancel, joins() ? this : nullptr));
+  SessionStep* const self = this;
+  if (turn) gather_and_compute(*turn, {&self, 1});   // else another thread has computed the step
+  return take_status();
+}
+
+void SessionStep::run_together(Span<SessionStep* const> steps) {
+  for (SessionStep* step : steps) step->session_->drop_part();
+  std::array<SessionStep*, static_cast<size_t>(kMostTogether)> live;
+  const auto end = std::copy(steps.begin(), steps.end(), live.begin());
+  size_t n = static_cast<size_t>(end - live.begin());
+  const auto cancelled = [](const SessionStep* step) { return Cancel(step->request_.cancel).asked(); };
+  const auto any_cancelled = [&] { return std::any_of(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), cancelled); };
+  while (n > 0) {
+    auto turn = steps[0]->session_->model_->runtime().take_turn(Cancel::when(&any_cancelled));
+    if (turn.ok()) return gather_and_compute(*turn, {live.data(), n});
+    // Those that are cancelled leave; the others ask again.
+    const auto rest = std::stable_partition(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), [&](const SessionStep* s) { return !cancelled(s); });
+    for (auto s = rest; s != live.begin() + static_cast<ptrdiff_t>(n); ++s)
+      (*s)->guarded([] { return error(Code::cancelled, "cancelled while waiting for a turn on the device"); });
+    n = static_cast<size_t>(rest - live.begin());
+  }
+}
+
+// own: of the thread that has the turn.
+void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> own) {
+  LanguageModel& model = *own[0]->session_->model_;
+  turn.backend().set_scratch(model.workspace(turn).scratch, model.limits(turn));
+  std::array<SessionStep*, static_cast<size_t>(kMostTogether)> steps;
+  size_t n = 0;
+  for (SessionStep* step : own) {
+    step->guarded([&] { return step->begin(turn, true); });
+    if (step->begun_) steps[n++] = step;
+    else step->use_.reset();
+  }
+  // The own steps settle first: whoever waits for them can still be cancelled.
+  std::array<SharedWork*, static_cast<size_t>(kMostTogether)> gathered;
+  size_t n_gathered = 0;
+  if (own[0]->shares()) n_gathered = turn.gather(&model, {gathered.data(), gathered.size() - own.size()});
+  for (size_t i = n_gathered; i-- > 0;) {   // from the last on: whoever asked first gets the next turn first
+    auto* const step = static_cast<SessionStep*>(gathered[i]);
+    step->guarded([&] { return step->begin(turn, false); });
+    if (step->begun_) {
+      steps[n++] = step;
+      continue;
+    }
+    step->use_.reset();
+    std::exchange(step->hands_back_, false) ? turn.hand_back(step) : turn.done(step);
+    gathered[i] = nullptr;
+  }
+  if (n > 0) compute(turn, {steps.data(), n});
+  for (size_t i = 0; i < n_gathered; ++i)
+    if (gathered[i]) turn.done(gathered[i]);
+}
+
+void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
+  std::array<SessionStep*, static_cast<size_t>(kMostTogether)> live;
+  std::array<Step, static_cast<size_t>(kMostTogether)> steps;
+  std::array<RopeSpec, static_cast<size_t>(kMostTogether)> ropes;
+  std::array<model::SessionPart, static_cast<size_t>(kMostTogether)> parts;
+  size_t n = 0;
+  for (SessionStep* step : all) {
+    if (step->failed()) continue;   // its preparation failed
+    live[n] = step;
+    steps[n] = step->step_;
+    ropes[n] = step->session_->rope_.spec();
+    parts[n].out = step->out_;
+    parts[n++].hook = step->hook_ ? step : nullptr;
+    step->ran_ = true;
+  }
+  LanguageModel& model = *all[0]->session_->model_;
+  Status computed;
+  if (n > 0) {
+    // A decode step is short: a cancellation ends its waits, not its computation.
+    const std::atomic<bool>* cancel = live[0]->request_.phase == Phase::prefill ? live[0]->request_.cancel : nullptr;
+    if (live[0]->request_.phase == Phase::decode) {
+      LanguageModel::DecodeCounts& counts = model.decode_counts(turn);
+      ++counts.passes, counts.steps += n, counts.most = std::max<uint64_t>(counts.most, n);
+    }
+    const uint64_t begun_us = now_us();
+    live[0]->guarded([&] {
+      computed = model::forward_together(&turn.backend(), model.weights(), model.workspace(turn), {steps.data(), n}, {ropes.data(), n},
+                                         {parts.data(), n}, cancel, live[0]->layers_);
+      return ok_status();
+    });
+    live[0]->forward_us_ = now_us() - begun_us;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    SessionStep& step = *live[i];
+    if (live[0]->thrown_ && i > 0) step.thrown_ = live[0]->thrown_;
+    if (parts[i].thrown) step.thrown_ = parts[i].thrown;
+    if (!step.failed()) step.status_ = std::move(parts[i].status);
+    if (!step.failed() && !computed.ok()) step.guarded([&] { return error(computed.code(), "%s", computed.message()); });
+  }
+  for (SessionStep* step : all) step->end(turn);
+}
+
+Status SessionStep::begin(const Turn& turn, bool may_settle) {
+  Session& s = *session_;
+  const Request& r = request_;
+  const uint32_t n = static_cast<uint32_t>(r.tokens.size());
+  Backend& backend = turn.backend();
+  use_.emplace(s.resident_.get(), turn, Cancel(r.cancel));
+  const model::Workspace& work = s.model_->workspace(turn);
+  WaitingRows& waiting_rows = s.model_->waiting_rows(turn);
+  if (r.n_logits > 0) s.logits_at_ = 0, waiting_rows.drop(&s.row_waits_);   // the step overwrites them
+  ORRERY_TRY(waiting_rows.make_room(&backend, r.n_logits));
+  start_us_ = now_us();
+  if (r.rows == Rows::draft && r.ahead == 0) ORRERY_TRY(s.resident_->begin_draft(from_));
+  if (on_resident()) ORRERY_TRY(s.recover_queries(turn, from_, r.cancel));
+  if (s.resident_) s.resident_->before_write(from_);
+  const bool goes_on = s.pace_.under_way();
+  if (from_ == 0 && !goes_on) ORRERY_TRY(s.choose_form(turn, r.cancel));
+  s.table_->make_writable(&backend, from_, from_ + n);
+
+  s.rows_.resize(n);
+  for (uint32_t i = 0; i < n; ++i) s.rows_[i] = {r.tokens[i], static_cast<int32_t>(from_ + i), 0};
+  view_ = s.table_->view();
+  step_.phase = r.phase;
+  step_.rows = s.rows_;
+  step_.sequences = {&view_, 1};
+  step_.kv = s.table_->format();
+  step_.transform = s.transform();
+  out_.n_logits = r.n_logits;
+  out_.logits = r.logits;
+  out_.embedding = r.n_logits > 0 ? s.embedding_.data() : nullptr;
+  if (r.rows != Rows::usual) out_.embedding = s.guesses_->embeddings(), out_.n_embeddings = r.n_logits;
+  if (r.shortlist && r.n_logits == 1 && work.shortlist) {
+    shortlist_ = r.shortlist->request();
+    out_.request = &shortlist_, out_.shortlist = r.shortlist->result();
+  }
+  if (r.in_parts) layers_ = {s.pace_.layer(), s.pace_.end_of_part(n), s.pace_.stream()};
+  begun_ = true;
+  if (!s.resident_) return ok_status();
+  step_.queries = s.resident_->queries();
+  if (on_resident()) {
+    bool must_settle = false;
+    ORRERY_TRY(s.resident_->prepare(from_, may_settle ? nullptr : &must_settle));
+    if (must_settle) {
+      begun_ = false, hands_back_ = true;
+      return ok_status();
+    }
+    step_.heads = s.resident_->views();
+    step_.heads_kv = s.resident_->format();
+  } else if (r.phase == Phase::prefill) {
+    s.resident_->invalidate();
+  }
+  if (on_resident() || r.phase == Phase::prefill) hook_ = s.resident_->hook(r.phase, from_, n, goes_on);
+  return ok_status();
+}
+
+Status SessionStep::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
+  const AccountScope scope(session_->account_);
+  return hook_->before_attend(layer, q, q_stride);
+}
+
+Status SessionStep::before_layer(int32_t layer, Ptr<const float> next_q) {
+  const AccountScope scope(session_->account_);
+  return hook_->before_layer(layer, next_q);
+}
+
+void SessionStep::end(const Turn& turn) {
+  Session& s = *session_;
+  const uint32_t n = static_cast<uint32_t>(request_.tokens.size());
+  if (request_.in_parts && !failed()) s.pace_.computed(n, layers_.end, forward_us_);
+  if (!failed() && s.pace_.under_way()) {
+    // The chunk's other layers follow.
+  } else if (!failed()) {
+    if (request_.rows != Rows::draft) s.n_computed_ = from_ + (request_.rows == Rows::guesses ? 1 : n);
+    guarded([&]() -> Status {
+      if (out_.request) {
+        request_.shortlist->arrived();
+        s.model_->waiting_rows(turn).add({&s.row_waits_, s.logits_.data(), s.embedding_.data()}, s.model_->hyper(), static_cast<int32_t>(n));
+      }
+      if (on_resident()) return s.resident_->commit(from_);
+      if (s.resident_) s.resident_->note_queries(from_, from_ + n);
+      return ok_status();
+    });
+  } else {
+    s.pace_.drop();
+    if (s.resident_ && ran_) s.resident_->forget_queries(from_, from_ + n);
+    s.table_->truncate(from_);
+    if (s.resident_) s.resident_->truncate(from_);
+  }
+  (request_.phase == Phase::prefill ? s.stats_.prefill_us : s.stats_.decode_us) += now_us() - start_us_;
+  use_.reset();
+}
+
+}  // namespace orrery::engine

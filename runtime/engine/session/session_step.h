@@ -1,0 +1,92 @@
+// One step of one session: its preparation, its place in the forward pass, its end.
+//
+// Decode steps of several sessions of a model are computed at once (model::forward_together). The thread that gets the turn prepares its
+// own step. Then it gathers the steps of threads that wait for the turn, prepares them too, runs one forward pass, and ends each step. So a
+// session waits for the step under way, and then for its own. Each session's results, errors and exceptions are those of a step alone, and
+// its allocations are charged to its account, whichever thread works. A gathered step whose session must settle first is handed back.
+//
+// These steps take their turn alone: chunks of prompts, steps with guesses and drafts, steps on a backend without
+// BackendInfo::decodes_rows, and steps of sessions that may wait for transfers (Resident::waits_for_transfers), because the others would wait
+// with them, where they cannot be cancelled.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "runtime/backend/turn.h"
+#include "runtime/base/allocation/account.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/engine/session/session.h"
+#include "runtime/model/forward.h"
+
+namespace orrery::engine {
+
+class SessionStep final : public SharedWork, model::LayerHook {
+ public:
+  // The tokens of a step: prompt tokens, or a generated one; a generated one and its guesses; or a drafted one, `ahead` tokens behind
+  // n_computed().
+  enum class Rows : uint8_t { usual, guesses, draft };
+  struct Request {
+    Span<const int32_t> tokens;
+    Phase phase = Phase::decode;
+    const std::atomic<bool>* cancel = nullptr;
+    int32_t n_logits = 0;
+    float* logits = nullptr;           // (n_logits, n_vocab)
+    Shortlist* shortlist = nullptr;
+    Rows rows = Rows::usual;           // logits and embeddings of guesses and drafts go to the session's guesses
+    uint32_t ahead = 0;
+    bool in_parts = false;             // computes the next part of the tokens: some layers (PromptPace)
+  };
+
+  SessionStep(Session* session, const Request& request);
+  // Whether the step can be computed with those of other sessions.
+  bool shares() const;
+  // Takes a turn and computes the step. Of a step with guesses, only the first token becomes the session's.
+  Status run();
+  // Takes a turn and computes the steps, which share(), of different sessions of one model; at most kMostTogether. Then each has its
+  // take_status().
+  static void run_together(Span<SessionStep* const> steps);
+  // Rethrows what the step has thrown.
+  Status take_status();
+
+ private:
+  // Whether a thread that has the turn may take the step from the thread that waits.
+  bool joins() const { return shares() && (!on_resident() || session_->resident_->settled()); }
+  bool on_resident() const {
+    return request_.phase == Phase::decode && (session_->decodes_resident() || request_.rows == Rows::draft);
+  }
+  bool failed() const { return thrown_ || !status_.ok(); }
+  // Calls f() -> Status for the session. Its error and its exception become the step's.
+  template <class F>
+  void guarded(const F& f);
+  // Prepares the step. may_settle: else a session that must settle sets hands_back_.
+  Status begin(const Turn& turn, bool may_settle);
+  void end(const Turn& turn);
+  static void compute(const Turn& turn, Span<SessionStep* const> steps);
+  static void gather_and_compute(const Turn& turn, Span<SessionStep* const> own);
+
+  Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
+  bool looks_ahead() const override { return hook_->looks_ahead(); }
+  Status before_layer(int32_t layer, Ptr<const float> next_q) override;
+
+  Session* const session_;
+  const Request request_;
+  const uint32_t from_;                  // position of the first token
+  Status status_;
+  std::exception_ptr thrown_;
+  bool begun_ = false, hands_back_ = false, ran_ = false;
+  std::optional<Resident::Use> use_;     // from begin() to end()
+  KvView view_;
+  Step step_;
+  model::ForwardOutput out_;
+  ShortlistRequest shortlist_;
+  model::LayerHook* hook_ = nullptr;     // of the resident part
+  model::Layers layers_;                 // that are computed
+  uint64_t start_us_ = 0, forward_us_ = 0;   // the step's begin, and what its forward pass took
+};
+
+}  // namespace orrery::engine

@@ -1,0 +1,385 @@
+// Sessions whose decode steps are computed at once. Each gives the bits that it gives alone, whatever the others are and do: their
+// policies, their positions, their errors. A session that asks waits for the step under way, and then for its own.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "tests/support/policy_sessions.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using engine::LanguageModel;
+using engine::Session;
+
+LanguageModel::DecodeCounts counts_of(LanguageModel* model) {
+  const Turn turn = model->runtime().take_turn();
+  return model->decode_counts(turn);
+}
+
+// One session's options and prompt; what it gives alone.
+struct Lone {
+  engine::SessionOptions options;
+  std::vector<int32_t> prompt, tokens;
+  std::vector<float> trace, embeddings;
+  uint64_t kv_read = 0, generated = 0, settled = 0;
+};
+
+std::unique_ptr<Session> begun(const std::shared_ptr<LanguageModel>& model, const Lone& lone) {
+  auto session = unwrap(Session::open(model, lone.options));
+  unwrap(session->prefill(lone.prompt, nullptr, nullptr));
+  return session;
+}
+
+// One token further: what a session notes after its step.
+void note(Session* session, Lone* lone) {
+  lone->tokens.push_back(session->tokens()[session->n_computed() - 1]);
+  lone->trace.insert(lone->trace.end(), session->logits().begin(), session->logits().end());
+  lone->embeddings.insert(lone->embeddings.end(), session->embedding().begin(), session->embedding().end());
+  lone->generated = session->stats().generated_tokens;
+  if (session->resident()) lone->kv_read = session->resident()->reads().kv, lone->settled = session->resident()->settled_bytes();
+}
+
+void expect_same(const Lone& alone, const Lone& together, const std::string& what) {
+  EXPECT_EQ(alone.tokens, together.tokens) << what;
+  EXPECT_TRUE(same_bits(alone.trace, together.trace)) << what;
+  EXPECT_TRUE(same_bits(alone.embeddings, together.embeddings)) << what;
+  EXPECT_EQ(alone.generated, together.generated) << what;
+  EXPECT_EQ(alone.kv_read, together.kv_read) << what;
+  EXPECT_EQ(alone.settled, together.settled) << what;
+}
+
+Lone alone(const std::shared_ptr<LanguageModel>& model, const engine::SessionOptions& options, size_t n_prompt, uint64_t seed, size_t n) {
+  Lone lone{options, random_tokens(*model, n_prompt, seed), {}, {}, {}, 0, 0, 0};
+  const auto session = begun(model, lone);
+  for (size_t i = 0; i < n; ++i) feed(session.get(), argmax(session->logits())), note(session.get(), &lone);
+  return lone;
+}
+
+Lone emptied(const Lone& lone) { return {lone.options, lone.prompt, {}, {}, {}, 0, 0, 0}; }
+
+// One step of all these sessions at once.
+void step_together(Span<Session* const> sessions, Span<Lone> lones) {
+  std::vector<Session::DecodeCall> calls(sessions.size());
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    sessions[i]->push_generated(argmax(sessions[i]->logits()));
+    EXPECT_TRUE(sessions[i]->decodes_together());
+    calls[i].session = sessions[i];
+  }
+  Session::decode_together({calls.data(), calls.size()});
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    EXPECT_TRUE(calls[i].status.ok() && !calls[i].thrown) << calls[i].status.message();
+    note(sessions[i], &lones[i]);
+  }
+}
+
+engine::SessionOptions full(uint32_t n_context, KvType kv) {
+  engine::SessionOptions o;
+  o.n_context = n_context;
+  o.kv_type = kv;
+  o.chunk_tokens = 32;
+  return o;
+}
+
+// Eight sessions of every KV type and of policies of every kind, at positions on both sides of pages and of splits.
+std::vector<Lone> mixed(const std::shared_ptr<LanguageModel>& model, size_t n) {
+  const auto mode = [&](const char* name, KvType kv) {
+    for (const PolicyMode& m : policy_modes())
+      if (m.name == std::string(name)) return with_mode(m, 0.5, 640, kv);
+    throw std::runtime_error(name);
+  };
+  std::vector<Lone> lones;
+  lones.push_back(alone(model, full(640, KvType::f16), 63, 1, n));
+  lones.push_back(alone(model, mode("quest", KvType::f16), 130, 2, n));
+  lones.push_back(alone(model, full(640, KvType::q4_0), 520, 3, n));
+  lones.push_back(alone(model, mode("infinigen", KvType::f16), 200, 4, n));
+  lones.push_back(alone(model, full(128, KvType::f32), 5, 5, n));
+  lones.push_back(alone(model, mode("duoattention_compensated", KvType::q8_0), 90, 6, n));
+  lones.push_back(alone(model, mode("h2o", KvType::f16), 70, 7, n));
+  lones.push_back(alone(model, mode("shadowkv", KvType::f16), 150, 8, n));
+  return lones;
+}
+
+class Together : public ::testing::TestWithParam<const char*> {};
+
+// 2 to 8 of them, from one thread.
+TEST_P(Together, MixedSessionsHaveTheBitsOfStepsAlone) {
+  const auto model = open_spec(GetParam(), runtime_options(2, "auto", 256u << 20));
+  constexpr size_t kTokens = 12;
+  const std::vector<Lone> expected = mixed(model, kTokens);
+  for (size_t n = 2; n <= expected.size(); n += 3) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<Session*> all;
+    std::vector<Lone> found;
+    for (size_t i = 0; i < n; ++i) {
+      const Lone& lone = expected[expected.size() - 1 - i];
+      sessions.push_back(begun(model, lone));
+      all.push_back(sessions.back().get());
+      found.push_back(emptied(lone));
+    }
+    const LanguageModel::DecodeCounts before = counts_of(model.get());
+    for (size_t i = 0; i < kTokens; ++i) step_together(all, {found.data(), n});
+    const LanguageModel::DecodeCounts after = counts_of(model.get());
+    EXPECT_EQ(after.passes - before.passes, kTokens);
+    EXPECT_EQ(after.steps - before.steps, n * kTokens);
+    for (size_t i = 0; i < n; ++i) expect_same(expected[expected.size() - 1 - i], found[i], std::to_string(n) + " sessions, " + std::to_string(i));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Together, ::testing::Values("qwen3", "phi3-window", "llama-256"), [](const auto& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+// ---- Threads ----
+
+// Threads that compute tokens of sessions, once the test lets them: they wait for the turn that it holds.
+class InThreads {
+ public:
+  explicit InThreads(LanguageModel* model) : model_(*model), turn_(new Turn(model->runtime().take_turn())) {}
+  ~InThreads() { release(); }
+  void decode(Session* session, size_t n, Lone* lone, Status* status = nullptr, const std::atomic<bool>* cancel = nullptr) {
+    const size_t waiting = model_.runtime().turns().n_waiting();
+    threads_.emplace_back([=] {
+      for (size_t i = 0; i < n; ++i) {
+        session->push_generated(argmax(session->logits()));
+        Status ended = session->decode(nullptr, cancel);
+        if (!ended.ok() || status) {
+          if (status) *status = std::move(ended);
+          return;
+        }
+        note(session, lone);
+      }
+    });
+    wait_for(waiting + 1);
+  }
+  void wait_for(size_t n_waiting) {
+    while (model_.runtime().turns().n_waiting() != n_waiting) std::this_thread::yield();
+  }
+  void release() {
+    turn_.reset();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+ private:
+  LanguageModel& model_;
+  std::unique_ptr<Turn> turn_;
+  std::vector<std::thread> threads_;
+};
+
+// Those that wait for the turn are computed in one pass, however many they are; a pass takes kMostTogether, and the rest comes next.
+TEST(TogetherInThreads, WhoeverWaitsIsComputedInTheNextStep) {
+  const auto model = [] {
+    engine::RuntimeOptions options = runtime_options(2, "auto", 256u << 20);
+    options.max_sessions = 64;
+    return open_spec("qwen3", options);
+  }();
+  const Lone expected = alone(model, full(64, KvType::f16), 10, 1, 1);
+  for (const size_t n : {size_t{1}, size_t{2}, size_t{7}, size_t{33}}) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    for (size_t i = 0; i < n; ++i) sessions.push_back(begun(model, expected));
+    std::vector<Lone> found(n, emptied(expected));
+    const LanguageModel::DecodeCounts before = counts_of(model.get());
+    {
+      InThreads threads(model.get());
+      for (size_t i = 0; i < n; ++i) threads.decode(sessions[i].get(), 1, &found[i]);
+    }
+    const LanguageModel::DecodeCounts after = counts_of(model.get());
+    EXPECT_EQ(after.passes - before.passes, n <= 32 ? 1u : 2u);
+    EXPECT_EQ(after.steps - before.steps, n);
+    for (const Lone& lone : found) expect_same(expected, lone, std::to_string(n));
+  }
+}
+
+// A prompt's chunk keeps its place in the order; those that asked behind it go with those before it.
+TEST(TogetherInThreads, APromptWaitsForOneStep) {
+  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  const Lone expected = alone(model, full(64, KvType::f16), 10, 1, 1);
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (size_t i = 0; i < 4; ++i) sessions.push_back(begun(model, expected));
+  const auto prompted = unwrap(Session::open(model, expected.options));
+  std::vector<Lone> found(4, emptied(expected));
+  uint64_t passes_before_prompt = 0;
+  const LanguageModel::DecodeCounts before = counts_of(model.get());
+  std::thread prompt;
+  {
+    InThreads threads(model.get());
+    threads.decode(sessions[0].get(), 1, &found[0]);
+    prompt = std::thread([&] {
+      unwrap(prompted->prefill(expected.prompt, nullptr, nullptr));
+      passes_before_prompt = counts_of(model.get()).passes;
+    });
+    threads.wait_for(2);
+    for (size_t i = 1; i < 4; ++i) threads.decode(sessions[i].get(), 1, &found[i]);
+  }
+  prompt.join();
+  EXPECT_EQ(passes_before_prompt - before.passes, 1u);
+  EXPECT_EQ(counts_of(model.get()).passes - before.passes, 1u);
+  for (const Lone& lone : found) expect_same(expected, lone, "");
+}
+
+// Sessions of every policy, each in a thread, with a session of policy full beside each.
+class TogetherUnder : public ::testing::TestWithParam<PolicyMode> {};
+
+TEST_P(TogetherUnder, ThreadsHaveTheBitsOfStepsAlone) {
+  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  constexpr size_t kTokens = 40;   // tails fill, so some steps settle
+  std::vector<Lone> expected;
+  expected.push_back(alone(model, with_mode(GetParam(), 0.6, 320), 150, 1, kTokens));
+  expected.push_back(alone(model, with_mode(GetParam(), 0.7, 320), 97, 2, kTokens));
+  expected.push_back(alone(model, full(320, KvType::f16), 100, 3, kTokens));
+  std::vector<std::unique_ptr<Session>> sessions;
+  std::vector<Lone> found;
+  for (const Lone& lone : expected) sessions.push_back(begun(model, lone)), found.push_back(emptied(lone));
+  const LanguageModel::DecodeCounts before = counts_of(model.get());
+  {
+    InThreads threads(model.get());
+    for (size_t i = 0; i < sessions.size(); ++i) threads.decode(sessions[i].get(), kTokens, &found[i]);
+  }
+  const LanguageModel::DecodeCounts after = counts_of(model.get());
+  EXPECT_EQ(after.steps - before.steps, sessions.size() * kTokens);
+  EXPECT_LT(after.passes - before.passes, after.steps - before.steps) << "some steps were computed at once";
+  for (size_t i = 0; i < sessions.size(); ++i) expect_same(expected[i], found[i], std::to_string(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, TogetherUnder, ::testing::ValuesIn(policy_modes()),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+// ---- What belongs to one session stays with it ----
+
+// A session that is cancelled while it waits leaves; the others go on.
+TEST(TogetherInThreads, ACancelledSessionLeavesTheOthers) {
+  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  const Lone expected = alone(model, full(64, KvType::f16), 10, 1, 2);
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (size_t i = 0; i < 3; ++i) sessions.push_back(begun(model, expected));
+  std::vector<Lone> found(3, emptied(expected));
+  std::atomic<bool> cancel{false};
+  Status cancelled;
+  const LanguageModel::DecodeCounts before = counts_of(model.get());
+  {
+    InThreads threads(model.get());
+    threads.decode(sessions[0].get(), 2, &found[0]);
+    threads.decode(sessions[1].get(), 2, &found[1], &cancelled, &cancel);
+    threads.decode(sessions[2].get(), 2, &found[2]);
+    cancel = true;
+    threads.wait_for(2);
+  }
+  EXPECT_EQ(cancelled.code(), Code::cancelled);
+  EXPECT_EQ(counts_of(model.get()).steps - before.steps, 4u);
+  expect_same(expected, found[0], "first"), expect_same(expected, found[2], "last");
+  unwrap(sessions[1]->decode());   // its token still waits
+  note(sessions[1].get(), &found[1]);
+  feed(sessions[1].get(), argmax(sessions[1]->logits()));
+  note(sessions[1].get(), &found[1]);
+  expect_same(expected, found[1], "the cancelled one");
+}
+
+// A policy fails, or throws, after a step that others share: the others do not notice, and its session settles again.
+TEST(TogetherInThreads, AFailedSessionFailsAlone) {
+  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  constexpr size_t kTokens = 6;
+  const PolicyMode& mode = policy_modes()[0];
+  std::vector<Lone> expected;
+  for (uint64_t i = 0; i < 3; ++i) expected.push_back(alone(model, with_mode(mode, 0.5), 100 + 10 * i, i, kTokens));
+  for (const bool throws : {false, true})
+    for (size_t failing = 0; failing < 3; ++failing) {
+      std::vector<std::unique_ptr<Session>> sessions;
+      std::vector<Session::DecodeCall> calls(3);
+      std::vector<Lone> found;
+      for (size_t i = 0; i < 3; ++i) {
+        sessions.push_back(begun(model, expected[i]));
+        calls[i].session = sessions[i].get();
+        found.push_back(emptied(expected[i]));
+      }
+      sessions[failing]->resident()->set_step_fault([&](uint64_t step) -> Status {
+        if (step != 3) return ok_status();
+        if (throws) throw std::bad_alloc();
+        return error(Code::internal, "a fault of step %llu", static_cast<unsigned long long>(step));
+      });
+      for (size_t t = 0; t < kTokens; ++t) {
+        for (const auto& session : sessions) session->push_generated(argmax(session->logits()));
+        Session::decode_together({calls.data(), calls.size()});
+        for (size_t i = 0; i < 3; ++i) {
+          const bool fails = i == failing && t == 2;
+          EXPECT_EQ(calls[i].thrown != nullptr, fails && throws);
+          EXPECT_EQ(calls[i].status.ok(), !fails || throws) << calls[i].status.message();
+          calls[i].thrown = nullptr;
+          if (i != failing) note(sessions[i].get(), &found[i]);
+        }
+      }
+      for (size_t i = 0; i < 3; ++i)
+        if (i != failing) expect_same(expected[i], found[i], std::to_string(failing) + " fails, " + std::to_string(i));
+    }
+}
+
+// A hook that fails, or throws, at some layer. The other rows keep their bits, and a pass in which all have failed ends.
+TEST(TogetherHooks, FailAlone) {
+  struct Failing final : model::LayerHook {
+    int at = 0, calls = 0;
+    bool throws = false;
+    Status before_attend(int32_t layer, Ptr<const float>, int64_t) override {
+      ++calls;
+      if (layer < at) return ok_status();
+      if (throws) throw std::bad_alloc();
+      return error(Code::internal, "layer %d", layer);
+    }
+  };
+  const auto model = open_spec("qwen3", runtime_options(2));
+  // The last steps of two sessions once more: the same tokens at the same positions write the same KV.
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (uint64_t i = 0; i < 2; ++i) {
+    sessions.push_back(begun(model, {with_mode(policy_modes()[0], 0.5), random_tokens(*model, 40 + 30 * i, i), {}, {}, {}, 0, 0, 0}));
+    feed(sessions[i].get(), argmax(sessions[i]->logits()));
+  }
+  const Turn turn = model->runtime().take_turn();
+  const model::Workspace& work = model->workspace(turn);
+  turn.backend().set_scratch(work.scratch, model->limits(turn));
+  const model::RopeTable rope = model::make_rope_table(model->hyper(), model->weights().rope_factors, sessions[0]->n_context());
+  const std::vector<RopeSpec> ropes(2, rope.spec());
+  std::vector<Row> rows;
+  std::vector<KvView> views;
+  std::vector<Step> steps(2);
+  std::vector<std::vector<float>> logits(2, std::vector<float>(sessions[0]->n_logits()));
+  for (const auto& session : sessions) {
+    const auto position = static_cast<int32_t>(session->n_computed()) - 1;
+    rows.push_back({session->tokens()[static_cast<size_t>(position)], position, 0});
+    views.push_back(session->resident()->reservoir().view());
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    const engine::Resident& resident = *sessions[i]->resident();
+    steps[i].phase = Phase::decode;
+    steps[i].rows = {&rows[i], 1}, steps[i].sequences = {&views[i], 1};
+    steps[i].kv = resident.reservoir().format(), steps[i].heads = resident.views(), steps[i].heads_kv = resident.format();
+  }
+  const int32_t n_layers = model->hyper().n_layers;
+  for (const bool throws : {false, true})
+    for (const int32_t other_at : {n_layers, 1}) {   // n_layers: the other hook does not fail
+      Failing hooks[2];
+      hooks[0].at = 0, hooks[1].at = other_at;
+      hooks[0].throws = throws;
+      std::vector<model::SessionPart> parts(2);
+      for (size_t i = 0; i < 2; ++i) parts[i] = {{1, logits[i].data()}, &hooks[i], ok_status(), nullptr};
+      unwrap(model::forward_together(&turn.backend(), model->weights(), work, steps, ropes, {parts.data(), 2}, nullptr));
+      EXPECT_EQ(hooks[0].calls, 1) << "a hook that has failed is not called again";
+      EXPECT_EQ(parts[0].thrown != nullptr, throws);
+      EXPECT_EQ(parts[0].status.ok(), throws);
+      EXPECT_EQ(parts[1].failed(), other_at < n_layers);
+      EXPECT_EQ(hooks[1].calls, other_at < n_layers ? 2 : n_layers) << "the pass ends when all have failed";
+      if (!parts[1].failed()) {
+        EXPECT_TRUE(same_bits(logits[1], as_vector(sessions[1]->logits())));
+      }
+    }
+}
+
+}  // namespace
+}  // namespace orrery
