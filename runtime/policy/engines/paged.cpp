@@ -145,6 +145,10 @@ uint64_t PagedPolicy::paged_bytes() const {
 }
 
 uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
+  if (settings_.code_bits > 0) {
+    const KeyCodeFormat codes = {static_cast<int32_t>(settings_.code_bits), static_cast<int32_t>(head_dim_)};
+    return div_up(heads_.size() * codes.head_bytes(n_tokens), slot_bytes_);
+  }
   // digest_bytes_ are those of two vectors.
   const uint64_t values = settings_.rank > 0 ? settings_.rank * (n_tokens + head_dim_) : n_tokens / page * 2 * head_dim_;
   return div_up(heads_.size() * values * digest_bytes_, 2 * head_dim_ * slot_bytes_);
