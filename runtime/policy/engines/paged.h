@@ -67,6 +67,10 @@ class PagedPolicy : public Policy {
   void set_sink_pages(uint32_t n);
   // heads_[i] gets counts[i] selected pages, at least one; n_selected_pages_ on average.
   void set_selected_pages(Span<const uint64_t> counts, Span<uint32_t> capacity);
+  // heads=adaptive, in settle(): for each of the last queries (kPageQueries), counts whose the best pages of all heads are. Heads get room in
+  // proportion to their counts, at least `floor` of the average. Working memory: dividing_bytes().
+  Status divide_by_attention(Heads* heads, uint32_t n_tokens, double floor, Span<uint32_t> capacity);
+  uint64_t dividing_bytes(uint32_t group) const;
   // Host memory of this base, and of one PageQuery for each head.
   uint64_t paged_bytes() const;
   // The heads_ of a layer, as [begin, end).

@@ -26,8 +26,9 @@ class TokenPolicy : public PagedPolicy {
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
 
  protected:
-  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind)
-      : PagedPolicy(name, shape, budget, settings), kind_(kind) {}
+  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind,
+              double floor = 1)
+      : PagedPolicy(name, shape, budget, settings), kind_(kind), floor_(floor) {}
   // Host memory of this base and of PagedPolicy.
   uint64_t tokens_bytes() const { return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1}); }
   // settle(): low-rank keys with a new basis, or codes with new means, and the best tokens by the prompt's last query.
@@ -53,6 +54,7 @@ class TokenPolicy : public PagedPolicy {
   }
   uint64_t n_plans() const { return heads_.empty() ? 0 : n_kv_heads_; }
   const PageDigest kind_;
+  const double floor_;                   // of divide_by_attention(); 1: all heads have equal room
   // Since settle():
   uint32_t n_steps_ = 0;
   uint32_t n_found_ = 0;                 // tokens that have low-rank keys or codes

@@ -1,7 +1,7 @@
 // keycodes: our own. A query finds its tokens by 1, 2 or 4 bits for each dimension of all keys, which stay on the device.
 //   score     the query's products with the decoded keys, divided by sqrt(head_dim); softmax over the candidates, maximum (or mean) over the
 //             group
-//   allocate  evenly
+//   allocate  by the number of tokens that each head has among the best of all heads, for the last 16 queries; at least a floor
 //   select    the first and the last tokens, the best of the others; the reservoir keeps all tokens
 //   refresh   every step, by its own query, before each layer attends; misses are fetched whole and exact
 // The codes: runtime/backend/key_codes.h. What was measured: tests/bench/results/real-models.md. Base: engines/tokens.
@@ -17,6 +17,8 @@ constexpr uint32_t kMostCodeBits = 1028;   // of a key: sums of its table entrie
 constexpr OptionRow kOptions[] = {
     {"bits", "(2, or 1 where the budget is small)", "of each dimension of a key's code: 1, 2 or 4"},
     {"reduce", "max", "of a group's softmaxes, or mean"},
+    {"heads", "adaptive", "uniform: all heads hold as many tokens; adaptive: by what the last 16 queries attend to"},
+    {"floor", ".2", "of adaptive heads: at least this part of the average"},
     with(kSinksRow, "4"),
     kTokenWindowRow,
     with(kFirstLayersRow, "0"),
@@ -32,6 +34,8 @@ constexpr char kPage[] =
     "  leave the window.\n"
     "- The budget counts the codes: (bits head_dim / 8 + 2) bytes a token and head. Of full KV in F16 that is 7.0% with 2 bits,\n"
     "  3.9% with 1 bit and 13.3% with 4 bits (heads of 64). The rest of the budget holds tokens.\n"
+    "- Heads differ in how many tokens they attend to. For each of the last 16 queries the best tokens of all heads are counted,\n"
+    "  and a head gets room in proportion to its count, at least a fifth of the average.\n"
     "- A head holds what the last step's query chose, so that a step fetches the difference: hits and misses are both counted.\n"
     "- KV on the device is Q8_0, unless device_kv_type says otherwise: where KV is kept in F16 the same bytes hold 1.88 times\n"
     "  the tokens.\n"
@@ -39,8 +43,12 @@ constexpr char kPage[] =
 
 class KeyCodesPolicy final : public TokenPolicy {
  public:
-  KeyCodesPolicy(const Shape& shape, const Budget& budget, const PagedSettings& settings, GroupReduce reduce)
-      : TokenPolicy("keycodes", shape, budget, settings, PageDigest::codes), rule_{reduce, Pooling::none, 1, true, true} {}
+  KeyCodesPolicy(const Shape& shape, const Budget& budget, const PagedSettings& settings, GroupReduce reduce, double floor)
+      : TokenPolicy("keycodes", shape, budget, settings, PageDigest::codes, floor),
+        rule_{reduce, Pooling::none, 1, true, true},
+        adaptive_(floor < 1) {}
+
+  uint32_t queries_wanted() const override { return adaptive_ ? kPageQueries : 1; }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     return settle_tokens(heads, rule_, n_tokens, capacity);
@@ -50,12 +58,15 @@ class KeyCodesPolicy final : public TokenPolicy {
     return fetch_best(heads, rule_, layer, step, position);
   }
 
-  uint64_t host_bytes(const HostShape&) const override { return tokens_bytes(); }
+  uint64_t host_bytes(const HostShape& host) const override {
+    return tokens_bytes() + (adaptive_ && !heads_.empty() ? dividing_bytes(host.group) : 0);
+  }
 
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
   const ScoreRule rule_;
+  const bool adaptive_;
 };
 
 // 2 bits, or 1 where codes of 2 bits would take more than half of the budget, or a head is too wide for them.
@@ -72,16 +83,21 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   static constexpr const char* kReduce[] = {"max", "mean"};
   PagedSettings s = kDefaults;
   OptionReader reader("keycodes", options);
-  uint32_t bits = 0, reduce = 0;
+  static constexpr const char* kHeads[] = {"uniform", "adaptive"};
+  uint32_t bits = 0, reduce = 0, heads = 1;
+  double floor = .2;
   ORRERY_TRY(reader.choice("bits", kBits, &bits));
   ORRERY_TRY(reader.choice("reduce", kReduce, &reduce));
+  ORRERY_TRY(reader.choice("heads", kHeads, &heads));
+  ORRERY_TRY(reader.fraction("floor", &floor));
   ORRERY_TRY(s.read_kept(&reader));
   s.code_bits = reader.given("bits") ? 1u << bits : default_bits(shape, budget);
   ORRERY_TRY(reader.finish());
   if (s.code_bits * shape.head_dim > kMostCodeBits)
     return error(Code::invalid_argument, "policy keycodes: codes of %u bits for %u dimensions of a head, expected at most %u bits together",
                  s.code_bits, shape.head_dim, kMostCodeBits);
-  auto policy = std::make_unique<KeyCodesPolicy>(shape, budget, s, reduce == 1 ? GroupReduce::mean : GroupReduce::max);
+  auto policy = std::make_unique<KeyCodesPolicy>(shape, budget, s, reduce == 1 ? GroupReduce::mean : GroupReduce::max,
+                                                 heads == 1 ? floor : 1);
   ORRERY_TRY(policy->check());
   return std::unique_ptr<Policy>(std::move(policy));
 }
@@ -90,13 +106,13 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
 
 constexpr Method kKeyCodes = {{"keycodes", "Resident key codes", "",
                                /* score    */ "products with codes of all keys, softmax, maximum of the group",
-                               /* allocate */ "evenly",
+                               /* allocate */ "by the best tokens of all heads, for the last 16 queries",
                                /* keep     */ "the first and the last tokens, the best of the others",
                                /* refresh  */ "every step, by its own query, before it attends",
-                               /* device   */ "in Q8_0, where KV is kept in more; codes of all keys, a mean key a head, the last query",
+                               /* device   */ "in Q8_0, where KV is kept in more; codes of all keys, a mean key a head, the last 16 positions' queries",
                                /* link     */ kSelectionAndWaitOnLink,
                                all(kOptions), kPage},
-                              {1, KvType::q8_0},
+                              {kPageQueries, KvType::q8_0},
                               make};
 
 }  // namespace orrery::policy
