@@ -509,7 +509,7 @@ ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
      "streaming", "h2o", "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"   keep single tokens of each head
      "duoattention", "razorattention", "heterocache", "synckv"                  keep some heads whole
      "freekv", "quest", "arkvale", "raas", "shadowkv", "shadowkv+"              find pages or chunks of tokens by digests
-     "omnikv", "loki", "infinigen"                                              find single tokens at every step
+     "omnikv", "loki", "infinigen", "keycodes"                                  find single tokens at every step
    orrery_policies() describes each of them: its paper, its options with defaults, its costs, and its differences from the
    paper and from published code. */
 

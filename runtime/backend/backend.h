@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/backend/device.h"
+#include "runtime/backend/key_codes.h"
 #include "runtime/backend/keys.h"
 #include "runtime/backend/kv.h"
 #include "runtime/backend/low_rank.h"
@@ -79,6 +80,7 @@ class Backend : public Device, public StepOperations {
   virtual KeyOperations* keys() { return nullptr; }
   virtual KvSummaries* summaries() { return nullptr; }
   virtual LowRankOperations* low_rank() { return nullptr; }
+  virtual KeyCodeOperations* key_codes() { return nullptr; }       // with it, keys() takes KeysShape::codes
   virtual ShortlistOperations* shortlists() { return nullptr; }   // null where shortlist_bytes() is 0 for all rows
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "runtime/backend/key_codes.h"
 #include "runtime/backend/step.h"
 #include "runtime/base/span.h"
 
@@ -24,6 +25,7 @@ struct KeysJob {
   const uint64_t* tiles = nullptr;   // key s lies in the tile at tiles[s / kPageTokens] + offset
   uint64_t offset = 0;
   int32_t n_keys = 0;
+  int32_t first_key = 0;             // only with KeysShape::codes: earlier keys are no candidates, and have no weight
   int32_t first_position = 0, n_positions = 0;   // in the ring
   // The exported attention weights of a single position, over these keys and perhaps further keys after them. If given, the
   // position's query is not read.
@@ -36,6 +38,9 @@ struct KeysShape {
   QueryRing queries;
   bool bounds = false;               // keys are digests, in F16: q's score is scale * sum of max(q K, q V) over the dimensions
   bool keys_alone = false;           // keys lie side by side, without V: digests that are means, rows of low-rank keys
+  // If it has bits, keys are codes: tiles[i] is the address of the i-th tile of codes. Only for top_keys().
+  KeyCodeFormat codes = {};
+  int32_t code_block = 1;            // KeyCodesShape::block: how queries are rotated
   bool products = false;             // key_weights() gives scale * q k of every key, not weights, and no means; -infinity for a NaN
 };
 
@@ -43,7 +48,7 @@ struct KeysShape {
 struct TopKeysJob : KeysJob {
   int32_t k = 0;                     // at most n_keys
   bool by_score = false;             // in the order of scores (ties: lower key first), else ascending keys
-  uint32_t* out = nullptr;           // (n_positions, k) keys, host memory
+  uint32_t* out = nullptr;           // (n_positions, k) keys, counted from first_key; host memory
   // Optional, for a single position: *n_common = how many keys of `among` are among the k best. `among` ascends. If given, `out` is
   // not written.
   Span<const uint32_t> among = {};

@@ -20,6 +20,7 @@
 #include "runtime/cpu/formats/blocks.h"
 #include "runtime/cpu/digests.h"
 #include "runtime/cpu/kernels/kernels.h"
+#include "runtime/cpu/key_codes.h"
 #include "runtime/cpu/low_rank.h"
 #include "runtime/cpu/kernels/moves.h"
 #include "runtime/cpu/paths/paths.h"
@@ -85,9 +86,10 @@ struct ScratchPlan {
     partials = take(static_cast<uint64_t>(wave_rows) * row_partials);
     top_keys_scratch = TopKeysScratch(limits.max_top_keys, limits.n_heads / std::max(limits.n_kv_heads, 1));
     top_keys = take(top_keys_scratch.bytes());
+    const int32_t dim = limits.head_dim;
     thread_bytes = align_up(static_cast<uint64_t>(std::max({kernels.matmul_scratch_bytes, decode_scratch_bytes(limits.max_in),
-                                                            kernels.attend_scratch_bytes(limits.head_dim),
-                                                            low_rank_thread_bytes(limits.head_dim)})),
+                                                            kernels.attend_scratch_bytes(dim), low_rank_thread_bytes(dim),
+                                                            key_code_thread_bytes(dim)})),
                             64);
     threads = take(static_cast<uint64_t>(n_threads) * thread_bytes);
   }
@@ -100,7 +102,7 @@ T* host(Ptr<T> p) {
 
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
-class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations {
+class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, KeyCodeOperations {
  public:
   // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors, bool traces)
@@ -161,6 +163,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   KeyOperations* keys() override { return this; }
   KvSummaries* summaries() override { return this; }
   LowRankOperations* low_rank() override { return this; }
+  KeyCodeOperations* key_codes() override { return this; }
 
   void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
     scratch_ = host(scratch);
@@ -191,6 +194,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
   void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
   void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) override;
+  void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) override;
+  void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
@@ -624,6 +629,18 @@ void CpuBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, 
 
 void CpuBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) {
   cpu::rebuild_keys(keys, slot_type, runs, low_rank_work());
+}
+
+void CpuBackend::mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) {
+  pool_->begin_burst();
+  cpu::mean_keys(jobs, shape, first, end, {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes});
+  pool_->end_burst();
+}
+
+void CpuBackend::encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) {
+  pool_->begin_burst();
+  cpu::encode_keys(jobs, shape, first, end, {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes});
+  pool_->end_burst();
 }
 
 void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {

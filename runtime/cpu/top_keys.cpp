@@ -8,6 +8,7 @@
 
 #include "runtime/base/best_scores.h"
 #include "runtime/base/checked.h"
+#include "runtime/cpu/key_codes.h"
 
 namespace orrery::cpu {
 
@@ -62,6 +63,22 @@ KeyWeightsTask task_of(const KeysJob& job, const KeysShape& shape, const KeysWor
   return task;
 }
 
+// The weights of a part's queries over the codes [first, last).
+template <class Job>
+void weigh_codes(const Part<Job>& part, const KeysShape& shape, const KeysWork& work, int64_t first, int64_t last, int32_t thread) {
+  const KeysJob& job = *part.job;
+  const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
+  auto* scratch = reinterpret_cast<CodeQueryScratch*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
+  for (int32_t i = 0; i < part.count; ++i)
+    for (int32_t g = 0; g < group; ++g) {
+      make_code_table(query_of(job, shape, part.first + i) + static_cast<int64_t>(g) * shape.kv.head_dim, shape, work.kernels, scratch);
+      const WeightRows rows = work.scratch.rows(work.base, part.entry + i);
+      const int64_t tile = g * rows.tile_stride + first / kPageTokens;
+      work.kernels.code_weights({shape.codes, job.tiles, &scratch->table, first, last, job.first_key, rows.weights + g * rows.stride + first,
+                                 rows.units + tile, rows.sums + tile});
+    }
+}
+
 // For each batch: computes the weights of its queries, then calls use(parts, n_entries). A causal query sees no key after its own
 // position.
 template <class Job, class Use>
@@ -94,6 +111,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       const int64_t first = item % stretches * kKeysPerItem;
       const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
       if (first >= last || part.job->exported.data) return;
+      if (shape.codes.bits > 0) return weigh_codes(part, shape, work, first, last, thread);
       KeyWeightsTask task = task_of(*part.job, shape, work, first, last, thread);
       for (int32_t i = 0; i < part.count; ++i)
         for (int32_t g = 0; g < group; ++g) {
@@ -257,7 +275,7 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
       if (job.n_common)
         *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry));
       else
-        select_top(scores, job.n_keys, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k);
+        select_top(scores + job.first_key, job.n_keys - job.first_key, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k);
     });
   });
 }

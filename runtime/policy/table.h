@@ -19,6 +19,7 @@
   METHOD(kH2O)                  \
   METHOD(kHeteroCache)          \
   METHOD(kInfiniGen)            \
+  METHOD(kKeyCodes)             \
   METHOD(kLoki)                 \
   METHOD(kOmniKv)               \
   METHOD(kPyramidKv)            \

@@ -113,6 +113,7 @@ OPTIONS = {
     "raas": options("raas", "page=8", "stamp=top", "prompt=keep", "first_layers=0"),
     "infinigen": options("infinigen", "alpha=1.5", "most=0.1"),
     "loki": options("loki", "rank=8", "reduce=max"),
+    "keycodes": options("keycodes", "bits=1", "reduce=mean"),
     "shadowkv": options("shadowkv", "chunk=4", "rank=8", share=.8),
     "shadowkv-plus": options("shadowkv+", "outliers=2", "local=8", share=.8),
     "windowed": options("snapkv", model=2),

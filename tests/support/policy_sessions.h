@@ -25,7 +25,8 @@ struct PolicyMode {
     return chunks();
   }
   // Whether heads exchange single tokens.
-  bool tokens() const { return policy == std::string("loki") || policy == std::string("infinigen"); }
+  bool tokens() const { return policy == std::string("loki") || policy == std::string("infinigen") || codes(); }
+  bool codes() const { return policy == std::string("keycodes"); }
   // Whether all slots are taken from settling on, so that the newest token takes the slot of another.
   bool replaces() const { return policy == std::string("streaming") || policy == std::string("h2o"); }
   bool chunks() const { return std::string(policy).substr(0, 8) == "shadowkv"; }
@@ -77,6 +78,9 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"infinigen", "infinigen", {}, true, true},
       {"infinigen_few", "infinigen", {{"alpha", "1.5"}, {"most", "0.1"}, {"sinks", "3"}}, true, true},
       {"loki_max", "loki", {{"rank", "3"}, {"window", "1"}, {"sinks", "4"}, {"reduce", "max"}}, true, true},
+      {"keycodes", "keycodes", {}, true, true},
+      {"keycodes_signs", "keycodes", {{"bits", "1"}, {"window", "1"}, {"sinks", "0"}, {"reduce", "mean"}}, true, true},
+      {"keycodes_fine", "keycodes", {{"bits", "4"}, {"window", "9"}, {"sinks", "6"}}, true, true},
       {"shadowkv", "shadowkv", {}, true, true},
       {"shadowkv_exact_keys", "shadowkv", {{"chunk", "4"}, {"rank", "100000"}}, true, true},
       {"shadowkv_plus", "shadowkv+", {{"outliers", "6"}, {"local", "16"}}, true, true},

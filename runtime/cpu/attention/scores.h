@@ -139,6 +139,25 @@ void weights_of(const KeyWeightsTask& t) {
   }
 }
 
+void code_weights(const CodeWeightsTask& t) {
+  alignas(64) float y[kTile];
+  alignas(64) uint16_t sums[kTile];
+  for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
+    const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile]));
+    V::add_entries(t.table->entries, tile, t.codes.n_groups(), sums);
+    const auto* factors = reinterpret_cast<const std::byte*>(tile) + t.codes.factors_offset();
+    for (int i = 0; i < kTile; ++i) y[i] = static_cast<float>(sums[i]);
+    for (int i = 0; i < kTile; i += V::kLanes) {
+      const V::F product = V::fma(V::set(t.table->step), V::load(y + i), V::set(t.table->base));
+      V::store(y + i, V::mul(V::load_half(factors + 2 * i), product));
+    }
+    for (int64_t i = start; i < t.first_seen && i < start + kTile; ++i) y[i - start] = -kInfinity;
+    const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
+    const int64_t at = start - t.first_key;
+    weigh_tile<false>(y, n, t.out + at, t.units + at / kTile, t.sums + at / kTile, nullptr);
+  }
+}
+
 void widen(const float* x, float* low, float* high, int32_t n) {
   int32_t i = 0;
   for (; i + V::kLanes <= n; i += V::kLanes) {

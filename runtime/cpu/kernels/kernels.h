@@ -153,6 +153,24 @@ struct KeyWeightsTask {
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
+// A query over key codes: y = factor * (base + step * the sum of the key's table entries), in integers up to the sum. Groups of four bits
+// index the table; its entries are the query's products with the levels, in units of `step` above each group's least, times log2(e). The
+// sum fits in 16 bits.
+constexpr int32_t kMostGroups = 257;
+struct KeyCodeTable {
+  uint8_t entries[kMostGroups * 16];   // (n_groups, 16)
+  float base, step;
+};
+// Weights of one query over the codes [first_key, last_key), as KeyWeightsTask defines them. Keys before first_seen get the weight 0.
+struct CodeWeightsTask {
+  KeyCodeFormat codes;
+  const uint64_t* tiles;        // addresses of all tiles of codes
+  const KeyCodeTable* table;
+  int64_t first_key, last_key, first_seen;   // first_key at the start of a tile
+  float* out;                   // (last_key - first_key), then zeros to the end of the last tile
+  float *units, *sums;          // (tiles) each
+};
+
 // Combines the weights of a group's query heads (KeyWeightsTask) to one score per key (KeyScoring).
 constexpr int kMostPooled = 127;
 struct ScoresTask {
@@ -292,6 +310,7 @@ struct Kernels {
   // Widens [low, high] (n each) to hold x.
   void (*widen)(const float* x, float* low, float* high, int32_t n);
   void (*key_weights)(const KeyWeightsTask& task);
+  void (*code_weights)(const CodeWeightsTask& task);
   void (*key_scores)(const ScoresTask& task);
   // The share of each tile's weights in the softmax of a row, from the row's n_tiles units and sums.
   void (*tile_shares)(const float* units, const float* sums, int64_t n_tiles, float* shares);

@@ -51,6 +51,26 @@ void plain_weigh_tile(const float* y, int64_t seen, float* weights, float* unit,
   for (int64_t k = seen; k < kPageTokens; ++k) weights[k] = 0;
 }
 
+void plain_code_weights(const CodeWeightsTask& t) {
+  constexpr uint64_t kHalf = KeyCodeFormat::kGroupBytes;
+  for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {
+    const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kPageTokens]));
+    const auto* factors = reinterpret_cast<const uint16_t*>(tile + t.codes.factors_offset());
+    float y[kPageTokens];
+    for (uint64_t key = 0; key < 2 * kHalf; ++key) {
+      uint32_t sum = 0;
+      for (int32_t group = 0; group < t.codes.n_groups(); ++group) {
+        const uint8_t both = tile[static_cast<uint64_t>(group) * kHalf + key % kHalf];
+        sum += t.table->entries[group * 16 + (key < kHalf ? both & 15 : both >> 4)];
+      }
+      const float product = t.table->step * static_cast<float>(sum) + t.table->base;
+      y[key] = start + static_cast<int64_t>(key) < t.first_seen ? -INFINITY : half_to_float(factors[key]) * product;
+    }
+    const int64_t at = start - t.first_key, tile_at = at / kPageTokens;
+    plain_weigh_tile(y, std::min<int64_t>(kPageTokens, t.last_key - start), t.out + at, &t.units[tile_at], &t.sums[tile_at]);
+  }
+}
+
 void plain_key_weights(const KeyWeightsTask& t) {
   float* key = reinterpret_cast<float*>(t.scratch);
   for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {

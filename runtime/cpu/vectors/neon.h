@@ -118,6 +118,23 @@ struct V {
   }
   static void store_eight(float* p, F x) { store(p, x); }
 
+  // sums (64) = for each key the sum of its entries in n tables of 16 bytes. Byte i of a row of 32: key i in the low half, key i + 32 in the
+  // high half.
+  static void add_entries(const uint8_t* tables, const uint8_t* rows, int n, uint16_t* sums) {
+    uint16x8_t all[8];
+    for (uint16x8_t& x : all) x = vdupq_n_u16(0);
+    for (int i = 0; i < n; ++i) {
+      const uint8x16_t table = vld1q_u8(tables + 16 * i);
+      for (int part = 0; part < 2; ++part) {
+        const uint8x16_t row = vld1q_u8(rows + 32 * i + 16 * part);
+        const uint8x16_t low = vqtbl1q_u8(table, vandq_u8(row, vdupq_n_u8(15))), high = vqtbl1q_u8(table, vshrq_n_u8(row, 4));
+        uint16x8_t *of_low = all + 2 * part, *of_high = all + 4 + 2 * part;
+        of_low[0] = vaddw_u8(of_low[0], vget_low_u8(low)), of_low[1] = vaddw_u8(of_low[1], vget_high_u8(low));
+        of_high[0] = vaddw_u8(of_high[0], vget_low_u8(high)), of_high[1] = vaddw_u8(of_high[1], vget_high_u8(high));
+      }
+    }
+    for (int i = 0; i < 8; ++i) vst1q_u16(sums + 8 * i, all[i]);
+  }
   static F load_half(const void* p) { return halves(vld1q_u16(static_cast<const uint16_t*>(p))); }
   static F load_half_part(const void* p, int n) { return halves(load_words(p, n)); }
   static void store_half(void* p, F x) {

@@ -153,15 +153,26 @@ void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, u
   const auto n_kv_heads = static_cast<uint32_t>(hyper_->n_kv_heads);
   job->layer = now_->q || projected_.bytes() > 0 ? 0 : static_cast<int32_t>(head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(head % n_kv_heads);
+  job->first_position = static_cast<int32_t>(position);
+  job->n_positions = 1;
+  if (parts_->codes) {   // tiles are read whole
+    job->tiles = parts_->codes->tiles(head);
+    job->first_key = static_cast<int32_t>(first_page);
+    job->n_keys = static_cast<int32_t>(first_page + n_pages);
+    return;
+  }
   job->tiles = parts_->digests ? parts_->digests->tiles(head) : parts_->low_rank->tiles(head);
   job->offset = first_page * (parts_->digests ? parts_->digests->digest_bytes() : 2 * parts_->low_rank->rank());
   job->n_keys = static_cast<int32_t>(n_pages);
-  job->first_position = static_cast<int32_t>(position);
-  job->n_positions = 1;
 }
 
 // head: any head of the layer, for low-rank keys.
 void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
+  if (parts_->codes) {
+    shape->codes = parts_->codes->format();
+    shape->code_block = parts_->codes->block();
+    return;
+  }
   shape->bounds = parts_->digests && parts_->digests->kind() != DigestKind::mean;
   shape->keys_alone = !shape->bounds;
   if (parts_->digests) {
@@ -179,7 +190,7 @@ void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
 
 Status Answers::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
   for (size_t begin = 0, end = 0; begin < queries.size(); begin = end) {   // one layer at a time for projected queries
-    while (end < queries.size() && (parts_->digests || layer_of(queries[end].head) == layer_of(queries[begin].head))) ++end;
+    while (end < queries.size() && (!parts_->low_rank || parts_->digests || layer_of(queries[end].head) == layer_of(queries[begin].head))) ++end;
     ORRERY_TRY(find_pages(queries.subspan(begin, end - begin), rule));
   }
   return ok_status();
@@ -200,7 +211,9 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
   set_pages(queries[0].head, queries[0].position, &shape);
   if (!rule.scaled) shape.scale = 1.0f;
   shape.scoring = key_scoring(rule);
-  count_searched(jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
+  count_searched(jobs_, shape.codes.bits > 0 ? shape.codes.tile_bytes() / kPageTokens
+                        : shape.bounds       ? shape.kv.token_bytes()
+                                             : shape.kv.vector_bytes());
   Backend& backend = *now_->backend;
   backend.keys()->top_keys(jobs_, shape);
   ORRERY_TRY(backend.synchronize());
@@ -279,6 +292,16 @@ Status Answers::make_low_rank(uint32_t n_tokens, bool with_basis) {
     ORRERY_TRY(backend.synchronize());
   }
   return parts_->low_rank->settle(&backend, *pages_, n_tokens, queries);
+}
+
+Status Answers::make_codes(uint32_t n_tokens) {
+  ORRERY_TRY(now_->go_on());
+  Backend& backend = *now_->backend;
+  if (now_->settling)
+    parts_->codes->settle(&backend, *pages_, n_tokens);
+  else
+    parts_->codes->extend(&backend, *pages_, n_tokens);
+  return backend.synchronize();
 }
 
 Status Answers::sum_step(uint32_t position) {

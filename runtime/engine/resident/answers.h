@@ -67,6 +67,7 @@ class Answers final : public policy::Heads {
     parts_->digests->hide(now_->backend, *pages_, head, page, hidden);
   }
   Status make_low_rank(uint32_t n_tokens, bool with_basis) override;
+  Status make_codes(uint32_t n_tokens) override;
   void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) override {
     now_->backend->for_each(static_cast<int64_t>(n), call, fn);
   }

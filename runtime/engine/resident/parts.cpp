@@ -12,7 +12,7 @@ template <class T>
 constexpr bool kOfPrompt = std::is_same_v<T, RecentQueries> || std::is_same_v<T, AttentionSums>;
 // Parts that summarize the reservoir's tokens: their content counts after invalidate(), too.
 template <class T>
-constexpr bool kOfReservoir = std::is_same_v<T, kv::Digests> || std::is_same_v<T, kv::LowRank>;
+constexpr bool kOfReservoir = std::is_same_v<T, kv::Digests> || std::is_same_v<T, kv::LowRank> || std::is_same_v<T, kv::KeyCodes>;
 
 template <class T>
 Status copy_part(Backend* backend, const T& from, const kv::PageTable&, T* to) {
@@ -39,6 +39,7 @@ kv::Layout Parts::layout(const ResidentShape& s) {
   layout.add(kv::Digests::layout(s.digests, s.kept, s.n_context));
   layout.add(kv::LowRank::layout(s.low_rank, s.kept, s.n_context));
   layout.add(kv::LowRank::work_layout(s.low_rank, s.kept, s.n_context, s.backend));
+  layout.add(kv::KeyCodes::layout(s.codes, s.kept, s.n_context));
   layout.add(kv::CompensationTokens::layout(s.kept, s.n_compensation_tokens));
   if (s.refills) layout.add(kv::Refills::layout(s.kept, s.n_slots, s.staging_tokens, s.rebuilds()));
   layout.add(RecentQueries::layout(h, s.n_query_rows));
@@ -56,6 +57,9 @@ Result<Parts> Parts::make(const ResidentShape& s, Runtime* runtime, const RopeSp
   }
   if (s.low_rank.rank > 0) {
     ORRERY_ASSIGN(parts.low_rank, kv::LowRank::make(arena, s.low_rank, s.kept, rope, s.n_context));
+  }
+  if (!s.codes.heads.empty()) {
+    ORRERY_ASSIGN(parts.codes, kv::KeyCodes::make(arena, s.codes, s.kept, s.rotated, s.n_context));
   }
   if (s.n_compensation_tokens > 0) {
     ORRERY_ASSIGN(parts.compensation_tokens, kv::CompensationTokens::make(arena, s.kept, s.n_compensation_tokens));

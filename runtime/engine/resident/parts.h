@@ -24,6 +24,7 @@
 #include "runtime/kv/resident/compensation_tokens.h"
 #include "runtime/kv/resident/digests.h"
 #include "runtime/kv/resident/head_store.h"
+#include "runtime/kv/resident/key_codes.h"
 #include "runtime/kv/resident/low_rank.h"
 #include "runtime/kv/transfers/refills.h"
 
@@ -46,6 +47,7 @@ struct Parts {
   std::unique_ptr<kv::HeadStore> slots;                             // never null: the resident KV
   std::unique_ptr<kv::Digests> digests;
   std::unique_ptr<kv::LowRank> low_rank;
+  std::unique_ptr<kv::KeyCodes> codes;
   std::unique_ptr<kv::CompensationTokens> compensation_tokens;
   std::unique_ptr<kv::Refills> refills;                             // after the parts that it writes to: destroyed before them
   std::unique_ptr<RecentQueries> queries;
@@ -56,8 +58,8 @@ struct Parts {
   // Calls f(pointer to member) for every part.
   template <class F>
   static void each_member(const F& f) {
-    f(&Parts::slots), f(&Parts::digests), f(&Parts::low_rank), f(&Parts::compensation_tokens), f(&Parts::refills), f(&Parts::queries);
-    f(&Parts::scored_heads), f(&Parts::sums);
+    f(&Parts::slots), f(&Parts::digests), f(&Parts::low_rank), f(&Parts::codes), f(&Parts::compensation_tokens), f(&Parts::refills);
+    f(&Parts::queries), f(&Parts::scored_heads), f(&Parts::sums);
   }
 };
 

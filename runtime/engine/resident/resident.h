@@ -56,6 +56,7 @@ class Resident final : public model::LayerHook {
 
   const kv::HeadStore& store() const { return *parts_.slots; }
   const kv::LowRank* low_rank() const { return parts_.low_rank.get(); }   // or null
+  const kv::KeyCodes* key_codes() const { return parts_.codes.get(); }    // or null
   bool settled() const { return settled_; }
   uint64_t used_bytes() const { return parts_.used_bytes(settled_); }
   uint32_t held_tokens(uint32_t head) const { return settled_ ? parts_.slots->length(head) : 0; }   // on the device

@@ -32,6 +32,10 @@ void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
                                                                   : DigestKind::range,
                     asked.heads};
   shape->n_compensation_tokens = policy.max_compensation_tokens();
+  if (asked.kind == policy::PageDigest::codes) {   // codes take the place of digests, with pages of one token
+    shape->codes = {asked.bits, asked.heads};
+    shape->digests.heads.clear();
+  }
   if (asked.rank == 0) return;
   kv::LowRankSpec& low_rank = shape->low_rank;
   low_rank.rank = asked.rank;
@@ -48,6 +52,7 @@ uint64_t slots_beside(const ResidentShape& shape, uint64_t slots) {
   const KvFormat& format = shape.resident;
   const uint64_t bytes = kv::Digests::bytes_of(shape.digests, format.head_dim, shape.n_context) +
                          kv::LowRank::bytes_of(shape.low_rank, format, shape.n_context) +
+                         kv::KeyCodes::bytes_of(shape.codes, format.head_dim, shape.n_context) +
                          kv::CompensationTokens::bytes_of(shape.n_compensation_tokens, format.head_dim);
   return slots - std::min(slots, div_up(bytes, format.token_bytes()));
 }
@@ -64,6 +69,7 @@ Result<ResidentShape> ResidentShape::make(const model::Hyperparameters& h, const
   shape.n_context = n_context;
   shape.kept = kv_format(h, options.kv_type);
   shape.resident = kv_format(h, options.resident_type(h));
+  shape.rotated = options.rotated(h);
   set_summaries(policy, &shape);
   shape.n_slots = slots_beside(shape, resident_slots(h, options, n_context));
   shape.refills = policy.refill_share() > 0;
@@ -75,12 +81,14 @@ Result<ResidentShape> ResidentShape::make(const model::Hyperparameters& h, const
 }
 
 Status ResidentShape::check_operations(Backend* backend_of, const char* policy_name) const {
-  const bool has_digests = !digests.heads.empty(), has_low_rank = low_rank.rank > 0;
-  const bool scores = n_query_rows > 0 || policy->sums_attention() || policy->asks_before_attend() || has_digests || has_low_rank;
+  const bool has_digests = !digests.heads.empty(), has_low_rank = low_rank.rank > 0, has_codes = !codes.heads.empty();
+  const bool finds = has_digests || has_low_rank || has_codes;
+  const bool scores = n_query_rows > 0 || policy->sums_attention() || policy->asks_before_attend() || finds;
   const char* missing = !backend_of->kv_moves()                                         ? "no operation that moves resident KV"
                         : scores && !backend_of->keys()                                 ? "no key scoring"
                         : (has_digests || n_compensation_tokens > 0) && !backend_of->summaries() ? "no page digests and compensation tokens"
                         : has_low_rank && !backend_of->low_rank()                       ? "no low-rank keys"
+                        : has_codes && !backend_of->key_codes()                         ? "no key codes"
                                                                                         : nullptr;
   if (!missing) return ok_status();
   return error(Code::unsupported, "policy %s cannot run on backend %s, which has %s", policy_name, backend_of->info().name, missing);

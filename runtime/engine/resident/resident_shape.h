@@ -10,6 +10,7 @@
 #include "runtime/engine/shared/session_options.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/resident/digests.h"
+#include "runtime/kv/resident/key_codes.h"
 #include "runtime/kv/resident/low_rank.h"
 #include "runtime/model/model.h"
 #include "runtime/policy/policy.h"
@@ -26,6 +27,8 @@ struct ResidentShape {
   uint64_t n_slots = 0;               // of all heads, after the other parts on the device have taken their bytes of the budget
   kv::DigestSpec digests;             // no heads: no digests
   kv::LowRankSpec low_rank;           // rank 0: no low-rank keys
+  kv::KeyCodeSpec codes;              // bits 0: no key codes
+  bool rotated = false;               // whether pages hold rotated KV
   uint32_t n_compensation_tokens = 0;
   bool refills = false;
   uint64_t staging_tokens = 0;        // of the staging ring; 0: nothing is transferred

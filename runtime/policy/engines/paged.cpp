@@ -1,5 +1,10 @@
 #include "runtime/policy/engines/paged.h"
 
+#include <numeric>
+
+#include "runtime/policy/allocate/over_heads.h"
+#include "runtime/policy/table.h"
+
 #include <algorithm>
 
 #include "runtime/base/checked.h"
@@ -9,6 +14,7 @@ namespace orrery::policy {
 namespace {
 
 constexpr uint32_t kFewPages = 16;     // a head that would hold fewer gets smaller pages
+constexpr double kLeastCount = 1e-3;   // of a head that no query attends to
 
 }  // namespace
 
@@ -120,6 +126,36 @@ void PagedPolicy::set_selected_pages(Span<const uint64_t> counts, Span<uint32_t>
   }
 }
 
+Status PagedPolicy::divide_by_attention(Heads* heads, uint32_t n_tokens, double floor, Span<uint32_t> capacity) {
+  const uint32_t page = settings_.page, n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()), group = heads->group();
+  const size_t n_heads = heads_.size();
+  const uint64_t total = uint64_t{n_selected_pages_} * n_heads;
+  std::vector<float> weights(size_t{group} * n_tokens), mass(n_heads * n);
+  std::vector<double> head_counts(n_heads, kLeastCount);
+  for (uint32_t position = n_tokens - w; position < n_tokens; ++position) {
+    std::fill(mass.begin(), mass.end(), 0.0f);
+    for (size_t i = 0; i < n_heads; ++i) {
+      const WeightsQuery query{heads_[i], position, 1, n_tokens, false, weights.data()};
+      ORRERY_TRY(heads->key_weights({&query, 1}));
+      for (uint32_t g = 0; g < group; ++g)
+        for (uint32_t p = 0; p < n; ++p) {
+          const float* of_page = &weights[size_t{g} * n_tokens + size_t{n_sink_pages_ + p} * page];
+          mass[i * n + p] += std::accumulate(of_page, of_page + page, 0.0f);
+        }
+    }
+    ORRERY_ASSIGN(const std::vector<uint64_t> counts, count_best(mass, n_heads, total, 1));
+    for (size_t i = 0; i < n_heads; ++i) head_counts[i] += static_cast<double>(counts[i]);
+  }
+  const auto least = std::max<uint64_t>(static_cast<uint64_t>(floor * n_selected_pages_), 1);
+  ORRERY_ASSIGN(const std::vector<uint64_t> counts, apportion(head_counts, total, least, n));
+  set_selected_pages(counts, capacity);
+  return ok_status();
+}
+
+uint64_t PagedPolicy::dividing_bytes(uint32_t group) const {
+  return bytes_of<float>(group * uint64_t{n_context_} + 3 * heads_.size() * (n_context_ / settings_.page));
+}
+
 void PagedPolicy::select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) {
   if (rings_.has(head)) return rings_.select(head, n_tokens, out);
   out->clear();
@@ -145,6 +181,10 @@ uint64_t PagedPolicy::paged_bytes() const {
 }
 
 uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
+  if (settings_.code_bits > 0) {
+    const KeyCodeFormat codes = {static_cast<int32_t>(settings_.code_bits), static_cast<int32_t>(head_dim_)};
+    return div_up(heads_.size() * codes.head_bytes(n_tokens), slot_bytes_);
+  }
   // digest_bytes_ are those of two vectors.
   const uint64_t values = settings_.rank > 0 ? settings_.rank * (n_tokens + head_dim_) : n_tokens / page * 2 * head_dim_;
   return div_up(heads_.size() * values * digest_bytes_, 2 * head_dim_ * slot_bytes_);

@@ -1,8 +1,9 @@
 // Base of the policies whose heads hold whole pages of the text, found by the digests of all pages, which stay on the device (pages.h, RaaS).
-// TokenPolicy (tokens.h) specializes it: pages are single tokens, low-rank keys their digests.
+// TokenPolicy (tokens.h) specializes it: pages are single tokens, low-rank keys or key codes their digests.
 //
 // A head's slots are pages in any order - sink pages, window pages (the last whole ones) and selected pages - and behind them the page that is
-// being written. The budget counts the digests: 1 / page of full KV in F16; low-rank keys take rank / (2 head_dim) and their bases.
+// being written. The budget counts the digests: 1 / page of full KV in F16; low-rank keys take rank / (2 head_dim) and their bases;
+// key codes take what KeyCodeFormat says.
 // What papers give in tokens shrinks with the budget: sinks and window take at most a quarter of a head's slots each; a page is 16 or 8 tokens
 // where a head would hold few pages of 32; the first layers are whole only where they and the digests take at most half of the budget.
 #pragma once
@@ -25,6 +26,7 @@ struct PagedSettings {
   uint32_t sinks = 512, window = 512, first_layers = 1;
   bool deviation = false;              // digests are PageDigest::deviation, else range
   uint32_t rank = 0;                   // not 0: pages are single tokens, digests low-rank keys
+  uint32_t code_bits = 0;              // not 0: pages are single tokens, digests key codes of these bits
   bool first_layers_given = false;     // by an option: the budget's size does not change it
   // Reads the options that all page policies have.
   Status read(OptionReader* reader);
@@ -65,6 +67,10 @@ class PagedPolicy : public Policy {
   void set_sink_pages(uint32_t n);
   // heads_[i] gets counts[i] selected pages, at least one; n_selected_pages_ on average.
   void set_selected_pages(Span<const uint64_t> counts, Span<uint32_t> capacity);
+  // heads=adaptive, in settle(): for each of the last queries (kPageQueries), counts whose the best pages of all heads are. Heads get room in
+  // proportion to their counts, at least `floor` of the average. Working memory: dividing_bytes().
+  Status divide_by_attention(Heads* heads, uint32_t n_tokens, double floor, Span<uint32_t> capacity);
+  uint64_t dividing_bytes(uint32_t group) const;
   // Host memory of this base, and of one PageQuery for each head.
   uint64_t paged_bytes() const;
   // The heads_ of a layer, as [begin, end).

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
-#include "runtime/policy/allocate/over_heads.h"
 #include "runtime/policy/refresh/misses.h"
 #include "runtime/policy/select/top_k.h"
 #include "runtime/policy/table.h"
@@ -12,8 +10,6 @@
 namespace orrery::policy {
 
 namespace {
-
-constexpr double kLeastCount = 1e-3;   // of a head that no query attends to
 
 class PagePolicy final : public PagedPolicy {
  public:
@@ -32,7 +28,7 @@ class PagePolicy final : public PagedPolicy {
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     begin_settling(n_tokens, capacity);
     if (!paged_) return ok_status();
-    if (options_.adaptive) ORRERY_TRY(divide_by_attention(heads, n_tokens, capacity));
+    if (options_.adaptive) ORRERY_TRY(divide_by_attention(heads, n_tokens, options_.floor, capacity));
     marks_.resize(n_context_pages_ + size_t{1});
     queries_.reserve(heads_.size());
     misses_.reserve(n_context_pages_);
@@ -108,38 +104,6 @@ class PagePolicy final : public PagedPolicy {
            n_window_pages_;
   }
 
-  // Working memory of divide_by_attention(): the weights of a head, the attention mass of all pages, and the count of the best pages.
-  uint64_t dividing_bytes(uint32_t group) const {
-    const uint64_t n_all_pages = heads_.size() * n_context_pages_;
-    return bytes_of<float>(kPageQueries * (group * uint64_t{n_context_} + n_all_pages)) + bytes_of<float>(2 * n_all_pages);
-  }
-  // heads=adaptive: for each of the last queries, counts whose the best pages of all heads are. Heads get room in proportion to their counts.
-  Status divide_by_attention(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
-    const uint32_t page = settings_.page, n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()),
-                   group = heads->group();
-    const size_t n_heads = heads_.size();
-    const uint64_t total = uint64_t{n_selected_pages_} * n_heads;
-    std::vector<float> weights(size_t{w} * group * n_tokens), mass(w * n_heads * n);
-    for (size_t i = 0; i < n_heads; ++i) {
-      const WeightsQuery query{heads_[i], n_tokens - w, w, n_tokens, false, weights.data()};
-      ORRERY_TRY(heads->key_weights({&query, 1}));
-      for (uint32_t r = 0; r < w * group; ++r)
-        for (uint32_t p = 0; p < n; ++p) {
-          const float* of_page = &weights[size_t{r} * n_tokens + size_t{n_sink_pages_ + p} * page];
-          mass[(r / group * n_heads + i) * n + p] += std::accumulate(of_page, of_page + page, 0.0f);
-        }
-    }
-    std::vector<double> head_counts(n_heads, kLeastCount);
-    for (uint32_t q = 0; q < w; ++q) {
-      ORRERY_ASSIGN(const std::vector<uint64_t> counts,
-                    count_best(Span<const float>(mass).subspan(q * n_heads * n, n_heads * n), n_heads, total, 1));
-      for (size_t i = 0; i < n_heads; ++i) head_counts[i] += static_cast<double>(counts[i]);
-    }
-    const auto least = std::max<uint64_t>(static_cast<uint64_t>(options_.floor * n_selected_pages_), 1);
-    ORRERY_ASSIGN(const std::vector<uint64_t> counts, apportion(head_counts, total, least, n));
-    set_selected_pages(counts, capacity);
-    return ok_status();
-  }
   Status select_best(Heads* heads) {
     if (queries_.empty()) return ok_status();
     if (!options_.selects_by_scores()) return heads->top_pages(queries_, kSoftmaxMean);

@@ -20,24 +20,26 @@ uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& 
 
 uint32_t TokenPolicy::slot_for(uint32_t head, uint32_t length, uint32_t capacity) {
   if (rings_.has(head) || length < capacity || !paged_) return PagedPolicy::slot_for(head, length, capacity);
-  return n_sink_pages_ + n_selected_pages_ + (n_window_pages_ + n_steps_) % (n_window_pages_ + 1);
+  return capacity - n_window_pages_ - 1 + (n_window_pages_ + n_steps_) % (n_window_pages_ + 1);
 }
 
 Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity) {
   begin_settling(n_tokens, capacity);
   if (!paged_) return ok_status();
-  n_steps_ = 0, n_low_rank_ = n_tokens;
+  if (floor_ < 1) ORRERY_TRY(divide_by_attention(heads, n_tokens, floor_, capacity));
+  n_steps_ = 0, n_found_ = n_tokens;
   plans_.resize(n_plans());
   for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
   queries_.reserve(heads_.size());
-  ORRERY_TRY(heads->make_low_rank(n_tokens, true));
+  ORRERY_TRY(make_digests(heads, n_tokens, true));
   return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
 }
 
 Status TokenPolicy::select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
   queries_.clear();
   for (size_t i = begin; i < end; ++i)
-    queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_selected_pages_, selected(i).data()});
+    queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), static_cast<uint32_t>(selected(i).size()),
+                        selected(i).data()});
   return heads->top_pages(queries_, rule);
 }
 
@@ -51,13 +53,26 @@ Status TokenPolicy::refill(Heads* heads, size_t begin, size_t end, uint32_t n_wa
   return ok_status();
 }
 
+Status TokenPolicy::fetch_best(Heads* heads, const ScoreRule& rule, uint32_t layer, uint64_t step, uint32_t position) {
+  const auto [begin, end] = heads_of(layer);
+  if (!paged_ || begin == end) return ok_status();
+  ORRERY_TRY(select_best(heads, rule, begin, end, position, position));
+  heads->each(end - begin, [&, first = begin](size_t i) {
+    const Span<const uint32_t> best = selected(first + i);
+    const Span<const uint32_t> held = heads->positions(heads_[first + i]).subspan(n_sink_pages_, best.size());
+    plan_misses(held, best, n_sink_pages_, &plans_[i].marks, &plans_[i].misses);
+  });
+  for (size_t i = begin; i < end; ++i) report_.wanted_tokens += selected(i).size();
+  return refill(heads, begin, end, 0, step);
+}
+
 Status TokenPolicy::after_step(Heads* heads, uint64_t, uint32_t position) {
   if (!paged_) return ok_status();
   ++n_steps_;
   const uint32_t n_tokens = position + 1;
-  if (n_tokens - n_window_pages_ <= n_low_rank_) return ok_status();
-  n_low_rank_ = n_tokens;
-  return heads->make_low_rank(n_tokens, false);
+  if (n_tokens - n_window_pages_ <= n_found_) return ok_status();
+  n_found_ = n_tokens;
+  return make_digests(heads, n_tokens, false);
 }
 
 }  // namespace orrery::policy

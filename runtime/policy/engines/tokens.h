@@ -1,9 +1,9 @@
-// Base of the policies whose heads hold single tokens that change with the query (Loki, InfiniGen): pages of one token, found by the low-rank
-// keys of all tokens, which stay on the device.
+// Base of the policies whose heads hold single tokens that change with the query (Loki, InfiniGen, keycodes): pages of one token, found by the
+// low-rank keys or key codes of all tokens, which stay on the device.
 //
 // A head's slots are its sinks, its selected tokens in any order, and a ring of the last tokens. A token that leaves the ring is a candidate
-// from then on. When it has no low-rank key yet, after_step() makes the low-rank keys of all tokens that lack them. Nothing is settled again,
-// however long the answer gets.
+// from then on. When it has no digest yet, after_step() makes the digests of all tokens that lack them. Nothing is settled again, however long
+// the answer gets.
 #pragma once
 
 #include <algorithm>
@@ -20,20 +20,24 @@ uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& 
 class TokenPolicy : public PagedPolicy {
  public:
   double refill_share() const override { return heads_.empty() ? 0 : kNextStepShare; }
-  PageDigests digests() const override { return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank}; }
+  PageDigests digests() const override { return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits}; }
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override;
   bool asks_before_attend() const override { return !heads_.empty(); }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
 
  protected:
-  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind)
-      : PagedPolicy(name, shape, budget, settings), kind_(kind) {}
+  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind,
+              double floor = 1)
+      : PagedPolicy(name, shape, budget, settings), kind_(kind), floor_(floor) {}
   // Host memory of this base and of PagedPolicy.
   uint64_t tokens_bytes() const { return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1}); }
-  // settle(): low-rank keys with a new basis, and the best tokens by the prompt's last query.
+  // settle(): low-rank keys with a new basis, or codes with new means, and the best tokens by the prompt's last query.
   Status settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity);
   // Writes the best of n_tokens by the query at `position` to selected(), for heads_[begin .. end).
   Status select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens);
+
+  // before_attend(): heads of the layer hold the best tokens by this step's query; misses arrive before the layer attends.
+  Status fetch_best(Heads* heads, const ScoreRule& rule, uint32_t layer, uint64_t step, uint32_t position);
 
   // The misses of one head of a layer.
   struct Plan {
@@ -45,11 +49,15 @@ class TokenPolicy : public PagedPolicy {
   std::vector<Plan> plans_;              // (n_kv_heads_)
 
  private:
+  Status make_digests(Heads* heads, uint32_t n_tokens, bool anew) const {
+    return kind_ == PageDigest::codes ? heads->make_codes(n_tokens) : heads->make_low_rank(n_tokens, anew);
+  }
   uint64_t n_plans() const { return heads_.empty() ? 0 : n_kv_heads_; }
   const PageDigest kind_;
+  const double floor_;                   // of divide_by_attention(); 1: all heads have equal room
   // Since settle():
   uint32_t n_steps_ = 0;
-  uint32_t n_low_rank_ = 0;              // tokens that have low-rank keys
+  uint32_t n_found_ = 0;                 // tokens that have low-rank keys or codes
   ReservedVector<PageQuery> queries_;
 };
 

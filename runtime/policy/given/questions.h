@@ -61,7 +61,10 @@ enum class PageDigest : uint8_t {
   // Pages are single tokens, in all heads of a layer: the key's low-rank coefficients, `rank` of them (Heads::make_low_rank) ...
   low_rank,   // ... along the directions in which the head's keys differ most
   skewed,     // ... along the last queries' directions with the largest products of queries and keys
+  codes,      // pages are single tokens: `bits` bits for each dimension of the key (Heads::make_codes)
 };
+// Whether pages are single tokens, which have digests once the policy has made them.
+inline bool finds_tokens(PageDigest kind) { return kind >= PageDigest::low_rank; }
 inline bool is_low_rank(PageDigest kind) { return kind == PageDigest::low_rank || kind == PageDigest::skewed; }
 
 struct PageDigests {
@@ -69,6 +72,7 @@ struct PageDigests {
   PageDigest kind = PageDigest::range;
   std::vector<uint32_t> heads;  // the heads that have digests, ascending
   uint32_t rank = 0;            // of the layers' low-rank keys, which find tokens or rebuild fetched keys; 0: no low-rank keys
+  uint32_t bits = 0;            // of key codes
 };
 
 // Which k of a head's pages, first_page .. first_page + n_pages - 1, may a position's query attend to most, by their digests?
@@ -103,7 +107,7 @@ class Heads {
   // Of keys, or of pages as top_pages(). All queries of a call are of one layer, of keys or of pages, scaled or not.
   virtual Status scores(Span<const ScoresQuery> queries) = 0;
 
-  // ---- Pages: of heads with digests (Policy::digests), whole pages; tokens that have coefficients where the digest is low-rank ----
+  // ---- Pages: of heads with digests (Policy::digests), whole pages; tokens that have coefficients or codes where pages are tokens ----
   // The softmax runs over the pages of the query. Queries come layer by layer.
   virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
   // Digests of kind mean: for each whole page the smallest cosine of a key with the mean key.
@@ -113,6 +117,8 @@ class Heads {
   virtual void hide_page(uint32_t head, uint32_t page, bool hidden) = 0;
   // Makes low-rank keys of the first n_tokens. with_basis (in settle() only): with a new basis of these keys; else by the existing basis.
   virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
+  // Makes key codes of the first n_tokens. In settle(): with a new mean key of each head. Else: of tokens that have none, by the same means.
+  virtual Status make_codes(uint32_t n_tokens) = 0;
 
   // ---- Attention so far (Policy::sums_attention; heads of layers without window) ----
   // (n_context) by position: the sum over all queries of the group's mean weight of the key. Prompt queries attend to everything; a generated

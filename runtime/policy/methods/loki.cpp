@@ -49,14 +49,7 @@ class Loki final : public TokenPolicy {
   }
 
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
-    const auto [begin, end] = heads_of(layer);
-    if (!paged_ || begin == end) return ok_status();
-    ORRERY_TRY(select_best(heads, rule_, begin, end, position, position));
-    heads->each(end - begin, [&, first = begin](size_t i) {
-      const Span<const uint32_t> held = heads->positions(heads_[first + i]).subspan(n_sink_pages_, n_selected_pages_);
-      plan_misses(held, selected(first + i), n_sink_pages_, &plans_[i].marks, &plans_[i].misses);
-    });
-    return refill(heads, begin, end, n_selected_pages_, step);
+    return fetch_best(heads, rule_, layer, step, position);
   }
 
   uint64_t host_bytes(const HostShape&) const override { return tokens_bytes(); }

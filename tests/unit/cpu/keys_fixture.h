@@ -68,7 +68,10 @@ class KeyStore {
     return j;
   }
   TopKeysShape shape(const KeyScoring& scoring) const {
-    return {{format_, n_heads_, scale(), {ring_.ptr(), n_ring_}, bounds}, scoring};
+    TopKeysShape shape;
+    shape.kv = format_, shape.n_heads = n_heads_, shape.scale = scale(), shape.queries = {ring_.ptr(), n_ring_};
+    shape.bounds = bounds, shape.scoring = scoring;
+    return shape;
   }
   StepLimits limits(int32_t max_top_keys) const {
     return {1, 64, n_heads_, format_.n_kv_heads, format_.head_dim, 64, max_top_keys};

@@ -132,22 +132,26 @@ TEST_F(TurnTest, EndsWhenTheDeviceIsDone) {
 }
 
 // A backend that lacks something: the policies that need it are refused when a session is opened, the others are not.
-class Lacking final : public kv::MemoryBackend {
+class Lacking final : public kv::MemoryBackend, public KeyCodeOperations {
  public:
   KvMoves* kv_moves() override { return lacks == 0 ? nullptr : MemoryBackend::kv_moves(); }
   KeyOperations* keys() override { return lacks == 1 ? nullptr : MemoryBackend::keys(); }
   KvSummaries* summaries() override { return lacks == 2 ? nullptr : MemoryBackend::summaries(); }
   LowRankOperations* low_rank() override { return lacks == 3 ? nullptr : MemoryBackend::low_rank(); }
+  KeyCodeOperations* key_codes() override { return lacks == 4 ? nullptr : this; }
+  void mean_keys(Span<const KeyCodesJob>, const KeyCodesShape&, int32_t, int32_t) override {}
+  void encode_keys(Span<const KeyCodesJob>, const KeyCodesShape&, int32_t, int32_t) override {}
   int lacks = -1;
 };
 
 TEST(Operations, PoliciesThatNeedWhatABackendLacksAreRefused) {
   const auto model = open_spec("qwen3", runtime_options(1));
-  const char* words[] = {"moves resident KV", "key scoring", "digests", "low-rank keys"};
-  const std::vector<std::string> all = {"streaming", "snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o"};
-  const std::vector<std::string> refused[] = {all, {"snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o"}, {"quest", "razorattention", "shadowkv"}, {"loki", "shadowkv"}};
+  const char* words[] = {"moves resident KV", "key scoring", "digests", "low-rank keys", "key codes"};
+  const std::vector<std::string> all = {"streaming", "snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o", "keycodes"};
+  const std::vector<std::string> refused[] = {all, {"snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o", "keycodes"}, {"quest", "razorattention", "shadowkv"},
+                                              {"loki", "shadowkv"}, {"keycodes"}};
   Lacking backend;
-  for (int lacks = -1; lacks < 4; ++lacks)
+  for (int lacks = -1; lacks < 5; ++lacks)
     for (const std::string& policy : all) {
       backend.lacks = lacks;
       const PolicyMode mode{"", policy.c_str(), {}, false};

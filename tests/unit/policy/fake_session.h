@@ -46,7 +46,7 @@ class FakeSession final : public Heads {
     other.similarity = similarity;
     other.capacity_ = capacity_, other.selected_ = selected_, other.held_ = held_, other.pending_ = pending_;
     other.sums_ = sums_, other.n_summed_ = n_summed_;
-    other.hidden_ = hidden_, other.n_low_rank_ = n_low_rank_, other.page_cosine = page_cosine;
+    other.hidden_ = hidden_, other.n_found_ = n_found_, other.page_cosine = page_cosine;
     other.root_dim = root_dim;
     return other;
   }
@@ -250,8 +250,8 @@ class FakeSession final : public Heads {
       EXPECT_TRUE(std::count(digests.heads.begin(), digests.heads.end(), query.head) == 1) << "a head without digests";
       EXPECT_LT(query.position, n_tokens_ + within_) << "a query that there is not yet";
       EXPECT_GE(query.position + n_queries(), n_tokens_) << "a query that is gone";
-      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, is_low_rank(digests.kind) ? n_low_rank_ : n_tokens_)
-          << "pages that are not whole, or tokens without low-rank keys";
+      EXPECT_LE((query.first_page + query.n_pages) * digests.page_tokens, finds_tokens(digests.kind) ? n_found_ : n_tokens_)
+          << "pages that are not whole, or tokens without low-rank keys or codes";
       EXPECT_LE(query.k, query.n_pages);
       const std::vector<float> logits = attention_(query.head, query.position, query.position + 1);
       std::vector<float> pages(size_t{group_} * query.n_pages, -INFINITY), scores(query.n_pages);
@@ -326,7 +326,13 @@ class FakeSession final : public Heads {
   Status make_low_rank(uint32_t n_tokens, bool with_basis) override {
     EXPECT_GT(policy_->digests().rank, 0u);
     EXPECT_TRUE(with_basis == settling_ && n_tokens == n_tokens_);
-    n_low_rank_ = n_tokens;
+    n_found_ = n_tokens;
+    return ok_status();
+  }
+  Status make_codes(uint32_t n_tokens) override {
+    EXPECT_GT(policy_->digests().bits, 0u);
+    EXPECT_EQ(n_tokens, n_tokens_);
+    n_found_ = n_tokens;
     return ok_status();
   }
 
@@ -353,7 +359,7 @@ class FakeSession final : public Heads {
       EXPECT_LE(what[i].slot + what[i].count, held_[head].size());
       if (policy_->digests().rank > 0 && !is_low_rank(policy_->digests().kind)) {
         EXPECT_LE(what[i].slot + what[i].count, policy_->rebuilt_slots(head));
-        EXPECT_LE(what[i].position + what[i].count, n_low_rank_);
+        EXPECT_LE(what[i].position + what[i].count, n_found_);
       }
       EXPECT_NE(held_[head].at(what[i].slot), what[i].position) << "fetched, though it is there";
     }
@@ -422,7 +428,7 @@ class FakeSession final : public Heads {
   mutable std::vector<float> cosines_;
   std::vector<std::vector<float>> sums_;   // (n_heads, n_context), if the policy sums attention
   uint32_t n_summed_ = 0;                // positions whose queries are in the sums
-  uint32_t n_low_rank_ = 0;                  // tokens that have low-rank keys
+  uint32_t n_found_ = 0;                  // tokens that have low-rank keys or codes
   std::vector<Asked> asked_;
   std::vector<AskedPages> asked_pages_;
 };

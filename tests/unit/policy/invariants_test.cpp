@@ -557,8 +557,10 @@ TEST(PolicyInvariants, TheTableTellsTheDefaults) {
   must(write_profile(*profile));
   const auto kept = [&](const char* policy, const Options& options) {
     const bool asks = policy == std::string("duoattention") || policy == std::string("razorattention");
-    FakeSession s(must(make_policy(policy, m.shape(), {.5, slots_for_share(m.shape(), .5)}, options, asks ? profile : nullptr)), m.n_heads(), kGroup,
-                  m.n_context, restless);
+    Shape shape = m.shape();
+    shape.slot_bytes = shape.digest_bytes = 256, shape.head_dim = 64;   // F16
+    FakeSession s(must(make_policy(policy, shape, {.5, slots_for_share(shape, .5)}, options, asks ? profile : nullptr)), m.n_heads(),
+                  kGroup, m.n_context, restless);
     s.settle(250);
     for (int t = 0; t < 12; ++t) s.step();
     return s.held();

@@ -1,4 +1,5 @@
-// Loki on made-up attention: the tokens of its heads step by step; how much of a budget its low-rank keys leave; their ranks.
+// Loki and keycodes on made-up attention: the tokens of their heads step by step; how much of a budget low-rank keys and key codes leave; ranks
+// and bits.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -36,14 +37,18 @@ std::vector<uint32_t> best_tokens(uint32_t head, uint32_t position, uint32_t fir
 }
 
 struct Case {
+  const char* policy;
   Options options;
   uint32_t sinks, window, n_full_layers;
   bool max;
 };
-const Case kCases[] = {{{}, 0, 32, 0, false},
-                       {{{"reduce", "max"}, {"window", "1"}}, 0, 1, 0, true},
-                       {{{"sinks", "6"}, {"window", "9"}, {"rank", "4"}}, 6, 9, 0, false},
-                       {{{"first_layers", "1"}, {"rank", "8"}}, 0, 32, 1, false}};
+const Case kCases[] = {{"loki", {}, 0, 32, 0, false},
+                       {"loki", {{"reduce", "max"}, {"window", "1"}}, 0, 1, 0, true},
+                       {"loki", {{"sinks", "6"}, {"window", "9"}, {"rank", "4"}}, 6, 9, 0, false},
+                       {"loki", {{"first_layers", "1"}, {"rank", "8"}}, 0, 32, 1, false},
+                       {"keycodes", {{"heads", "uniform"}}, 4, 32, 0, true},
+                       {"keycodes", {{"reduce", "mean"}, {"window", "1"}, {"sinks", "0"}, {"bits", "4"}, {"heads", "uniform"}}, 0, 1, 0, false},
+                       {"keycodes", {{"first_layers", "1"}, {"bits", "1"}, {"heads", "uniform"}}, 4, 32, 1, true}};
 
 // A head's tokens after a step: sinks, the last tokens with the step's own, and the best of the others by the step's query.
 void check_held(const FakeSession& s, uint32_t head, const Case& c) {
@@ -66,14 +71,16 @@ TEST(PolicyLoki, HeadsHoldTheBestTokensAndTheLast) {
       for (const double share : {.3, .5, .8, 1.0}) {
         const Shape shape = shape_of(window);
         const Budget budget = budget_of(shape, share);
-        auto made = make_policy("loki", shape, budget, c.options);
+        auto made = make_policy(c.policy, shape, budget, c.options);
         if (!made.ok()) {
           EXPECT_TRUE(c.n_full_layers > 0 && share * static_cast<double>(window.size()) < 1.6) << made.status().message();
           continue;
         }
         FakeSession s(std::move(made).value(), shape.n_layers * 4, kGroup, kContext, restless);
         const PageDigests digests = s.policy().digests();
-        const uint64_t rows = digests.heads.size() * digests.rank * 2 * (kContext + kDim);
+        uint64_t rows = digests.heads.size() * digests.rank * 2 * (kContext + kDim);
+        if (digests.kind == PageDigest::codes)   // 448 tokens in whole tiles: bits of 64 dimensions, a factor; and a mean key of floats
+          rows = digests.heads.size() * (448 * (digests.bits * 8 + 2) + 256);
         EXPECT_EQ(digests.heads.empty(), share >= 1.0);
         for (const uint32_t n_prompt : {1u, 40u, 250u}) {
           s.settle(n_prompt);
@@ -105,6 +112,33 @@ TEST(PolicyLoki, AForkGoesOnAlike) {
     s.step(3), other.step(3);
     ASSERT_EQ(s.held(), other.held()) << t;
   }
+}
+
+// Bits by default, and the slots that codes leave to a head.
+TEST(PolicyKeyCodes, BitsFollowTheBudget) {
+  const struct {
+    uint32_t dim;
+    double share;
+    Options options;
+    uint32_t bits, slots;   // at 4,032 of 4,096 tokens
+  } kWorked[] = {{64, .2, {}, 2, 521},                   // 806 - (63 tiles * 1,152 + 256) / 256 = 806 - 284.5
+                 {64, .1, {}, 1, 244},                   // 403 - (4,032 * 10 + 256) / 256 = 403 - 158.5: two bits would take more than half
+                 {64, .1, {{"bits", "2"}}, 2, 118},
+                 {64, .5, {{"bits", "4"}}, 4, 1479},     // 2,016 - (4,032 * 34 + 256) / 256 = 2,016 - 536.5
+                 {128, .2, {}, 2, 537},                  // 806 - (4,032 * 34 + 512) / 512 = 806 - 268.75
+                 {640, .5, {}, 1, 1885}};                // 2,016 - (4,032 * 82 + 2,560) / 2,560 = 2,016 - 130.2: sums must fit in 16 bits
+  for (const auto& w : kWorked) {
+    const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, w.dim);
+    FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, w.share), w.options)), 1, 1, 4096,
+                  [](uint32_t, uint32_t, uint32_t n_keys) { return std::vector<float>(n_keys); });
+    EXPECT_EQ(s.policy().digests().bits, w.bits);
+    s.settle(4032);
+    EXPECT_EQ(s.capacity(0), w.slots) << w.dim << " at " << w.share;
+  }
+  const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, 640);
+  const auto refused = make_policy("keycodes", shape, budget_of(shape, .5), {{"bits", "2"}});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(std::string(refused.status().message()).find("expected at most 1028 bits together"), std::string::npos) << refused.status().message();
 }
 
 // Low-rank keys and bases of the default rank, and the slots that they leave to a head.

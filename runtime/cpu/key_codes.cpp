@@ -1,0 +1,127 @@
+#include "runtime/cpu/key_codes.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/checked.h"
+#include "runtime/base/half.h"
+
+namespace orrery::cpu {
+
+namespace {
+
+constexpr float kLog2E = 1.44269504088896f;
+
+const std::byte* key_at(const KeyCodesJob& job, const KvFormat& kv, int32_t position) {
+  return reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(job.pages[position / kPageTokens] + job.offset)) +
+         static_cast<uint64_t>(position % kPageTokens) * kv.token_bytes();
+}
+
+// Writes the codes and the factor of a rotated key x (head_dim) as key `at` of its tile. The factor is the one with the least squared error
+// for these codes.
+void encode(const float* x, const KeyCodeFormat& codes, int32_t at, uint8_t* tile) {
+  constexpr auto kHalf = static_cast<int32_t>(KeyCodeFormat::kGroupBytes);
+  const int32_t n_levels = 1 << codes.bits, of_group = 4 / codes.bits;
+  float levels[kKeyCodeLevels];
+  for (int32_t i = 0; i < n_levels; ++i) levels[i] = key_code_level(codes.bits, i);
+  double squares = 0;
+  for (int32_t i = 0; i < codes.head_dim; ++i) squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  const double unit = std::sqrt(squares / codes.head_dim);
+  const bool finite = std::isfinite(unit);
+  double edges[kKeyCodeLevels];   // between a level and the next
+  for (int32_t i = 0; i + 1 < n_levels; ++i) edges[i] = unit * .5 * (static_cast<double>(levels[i]) + static_cast<double>(levels[i + 1]));
+  double with_levels = 0, of_levels = 0;
+  uint8_t* row = tile + at % kHalf;
+  const int shift = at < kHalf ? 0 : 4;
+  for (int32_t first = 0; first < codes.head_dim; first += of_group, row += kHalf) {
+    uint32_t four = 0;
+    for (int32_t i = 0; i < of_group && first + i < codes.head_dim; ++i) {
+      const double value = static_cast<double>(x[first + i]);
+      int32_t code = 0;
+      for (int32_t edge = 0; edge + 1 < n_levels; ++edge) code += value > edges[edge];
+      const double level = static_cast<double>(levels[code]);
+      with_levels += value * level, of_levels += level * level;
+      four |= static_cast<uint32_t>(code) << (i * codes.bits);
+    }
+    *row = static_cast<uint8_t>((*row & (0xF0u >> shift)) | four << shift);
+  }
+  constexpr float kLargestHalf = 65504;
+  const float factor = finite ? std::min(static_cast<float>(with_levels / of_levels), kLargestHalf) : NAN;
+  reinterpret_cast<uint16_t*>(tile + codes.factors_offset())[at] = float_to_half(factor);
+}
+
+}  // namespace
+
+int64_t key_code_thread_bytes(int32_t head_dim) {
+  return static_cast<int64_t>(align_up(sizeof(CodeQueryScratch), 64)) + 2 * int64_t{head_dim} * int64_t{sizeof(double)};
+}
+
+void make_code_table(const float* q, const KeysShape& shape, const Kernels& kernels, CodeQueryScratch* scratch) {
+  const KeyCodeFormat& codes = shape.codes;
+  const int32_t dim = codes.head_dim, of_group = 4 / codes.bits, n_groups = codes.n_groups(), mask = (1 << codes.bits) - 1;
+  auto* rotated = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(scratch) + align_up(sizeof(CodeQueryScratch), 64));
+  std::copy_n(q, dim, rotated);
+  kernels.transform_heads(rotated, nullptr, 1, dim, shape.code_block);
+  float levels[kKeyCodeLevels];
+  for (int32_t i = 0; i <= mask; ++i) levels[i] = key_code_level(codes.bits, i);
+  // Levels are symmetric, so a group's least product is minus its largest.
+  const auto largest_of = [&](int32_t group) {
+    float sum = 0;
+    for (int32_t i = group * of_group; i < std::min(dim, (group + 1) * of_group); ++i) sum += std::fabs(rotated[i]);
+    return sum * levels[mask];
+  };
+  float widest = 0, base = 0;
+  for (int32_t group = 0; group < n_groups; ++group) {
+    const float largest = largest_of(group);
+    widest = std::max(widest, largest), base -= largest;
+  }
+  const float step = 2 * widest / 255, inverse = step > 0 ? 1 / step : 0.0f, scale = shape.scale * kLog2E;
+  for (int32_t group = 0; group < n_groups; ++group) {
+    uint8_t* entries = scratch->table.entries + group * 16;
+    float products[16] = {};
+    for (int32_t i = 0; i < of_group; ++i) {
+      const int32_t at = group * of_group + i;
+      const float x = at < dim ? rotated[at] : 0.0f;
+      for (int32_t index = 0; index < 16; ++index) products[index] += x * levels[index >> (i * codes.bits) & mask];
+    }
+    const float largest = largest_of(group);
+    for (int32_t index = 0; index < 16; ++index)   // a NaN becomes 0
+      entries[index] = static_cast<uint8_t>(std::min(std::max(0.0f, (products[index] + largest) * inverse + .5f), 255.0f));
+  }
+  scratch->table.base = base * scale, scratch->table.step = step * scale;
+}
+
+void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, const KeyCodesWork& work) {
+  const int32_t dim = shape.kv.head_dim;
+  work.pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
+    const KeyCodesJob& job = jobs[static_cast<size_t>(item)];
+    auto* sums = reinterpret_cast<double*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
+    auto *key = reinterpret_cast<float*>(sums + dim), *mean = reinterpret_cast<float*>(static_cast<uintptr_t>(job.mean.address));
+    std::fill(sums, sums + dim, 0.0);
+    for (int32_t p = first; p < end; ++p) {
+      work.kernels.load_kv(shape.kv.type, key_at(job, shape.kv, p), dim, key);
+      for (int32_t i = 0; i < dim; ++i) sums[i] += static_cast<double>(key[i]);
+    }
+    for (int32_t i = 0; i < dim; ++i) mean[i] = static_cast<float>(sums[i] / std::max(end - first, 1));
+  });
+}
+
+void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, const KeyCodesWork& work) {
+  if (first >= end) return;
+  const int32_t dim = shape.kv.head_dim, first_tile = first / kPageTokens, n_tiles = div_up(end, kPageTokens) - first_tile;
+  work.pool->run(static_cast<int64_t>(jobs.size()) * n_tiles, [&](int64_t item, int32_t thread) {
+    const KeyCodesJob& job = jobs[static_cast<size_t>(item / n_tiles)];
+    const int32_t tile = first_tile + static_cast<int32_t>(item % n_tiles);
+    auto* key = reinterpret_cast<float*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
+    const uint64_t at = job.tiles.address + static_cast<uint64_t>(tile) * shape.codes.tile_bytes();
+    auto* codes = reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(at));
+    const auto* mean = reinterpret_cast<const float*>(static_cast<uintptr_t>(job.mean.address));
+    for (int32_t p = std::max(first, tile * kPageTokens); p < std::min(end, (tile + 1) * kPageTokens); ++p) {
+      work.kernels.load_kv(shape.kv.type, key_at(job, shape.kv, p), dim, key);
+      work.kernels.transform_heads(key, mean, 1, dim, shape.block);
+      encode(key, shape.codes, p % kPageTokens, codes);
+    }
+  });
+}
+
+}  // namespace orrery::cpu

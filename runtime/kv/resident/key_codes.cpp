@@ -1,0 +1,75 @@
+#include "runtime/kv/resident/key_codes.h"
+
+#include "runtime/base/checked.h"
+
+namespace orrery::kv {
+
+namespace {
+
+KeyCodeFormat code_format(const KeyCodeSpec& spec, int32_t head_dim) { return {static_cast<int32_t>(spec.bits), head_dim}; }
+size_t tiles_of(uint32_t n_context) { return div_up(n_context, static_cast<uint32_t>(kPageTokens)); }
+
+}  // namespace
+
+uint64_t KeyCodes::bytes_of(const KeyCodeSpec& spec, int32_t head_dim, uint32_t n_context) {
+  return spec.heads.size() * code_format(spec, head_dim).head_bytes(n_context);
+}
+
+Region KeyCodes::layout(const KeyCodeSpec& spec, const KvFormat& format, uint32_t n_context) {
+  if (spec.bits == 0 || spec.heads.empty()) return {};
+  const uint64_t host = spec.heads.size() * (tiles_of(n_context) * sizeof(uint64_t) + sizeof(KeyCodesJob) + sizeof(uint32_t));
+  return {"key codes", Holds::summaries, align_up(bytes_of(spec, format.head_dim, n_context), kArenaAlignment), 0, host, 0};
+}
+
+// Tiles of all heads first, then all means: tiles are whole cache lines where a tile is.
+KeyCodes::KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated, uint32_t n_context, ArenaRegion region)
+    : spec_(spec),
+      shape_{format, code_format(spec, format.head_dim), rotated ? 1 : hadamard_block(format.head_dim)},
+      region_(std::move(region)),
+      n_tiles_(tiles_of(n_context)) {
+  const uint64_t tile = shape_.codes.tile_bytes(), first = region_.data().address;
+  const uint64_t means = first + spec.heads.size() * n_tiles_ * tile;
+  tiles_.reserve(spec.heads.size() * n_tiles_);
+  jobs_.resize(spec.heads.size());
+  for (size_t i = 0; i < spec.heads.size(); ++i) {
+    jobs_[i].tiles = {first + i * n_tiles_ * tile};
+    jobs_[i].mean = {means + i * shape_.codes.mean_bytes()};
+    for (size_t t = 0; t < n_tiles_; ++t) tiles_.push_back(jobs_[i].tiles.address + t * tile);
+  }
+}
+
+Result<std::unique_ptr<KeyCodes>> KeyCodes::make(Arena* arena, const KeyCodeSpec& spec, const KvFormat& format, bool rotated,
+                                                 uint32_t n_context) {
+  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(spec, format, n_context)));
+  return std::unique_ptr<KeyCodes>(new KeyCodes(spec, format, rotated, n_context, std::move(region)));
+}
+
+void KeyCodes::read_pages(const PageTable& reservoir) {
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    jobs_[i].pages = reservoir.view().pages;
+    jobs_[i].offset = reservoir.format().head_offset(spec_.heads[i]);
+  }
+}
+
+void KeyCodes::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
+  read_pages(reservoir);
+  const uint32_t first = n_tokens > kNotInMean ? kNotInMean : 0;
+  backend->key_codes()->mean_keys(jobs_, shape_, static_cast<int32_t>(first), static_cast<int32_t>(n_tokens));
+  n_tokens_ = 0;
+  extend(backend, reservoir, n_tokens);
+}
+
+void KeyCodes::extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
+  if (n_tokens <= n_tokens_) return;
+  read_pages(reservoir);
+  backend->key_codes()->encode_keys(jobs_, shape_, static_cast<int32_t>(n_tokens_), static_cast<int32_t>(n_tokens));
+  n_tokens_ = n_tokens;
+}
+
+void KeyCodes::copy_from(Backend* backend, const KeyCodes& other) {
+  const auto n_tokens = static_cast<uint32_t>(n_tiles_) * static_cast<uint32_t>(kPageTokens);
+  backend->copy(region_.data(), other.region_.data(), bytes_of(spec_, shape_.codes.head_dim, n_tokens));
+  n_tokens_ = other.n_tokens_;
+}
+
+}  // namespace orrery::kv

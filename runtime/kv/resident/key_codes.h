@@ -1,0 +1,70 @@
+// Key codes of a session, on the device: for each token of each head with codes a few bits for each dimension of its key (KeyCodeFormat). The
+// reservoir holds the keys; a policy finds tokens by their codes, and a found token is fetched whole.
+//
+// settle() takes each head's mean key from the tokens present, and encodes all of them. extend() adds codes of later tokens by the same
+// means. So codes follow from the reservoir's tokens: a loaded session makes them again. The memory is one region of the arena, taken when
+// the session opens. Nothing here allocates after make().
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/memory/arena.h"
+#include "runtime/kv/memory/page_table.h"
+
+namespace orrery::kv {
+
+// The heads that have codes (layer * n_kv_heads + KV head, ascending), and the bits of a dimension. bits 0: no codes.
+struct KeyCodeSpec {
+  uint32_t bits = 0;
+  std::vector<uint32_t> heads;
+};
+
+class KeyCodes {
+ public:
+  // Bytes of all codes and means.
+  static uint64_t bytes_of(const KeyCodeSpec& spec, int32_t head_dim, uint32_t n_context);
+  static Region layout(const KeyCodeSpec& spec, const KvFormat& format, uint32_t n_context);
+  // format: of the reservoir's pages. rotated: whether these hold rotated keys (KvTransform).
+  static Result<std::unique_ptr<KeyCodes>> make(Arena* arena, const KeyCodeSpec& spec, const KvFormat& format, bool rotated,
+                                                uint32_t n_context);
+
+  const KeyCodeFormat& format() const { return shape_.codes; }
+  int32_t block() const { return shape_.block; }         // of the queries' rotation: KeysShape::code_block
+  uint32_t n_tokens() const { return n_tokens_; }        // tokens that have codes
+  uint64_t used_bytes() const { return spec_.heads.size() * shape_.codes.head_bytes(n_tokens_); }
+  // Addresses of the head's tiles of codes, and of its mean key, (head_dim) floats.
+  const uint64_t* tiles(uint32_t head) const { return tiles_.data() + index_of(head) * n_tiles_; }
+  Ptr<float> mean(uint32_t head) const { return jobs_[index_of(head)].mean; }
+
+  // Makes means and codes of the reservoir's first n_tokens. The means leave out the first kNotInMean tokens, if there are others:
+  // attention sinks have keys of their own.
+  static constexpr uint32_t kNotInMean = 4;
+  void settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
+  // Makes the missing codes of tokens before n_tokens.
+  void extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
+  void truncate(uint32_t n_tokens) { n_tokens_ = std::min(n_tokens_, n_tokens); }
+  // Copies the content of `other`, which has the same shape.
+  void copy_from(Backend* backend, const KeyCodes& other);
+
+ private:
+  KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated, uint32_t n_context, ArenaRegion region);
+  size_t index_of(uint32_t head) const {
+    return static_cast<size_t>(std::lower_bound(spec_.heads.begin(), spec_.heads.end(), head) - spec_.heads.begin());
+  }
+  void read_pages(const PageTable& reservoir);
+  KeyCodeSpec spec_;
+  KeyCodesShape shape_;
+  ArenaRegion region_;
+  uint32_t n_tokens_ = 0;
+  size_t n_tiles_ = 0;
+  std::vector<uint64_t> tiles_;              // (heads, n_tiles_)
+  std::vector<KeyCodesJob> jobs_;            // (heads)
+};
+
+}  // namespace orrery::kv

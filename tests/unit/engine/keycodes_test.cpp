@@ -1,0 +1,191 @@
+// keycodes on the demo model, in double precision: a head holds the tokens that the step's query finds by the codes on the device, and the
+// codes are those of the reservoir's keys. From the reservoir's keys, and the queries and codes on the device.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/backend/hadamard.h"
+#include "runtime/base/half.h"
+#include "tests/support/policy_sessions.h"
+#include "tests/support/resident_oracle.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using engine::Resident;
+using engine::Session;
+using Doubles = std::vector<double>;
+
+constexpr uint32_t kPrompt = 500;
+
+std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& model, double share, KvType type, KvType device_type,
+                              const policy::Options& options) {
+  engine::SessionOptions o;
+  o.n_context = 1024;
+  o.policy = "keycodes";
+  o.kv_share = share_of_tokens(share, type, device_type);
+  o.kv_type = type;
+  o.device_kv_type = device_type;
+  o.policy_options = options;
+  auto session = unwrap(Session::open(model, o));
+  unwrap(session->prefill(random_tokens(*model, kPrompt, 51), nullptr, nullptr));
+  return session;
+}
+
+// A key as its codes have it: rotated, without the mean.
+Doubles decoded(const kv::KeyCodes& codes, uint32_t head, uint32_t position) {
+  const KeyCodeFormat& f = codes.format();
+  const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(codes.tiles(head)[position / kPageTokens]));
+  const uint32_t at = position % kPageTokens, half = kPageTokens / 2;
+  const double factor = half_to_float(reinterpret_cast<const uint16_t*>(tile + f.factors_offset())[at]);
+  Doubles key;
+  for (int32_t i = 0; i < f.head_dim; ++i) {
+    const int32_t of_group = 4 / f.bits;
+    const int both = tile[static_cast<uint32_t>(i / of_group) * half + at % half];
+    key.push_back(factor * static_cast<double>(key_code_level(f.bits, (both >> (at < half ? 0 : 4) >> i % of_group * f.bits) & ((1 << f.bits) - 1))));
+  }
+  return key;
+}
+
+struct Case {
+  const char* name;
+  policy::Options options;
+  int32_t bits;
+  uint32_t n_first, n_last;
+  bool max;
+  double share;
+  KvType type, device_type;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class EngineKeyCodes : public ::testing::TestWithParam<Case> {};
+
+TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
+  const Case& c = GetParam();
+  const auto model = open_demo();
+  const auto& h = model->hyper();
+  const auto session = open(model, c.share, c.type, c.device_type, c.options);
+  const Resident& resident = *session->resident();
+  const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
+  uint64_t n_close = 0, n_all = 0, n_wrong_exactly = 0;
+  session->resident()->set_step_fault([&](uint64_t) {
+    const uint32_t n_tokens = session->n_computed(), end = n_tokens - c.n_last;   // of the candidates
+    EXPECT_EQ(resident.key_codes()->format().bits, c.bits);
+    for (uint32_t head = 0; head < resident.store().n_heads(); head += 3) {
+      const Span<const uint32_t> held = resident.store().positions(head);
+      const std::set<uint32_t> tokens(held.begin(), held.end());
+      EXPECT_EQ(tokens.size(), held.size());
+      for (uint32_t p = 0; p < n_tokens; p = p + 1 == c.n_first ? end : p + 1)
+        if (p < c.n_first || p >= end) EXPECT_EQ(tokens.count(p), 1u) << "one of the first or the last";
+      const float* q = ring_queries(resident, h, head, n_tokens - 1);
+      std::vector<Doubles> rows(group, Doubles(end - c.n_first)), exact = rows;
+      for (uint32_t key = c.n_first; key < end; ++key) {
+        const Doubles code = decoded(*resident.key_codes(), head, key);
+        const std::vector<float> stored = reservoir_key(resident.reservoir(), head, key);
+        for (size_t g = 0; g < group; ++g) {
+          std::vector<float> turned(q + g * dim, q + (g + 1) * dim);
+          double sum = 0, true_sum = 0;
+          for (size_t i = 0; i < dim; ++i) true_sum += static_cast<double>(turned[i]) * static_cast<double>(stored[i]);
+          if (c.type != KvType::q4_0) hadamard(turned.data(), h.head_dim, hadamard_block(h.head_dim));   // q4_0: pages and queries are rotated
+          for (size_t i = 0; i < dim; ++i) sum += static_cast<double>(turned[i]) * code[i];
+          rows[g][key - c.n_first] = sum / std::sqrt(static_cast<double>(dim));
+          exact[g][key - c.n_first] = true_sum / std::sqrt(static_cast<double>(dim));
+        }
+      }
+      const auto combined = [&](const std::vector<Doubles>& all) {
+        if (!c.max) return mean_of_softmaxes(all);
+        Doubles scores(all[0].size());
+        for (const Doubles& row : all) {
+          const Doubles one = mean_of_softmaxes({row});
+          for (size_t i = 0; i < one.size(); ++i) scores[i] = std::max(scores[i], one[i]);
+        }
+        return scores;
+      };
+      const Doubles scores = combined(rows), true_scores = combined(exact);
+      const auto least_of = [&](Doubles sorted) {
+        std::sort(sorted.begin(), sorted.end(), std::greater<>());
+        return sorted[held.size() - c.n_last - c.n_first - 1];
+      };
+      const double last = least_of(scores), true_last = least_of(true_scores);
+      for (uint32_t i = 0; i < scores.size(); ++i) {
+        n_wrong_exactly += (scores[i] > last) != (true_scores[i] > true_last);
+        const bool close = std::fabs(scores[i] - last) <= .03 * last;   // tables have steps of a 255th of their widest group
+        n_close += close, ++n_all;
+        if (close) continue;
+        EXPECT_EQ(tokens.count(i + c.n_first) == 1, scores[i] > last) << "head " << head << ", token " << i + c.n_first << " of " << n_tokens;
+      }
+    }
+    return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
+  });
+  greedy(session.get(), 45);
+  EXPECT_GT(n_all, 150000u);
+  EXPECT_LT(n_close * 8, n_all);
+  EXPECT_LT(n_wrong_exactly * (c.bits == 1 ? 3 : c.bits == 2 ? 6 : 20), n_all) << "codes tell what keys tell";
+  EXPECT_GT(n_wrong_exactly * 400, n_all);
+  const policy::Report report = resident.report();
+  EXPECT_GT(report.missed_tokens, 1000u);
+  EXPECT_EQ(report.missed_tokens, resident.refill_stats().tokens);
+  EXPECT_LT(report.missed_tokens * 2, report.wanted_tokens) << "hits stay";
+  EXPECT_EQ(report.n_settled, 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, EngineKeyCodes,
+                         ::testing::Values(Case{"two_bits", {}, 2, 4, 32, true, .4, KvType::f16, KvType::q8_0},
+                                           Case{"signs_by_means", {{"bits", "1"}, {"window", "1"}, {"sinks", "0"}, {"reduce", "mean"}}, 1, 0, 2, false, .5, KvType::f16, KvType::f16},
+                                           Case{"centred_pages", {{"bits", "4"}, {"window", "8"}}, 4, 4, 8, true, .5, KvType::q8_0, KvType::q8_0},
+                                           Case{"rotated_pages", {{"bits", "2"}, {"window", "8"}}, 2, 4, 8, true, .5, KvType::q4_0, KvType::q4_0}),
+                         [](const auto& tested) { return std::string(tested.param.name); });
+
+// The bytes of codes and means: of the session that settled, of its fork, and of one that was rewound.
+TEST(EngineKeyCodesParts, ForksAndRewindsHaveTheSameCodes) {
+  const auto model = open_demo();
+  const auto session = open(model, .4, KvType::f16, KvType::q8_0, {});
+  const auto bytes_of = [](const Session& s) {
+    const kv::KeyCodes& codes = *s.resident()->key_codes();
+    std::vector<uint8_t> all;
+    for (uint32_t head = 0; head < s.resident()->store().n_heads(); ++head) {
+      for (uint32_t p = 0; p < codes.n_tokens(); ++p) {
+        const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(codes.tiles(head)[p / kPageTokens]));
+        for (int32_t g = 0; g < codes.format().n_groups(); ++g)
+          all.push_back(static_cast<uint8_t>(tile[static_cast<uint32_t>(g) * 32 + p % 32] >> (p % 64 < 32 ? 0 : 4) & 15));
+        const auto* factor = tile + codes.format().factors_offset() + 2 * (p % 64);
+        all.insert(all.end(), factor, factor + 2);
+      }
+      const auto* mean = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(codes.mean(head).address));
+      all.insert(all.end(), mean, mean + codes.format().mean_bytes());
+    }
+    return all;
+  };
+  const auto codes_at = [&](uint32_t n) {
+    EXPECT_EQ(session->resident()->key_codes()->n_tokens(), n);
+    return bytes_of(*session);
+  };
+  greedy(session.get(), 1);
+  const std::vector<uint8_t> settled = codes_at(kPrompt);
+  const auto fork = unwrap(session->fork());
+  EXPECT_EQ(bytes_of(*fork), settled);
+  greedy(session.get(), 40);   // tokens that leave the window get codes
+  const uint32_t later = session->resident()->key_codes()->n_tokens();
+  EXPECT_GT(later, kPrompt);
+  const std::vector<uint8_t> extended = bytes_of(*session);
+  greedy(fork.get(), 40);
+  EXPECT_EQ(bytes_of(*fork), extended) << "a fork goes on alike";
+  unwrap(session->rewind(kPrompt));
+  EXPECT_EQ(session->resident()->key_codes()->n_tokens(), kPrompt);
+  greedy(session.get(), 1);
+  EXPECT_EQ(codes_at(kPrompt), settled) << "codes are made again";
+}
+
+TEST(EngineKeyCodesParts, ABudgetWithoutRoomForCodesIsRefused) {
+  const auto model = open_demo();
+  engine::SessionOptions o;
+  o.n_context = 512, o.policy = "keycodes", o.kv_share = .05;
+  const auto refused = Session::open(model, o);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().detail().message.find("policy keycodes"), std::string::npos) << refused.status().detail().message;
+}
+
+}  // namespace
+}  // namespace orrery
