@@ -42,6 +42,8 @@ extern int driver_version;                   // 0: the machine has no driver
 extern const char* missing_function;         // a symbol that the driver lacks; null: none
 extern int architecture;                     // 86 unless a test changes it
 extern int n_devices;                        // 1 unless a test changes it
+extern int n_sms;                            // 4
+extern size_t cache_bytes, memory_bytes;     // 4 MiB of second-level cache, 8 GiB
 // The number of contexts, modules, memory blocks, streams, events and graphs that the process has not released.
 size_t n_live();
 bool capturing();              // whether any stream captures

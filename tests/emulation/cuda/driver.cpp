@@ -46,7 +46,8 @@ std::function<DriverError()> fault;
 std::atomic<const char*> failed_call{""};
 int driver_version = kDriverVersion;
 const char* missing_function = nullptr;
-int architecture = 86, n_devices = 1;
+int architecture = 86, n_devices = 1, n_sms = 4;
+size_t cache_bytes = size_t{4} << 20, memory_bytes = size_t{8} << 30;
 std::atomic<uint64_t> n_launches{0};
 Device* device = nullptr;
 
@@ -252,8 +253,8 @@ DriverError cuDeviceGetName(char* name, int bytes, int) {
 }
 DriverError cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int) {
   switch (attribute) {
-    case DeviceAttribute::n_sms: *value = 4; break;
-    case DeviceAttribute::cache_bytes: *value = 4 << 20; break;
+    case DeviceAttribute::n_sms: *value = n_sms; break;
+    case DeviceAttribute::cache_bytes: *value = static_cast<int>(cache_bytes); break;
     case DeviceAttribute::major: *value = architecture / 10; break;
     case DeviceAttribute::minor: *value = architecture % 10; break;
     case DeviceAttribute::shared_bytes: *value = 99 << 10; break;
@@ -262,7 +263,7 @@ DriverError cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int) {
   return DriverError::none;
 }
 DriverError cuDeviceTotalMem_v2(size_t* bytes, int) {
-  *bytes = size_t{8} << 30;
+  *bytes = memory_bytes;
   return DriverError::none;
 }
 DriverError cuDevicePrimaryCtxRetain(Context* context, int of) {
@@ -342,7 +343,7 @@ DriverError cuLaunchKernel(Function f, unsigned grid_x, unsigned grid_y, unsigne
   return DriverError::none;
 }
 DriverError cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = *total_bytes = size_t{8} << 30;
+  *free_bytes = *total_bytes = memory_bytes;
   return faulty(__func__);
 }
 DriverError cuMemAlloc_v2(DeviceAddress* at, size_t bytes) {

@@ -32,9 +32,8 @@ unsigned first_unwritten(const uint8_t* written, unsigned bytes, uint32_t used) 
   return bytes;
 }
 
-// How many pieces of 32 bytes the lanes touch.
-unsigned count_sectors(uint32_t mask, const uint64_t* address, unsigned bytes) {
-  uint64_t seen[2 * kLanes];
+// How many pieces of 32 bytes the lanes touch. `seen`, room for 2 * kLanes, gets their numbers.
+unsigned count_sectors(uint32_t mask, const uint64_t* address, unsigned bytes, uint64_t* seen) {
   unsigned n = 0;
   for_set(mask, [&](unsigned l) {
     for (uint64_t s = address[l] / 32; s <= (address[l] + bytes - 1) / 32; ++s) {
@@ -127,9 +126,11 @@ void Warp::access_global(const Instruction& instruction, uint32_t mask, const ui
   Block& b = *block;
   const unsigned granule = b.kernel.granule;
   const Moment now = b.now(*this);
-  const unsigned sectors = count_sectors(mask, address, bytes), asked = bytes * static_cast<unsigned>(__builtin_popcount(mask));
+  uint64_t seen[2 * kLanes];
+  const unsigned sectors = count_sectors(mask, address, bytes, seen), asked = bytes * static_cast<unsigned>(__builtin_popcount(mask));
   if (how.write) b.counters.written_bytes += asked, b.counters.written_sectors += sectors;
   if (!how.write || how.atomic) b.counters.read_bytes += asked, b.counters.read_sectors += sectors;
+  if (b.counters.notes_sectors) b.counters.sectors.insert(b.counters.sectors.end(), seen, seen + sectors);
   for_set(mask, [&](unsigned l) {
     const uint64_t a = address[l];
     const unsigned n = how.read_bytes ? how.read_bytes[l] : bytes;
@@ -162,6 +163,7 @@ void Warp::access_global(const Instruction& instruction, uint32_t mask, const ui
                      std::to_string(recent->end - recent->begin) + " bytes " + describe(race));
       }
     }
+    if (l == static_cast<unsigned>(__builtin_ctz(mask)) && recent->host) b.counters.link_bytes += 32 * sectors;
     if (recent->tracked && how.write) std::memset(recent->written_at(a), 1, bytes);
     if (how.write && b.executor.replaced) {
       b.executor.replaced->push_back({a, static_cast<uint8_t>(bytes), {}});

@@ -105,6 +105,7 @@ void Block::run_warp(Warp* warp) {
   Warp& w = *warp;
   const Instruction* code = kernel.code.data();
   uint64_t counted[static_cast<int>(Class::kCount)] = {};
+  uint64_t* const executed = counters.executed.empty() ? nullptr : counters.executed.data();
   const auto settle = [&] {
     for (int c = 0; c < static_cast<int>(Class::kCount); ++c) counters.instructions[c] += counted[c];
   };
@@ -127,6 +128,7 @@ void Block::run_warp(Warp* warp) {
         uint32_t m = all;
         if (i.guard >= 0) m &= i.guard_negated ? ~w.predicate(i.guard) : w.predicate(i.guard);
         ++counted[static_cast<int>(i.counted)];
+        if (executed) ++executed[at];
         if (m == 0) {
           // no lane executes the instruction
         } else if (i.flow == Flow::plain) {
@@ -179,6 +181,16 @@ bool Executor::run(const Kernel& kernel, const Launch& launch, Counters* counter
       const uint64_t i = settings_.seed & 1 ? n_blocks - 1 - k : k;
       block.run({static_cast<uint32_t>(i % n.x), static_cast<uint32_t>(i / n.x % n.y), static_cast<uint32_t>(i / n.x / n.y)});
     }
+  } catch (const Failure&) {
+    return false;
+  }
+  return true;
+}
+
+bool Executor::run_block(const Kernel& kernel, const Launch& launch, Dim3 index, Counters* counters) {
+  Block block(this, kernel, launch, counters);
+  try {
+    block.run(index);
   } catch (const Failure&) {
     return false;
   }

@@ -49,6 +49,8 @@ class Executor {
   Memory& memory() { return memory_; }
   // Runs the launch. Reports races, one for each instruction, and goes on; any other fault ends the launch. True if the launch has run to its end.
   bool run(const Kernel& kernel, const Launch& launch, Counters* counters);
+  // Runs one block of the launch; otherwise as run(). The counters count no launch.
+  bool run_block(const Kernel& kernel, const Launch& launch, Dim3 block, Counters* counters);
   const Settings& settings() const { return settings_; }
   // Where not null: every store to global memory is noted there, in order.
   std::vector<Replaced>* replaced = nullptr;

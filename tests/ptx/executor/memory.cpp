@@ -24,11 +24,11 @@ Pages& Pages::operator=(Pages&& other) noexcept {
   return *this;
 }
 
-void Memory::add(const void* at, size_t bytes, bool tracked) {
+void Memory::add(const void* at, size_t bytes, bool tracked, bool host) {
   Region r;
   r.begin = reinterpret_cast<uint64_t>(at);
   r.end = r.begin + bytes;
-  r.tracked = tracked;
+  r.tracked = tracked, r.host = host;
   if (tracked) r.written = Pages(bytes);
   r.cells = Pages(bytes * sizeof(Cell));
   const uint64_t begin = r.begin;

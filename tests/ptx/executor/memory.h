@@ -32,6 +32,7 @@ class Pages {
 struct Region {
   uint64_t begin = 0, end = 0;
   bool tracked = false;   // false: the host writes it unseen, so all of it counts as written
+  bool host = false;      // memory of the host, over the link
   Pages written;          // a byte for each byte: 1 once it has been written
   Pages cells;            // a Cell for each byte; those of pieces of n bytes are the first of n
 
@@ -43,7 +44,7 @@ struct Region {
 class Memory {
  public:
   // Allocations. tracked: its bytes are unwritten until a copy, mark_written() or a kernel writes them.
-  void add(const void* at, size_t bytes, bool tracked);
+  void add(const void* at, size_t bytes, bool tracked, bool host = false);
   void remove(const void* at);
   // The region that holds the address; null if none does.
   Region* find(uint64_t address);
