@@ -1,10 +1,9 @@
-// Decode over bands for 3 rows of activations and more, 512 bits wide: two bands of eight weight rows side by side. Needs AVX-512 F,
-// BW, VL, DQ and VNNI. Include it after products/bands_avx2.h, whose sums it repeats, lane by lane, in the same order.
+// Decode over bands, 512 bits wide: two bands of eight weight rows side by side. Needs AVX-512 F, BW, VL, DQ and VNNI. Include it after products/bands_avx2.h, whose sums it repeats, lane by lane, in the same order.
 //
 // A group of 32 columns is unpacked once, to eight registers, and meets all rows of activations there. A row then takes eight products
 // of 64 bytes, a conversion, and two or three float instructions. The products and the floats share two ports, each half as wide as a
 // register: eleven cycles for 512 products, and nothing else takes as long. Memory gives the activations, repeated in all lanes, and
-// what a row adds to a group besides: Factors, computed once for all bands of a task.
+// what a row adds to a group besides: Factors, computed once for all bands of a task. README.md has the limit and measurements.
 #pragma once
 
 #include "runtime/cpu/products/bands_avx2.h"
@@ -220,7 +219,7 @@ struct WideBands<Q4K> {
   }
 };
 
-// Two bands at a time; a last one alone is its own neighbour.
+// WideRows (products/weights.h): two bands at a time; a last one alone is its own neighbour.
 template <class Format, int kFewestRows>
 struct Rows512 {
   static constexpr int kFewest = kFewestRows;

@@ -355,11 +355,14 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   return backend.synchronize();
 }
 
-// Weights are read once for all rows; their products, and attention over the KV, are computed for each row. A second row shares the
-// registers of the first one, further rows take another kernel (measured: tests/bench/results/guesses.md).
+// Weights are read once for all rows; their products, and attention over the KV, are computed for each row (measured:
+// tests/bench/results/guesses.md).
 GuessCosts Session::guess_costs() const {
   if (options_.guess_costs) return *options_.guess_costs;
   constexpr double kSecondRow = 0.2, kManyRows = 0.2, kEachRow = 0.25, kOfKv = 0.85;
+  constexpr double kEachWideRow = 0.17;   // with AVX-512
+  const std::string_view set = model_->runtime().device().info().instruction_set;
+  const bool wide = set.substr(0, 6) == "avx512" || set == "amx";
   const auto weights = static_cast<double>(model_->weights().weights_bytes);
   const auto kv = static_cast<double>(n_computed()) * static_cast<double>(table_->format().page_bytes()) / kPageTokens;
   // A drafted token also takes a step of its own, over the resident KV.
@@ -367,7 +370,8 @@ GuessCosts Session::guess_costs() const {
   GuessCosts costs;
   for (size_t i = 0; i < costs.size(); ++i) {
     const auto n = static_cast<double>(i + 1);
-    costs[i] = ((i == 0 ? kSecondRow : kManyRows + n * kEachRow) * weights + n * (kOfKv * kv + draft)) / (weights + kv);
+    const double rows = wide ? n * kEachWideRow : i == 0 ? kSecondRow : kManyRows + n * kEachRow;
+    costs[i] = (rows * weights + n * (kOfKv * kv + draft)) / (weights + kv);
   }
   return costs;
 }

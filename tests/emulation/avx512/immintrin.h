@@ -108,6 +108,15 @@ inline __m512 shuffle_quarters(__m512 a, __m512 b, int control) {
   return to.vector();
 }
 
+// SIMDe's own is a macro with a mask.
+inline __m512i add_pairs(__m512i a, __m512i b) {
+  using Halves = Lanes<__m256i, __m512i>;
+  const Halves x(a), y(b);
+  Halves to;
+  for (int i = 0; i < 2; ++i) to.x[i] = _mm256_madd_epi16(x.x[i], y.x[i]);
+  return to.vector();
+}
+
 inline int32_t sum(__m512i v) {
   uint32_t total = 0;
   for (int32_t x : Words(v).x) total += static_cast<uint32_t>(x);
@@ -127,6 +136,7 @@ inline int32_t largest(__m512i v) {
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtps_ph
 #undef _mm512_extractf32x8_ps
+#undef _mm512_madd_epi16
 #undef _mm512_permute_ps
 #undef _mm512_shuffle_f32x4
 #define _mm256_maskz_loadu_epi16 (emulated::load_masked<int16_t, __m256i>)
@@ -142,6 +152,7 @@ inline int32_t largest(__m512i v) {
 #define _mm512_cvtps_ph(v, rounding) emulated::to_half_floats(v)
 #define _mm512_extractf32x8_ps emulated::half
 #define _mm512_zextps256_ps512 emulated::with_zeros
+#define _mm512_madd_epi16 emulated::add_pairs
 #define _mm512_mask_storeu_ps emulated::store_masked
 #define _mm512_maskz_loadu_ps (emulated::load_masked<float, __m512>)
 #define _mm512_permute_ps emulated::permute
