@@ -1,4 +1,6 @@
 // Generations: one answer under way, pulled as events.
+#include <array>
+#include <optional>
 #include <thread>
 
 #include "capi/handles.h"
@@ -104,6 +106,50 @@ Status next(orrery_generation* g, engine::Event* event) {
   return g->generation->next(event);
 }
 
+// Of the generations behind *which, in a ring: the first that needs nothing, else the first that needs something. If that is a step, the
+// steps of all others are computed with it.
+Status next_any(orrery_generation* const* generations, size_t count, size_t* which, engine::Event* event) {
+  using Need = engine::Generation::Need;
+  const size_t first = *which < count ? *which + 1 : 0;
+  size_t found = count, busy = count;
+  Need need = Need::other;
+  for (size_t k = 0; k < count; ++k) {
+    const size_t i = (first + k) % count;
+    orrery_generation* const g = generations[i];
+    if (!g) continue;
+    *which = i;
+    ORRERY_TRY(check_process(g->session->model().runtime()));
+    SessionUse use(g->session.get(), SessionUse::For::generating);
+    if (!use.take_status().ok()) {
+      busy = busy < count ? busy : i;
+      continue;
+    }
+    if (g->generation->finished()) continue;
+    const Need its = g->generation->need();
+    if (found < count && its != Need::nothing) continue;
+    found = i, need = its;
+    if (its == Need::nothing) break;
+  }
+  *which = found < count ? found : busy;
+  if (found == count) return busy < count ? error(Code::busy, "the session is in use by another call") : ok_status();
+  if (need == Need::step) {
+    std::array<std::optional<SessionUse>, static_cast<size_t>(kMostTogether)> uses;
+    std::array<engine::Generation*, static_cast<size_t>(kMostTogether)> steps;
+    size_t n = 0;
+    for (size_t k = 0; k < count && n < steps.size(); ++k) {
+      orrery_generation* const g = generations[(found + k) % count];
+      if (!g || &g->session->model() != &generations[found]->session->model()) continue;
+      uses[n].emplace(g->session.get(), SessionUse::For::generating);
+      if (uses[n]->take_status().ok() && g->generation->need() == Need::step)
+        steps[n++] = g->generation.get();
+      else
+        uses[n].reset();
+    }
+    if (n > 0) engine::Generation::step_together({steps.data(), n});
+  }
+  return next(generations[found], event);
+}
+
 }  // namespace
 }  // namespace orrery::capi
 
@@ -147,6 +193,19 @@ orrery_status orrery_next(orrery_generation* generation, orrery_event* event, or
     engine::Event e;
     ORRERY_TRY(next(generation, &e));
     return write_struct(to_event(e), event, "orrery_event");
+  });
+}
+
+orrery_status orrery_next_any(orrery_generation* const* generations, size_t count, size_t* which, orrery_event* event,
+                              orrery_error* error) {
+  return guarded(error, [&]() -> Status {
+    if (count > 0) ORRERY_REQUIRE(generations);
+    ORRERY_REQUIRE(which);
+    ORRERY_REQUIRE(event);
+    ORRERY_TRY(check_struct(nullptr, event->struct_size, sizeof *event, "orrery_event"));
+    engine::Event e;
+    ORRERY_TRY(next_any(generations, count, which, &e));
+    return *which < count ? write_struct(to_event(e), event, "orrery_event") : ok_status();
   });
 }
 

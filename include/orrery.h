@@ -60,7 +60,7 @@
  *   Threads    Any number of threads may use a runtime, a model or a vocabulary. A session and its generations belong to one
  *              thread at a time: a second call meanwhile returns ORRERY_BUSY. Any thread may call orrery_session_cancel()
  *              while the session's handle is held, and orrery_cancel() while the generation's is. Callbacks run on the thread
- *              that called in.
+ *              that called in. Threads that want a token of sessions of one model at the same time share a step (not on CUDA).
  *   Memory     Opening a session reserves the memory that it needs, as orrery_plan() foretells. Generating allocates nothing
  *              on the device. A refusal names the option that helps. The library has an allocator of its own: it never calls or
  *              replaces operator new of the application. host_bytes of a runtime, a model and a session counts what the library
@@ -193,13 +193,10 @@ typedef struct orrery_device_info {
   char name[128];               /* "NVIDIA GeForce RTX 4090"; whole UTF-8, NUL-terminated */
   char refused[256];            /* why no runtime can use it: a sentence; "": one can */
 } orrery_device_info;
-ORRERY_UNSTABLE
-ORRERY_API void orrery_device_info_init(orrery_device_info *info, size_t struct_size);
-ORRERY_UNSTABLE
-ORRERY_API size_t orrery_devices(void);   /* the number of devices, usable or not */
+ORRERY_UNSTABLE ORRERY_API void orrery_device_info_init(orrery_device_info *info, size_t struct_size);
+ORRERY_UNSTABLE ORRERY_API size_t orrery_devices(void);   /* the number of devices, usable or not */
 /* Describes device `index`, 0 to orrery_devices() - 1 in the driver's order; ORRERY_INVALID_ARGUMENT: there is no such device. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_device_get_info(size_t index, orrery_device_info *info, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_device_get_info(size_t index, orrery_device_info *info, orrery_error *error);
 
 typedef struct orrery_runtime_options {
   uint32_t struct_size;
@@ -268,8 +265,7 @@ ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **voca
      bytes   (n_bytes) begins at a multiple of 8
    Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or
    bytes does not begin at a multiple of 8. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab **vocab, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab **vocab, orrery_error *error);
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_vocab_open_memory(const void *bytes, size_t n_bytes, orrery_vocab **vocab, orrery_error *error);
 ORRERY_API void orrery_vocab_free(orrery_vocab *vocab);
@@ -375,8 +371,7 @@ ORRERY_API orrery_status orrery_plan_memory(const void *bytes, size_t n_bytes, c
 #define ORRERY_REGION_SUMMARIES 3  /* digests, low-rank keys, compensation tokens: they stand for KV that is not on the device */
 #define ORRERY_REGION_STAGING 4    /* memory through which KV and queries pass */
 #define ORRERY_REGION_TABLES 5     /* host memory beside the KV */
-ORRERY_UNSTABLE
-ORRERY_API const char *orrery_region_kind_name(uint32_t kind);
+ORRERY_UNSTABLE ORRERY_API const char *orrery_region_kind_name(uint32_t kind);
 
 /* One region of a plan: memory that one part of the library takes. */
 typedef struct orrery_plan_region {
@@ -388,8 +383,7 @@ typedef struct orrery_plan_region {
   uint64_t reservoir_bytes;          /* in the reservoir */
   uint64_t host_bytes;               /* in other host memory, at most; of WEIGHTS: mapped, or read */
 } orrery_plan_region;
-ORRERY_UNSTABLE
-ORRERY_API void orrery_plan_region_init(orrery_plan_region *region, size_t struct_size);
+ORRERY_UNSTABLE ORRERY_API void orrery_plan_region_init(orrery_plan_region *region, size_t struct_size);
 /* Writes the plan of orrery_plan(), with its arguments, region by region. Regions without bytes are left out.
      regions   (capacity). _init has filled the first one; the others may hold anything. Every region then has the struct_size
                of the first one, which is also the distance between two. *n_regions depends on the options. See "Sizes out"
@@ -498,8 +492,7 @@ ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 #define ORRERY_SPECULATE_NGRAM 1   /* guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full" */
 #define ORRERY_SPECULATE_POLICY 2  /* under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them.
                                       ORRERY_UNSUPPORTED: a policy that replaces resident tokens */
-ORRERY_UNSTABLE
-ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
+ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
 
 /* A KV policy chooses the KV that stays on the device when a prompt is complete. Under every policy but "full", host memory
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
@@ -518,8 +511,7 @@ ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
      json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
    "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses depends on the thing that it
    names. "page": the method, as text for people. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* One option of a policy, by name: ("sinks", "4"). orrery_policies() lists them. */
 typedef struct orrery_option {
@@ -718,8 +710,7 @@ typedef struct orrery_calibrate_options {
   uint32_t kv_type;               /* ORRERY_KV_ */
   uint32_t reserved;
 } orrery_calibrate_options;
-ORRERY_UNSTABLE
-ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
+ORRERY_UNSTABLE ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
 
 /* Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while tokens are
    generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256 random tokens that are
@@ -749,8 +740,7 @@ ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *ca
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibration_steps(const orrery_calibration *calibration, char *json, size_t capacity,
                                                   size_t *json_bytes, orrery_error *error);
-ORRERY_UNSTABLE
-ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
+ORRERY_UNSTABLE ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
 
 /* Checks a profile, and writes it as orrery_calibration_profile() does.
      profile_json  in that format, or in the published HeteroCache format. A published profile fits every model of its shape
@@ -874,6 +864,17 @@ ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
    After an error other than ORRERY_BUSY the generation is over. The conversation stays, the session keeps the KV that it has
    computed, and is no longer ORRERY_BUSY. */
 ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event *event, orrery_error *error);
+
+/* orrery_next() for one thread with several generations: works until the next event of one of them, and fills `event`. Decode
+   steps of generations on one model share a pass over its weights. Events and errors are those of orrery_next() on each generation.
+     generations  (count) handles; a NULL or a generation that is over is skipped, so an entry may be set to NULL when it is freed
+     which        in: the index of the last event, or `count` at first; the search begins behind it, so that events take turns.
+                  out: the index of the generation whose event or error this is; `count`: all are over, and `event` stays as it is
+   A prompt's chunk and a step alternate. These generations compute alone: those on CUDA, with `speculate`, or under a policy that
+   waits for a link. ORRERY_BUSY: other calls use the sessions of all generations that are not over. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_next_any(orrery_generation *const *generations, size_t count, size_t *which, orrery_event *event,
+                                         orrery_error *error);
 
 /* Sees an event of orrery_run(). Returns 0 to continue, another value to cancel. */
 typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);

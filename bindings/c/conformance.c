@@ -80,7 +80,8 @@ static void drain(orrery_generation *g, size_t limit) {
 static void answer(orrery_generation *g) {
   orrery_event e;
   orrery_event_init(&e, sizeof e);
-  for (n = 0; !orrery_next(g, &e, &err) && e.type != ORRERY_EVENT_DONE;)
+  size_t which = 1;
+  for (n = 0; !orrery_next_any(&g, 1, &which, &e, &err) && e.type != ORRERY_EVENT_DONE;)
     if (e.type == ORRERY_EVENT_TEXT) buf = realloc(buf, n + e.text_bytes), memcpy(buf + n, e.text, e.text_bytes), n += e.text_bytes;
   if (!err.status) quote(buf, n), printf(" %u\n", e.finish_reason);
 }

@@ -721,6 +721,8 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_next(GenerationHandle @generation, ref orrery_event @event, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_next_any(IntPtr[] @generations, UIntPtr @count, ref UIntPtr @which, ref orrery_event @event, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_run(GenerationHandle @generation, orrery_event_fn @on_event, IntPtr @user, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_cancel(GenerationHandle @generation);

@@ -16,6 +16,8 @@ def handle(name):
 def parameter(header, ctype):
     if ctype.pointers == 0:
         return SCALARS.get(ctype.base, ctype.base)
+    if ctype.base in header.handles and ctype.array:
+        return "IntPtr[]"
     if ctype.base in header.handles:
         return ("out " if ctype.pointers == 2 else "") + handle(ctype.base)
     if ctype.base in header.structs:

@@ -24,6 +24,7 @@ class Type:
         words = text.replace("*", " * ").split()
         self.const = words[0] == "const"
         self.pointers = words.count("*")
+        self.array = "*const" in text.replace(" ", "")  # T *const *: pointers that the function reads
         names = [w for w in words if w not in ("const", "*")]
         if len(names) != 1:
             raise ParseError("the type '%s'" % text)

@@ -76,7 +76,7 @@ def functions(header):
         out.append("static void free_%s(void *p) { %s_free(p); }" % (handle, handle))
     table = []
     for f in header.functions.values():
-        if f.name in initialisers:
+        if f.name in initialisers or any(t.array for t, _ in f.params):  # a call works on one handle: calls run at the same time
             continue
         params = parameters(header, f)
         given = ", ".join(slot(t, i) for i, (t, _) in enumerate(f.params))

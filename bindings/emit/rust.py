@@ -12,7 +12,7 @@ HOOKS = {"orrery_log_fn": "LogFn", "orrery_progress_fn": "ProgressFn", "orrery_l
 def ctype(t):
     base = SCALARS.get(t.base, t.base)
     for i in range(t.pointers):
-        base = ("*const " if t.const else "*mut ") + base
+        base = ("*const " if t.const or (t.array and i > 0) else "*mut ") + base
     return base
 
 

@@ -15,10 +15,11 @@ Methods that compute release the interpreter's lock.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 from ctypes import byref, c_char, c_double, c_float, c_int32, c_size_t, c_uint8, c_uint32, c_void_p, string_at
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
@@ -484,6 +485,28 @@ class Generation(Handle):
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return _AsyncEvents(self)
+
+
+def events_of(generations: Sequence[Generation]) -> Iterator[Tuple[Generation, Event]]:
+    """The events of several generations, pulled by this thread, each with its generation, until all are over. Generations on one
+    model share their steps. An exception belongs to one generation and ends the iteration; calling it again with the others goes on."""
+    which = c_size_t(len(generations))
+    while True:
+        event = new(_abi.orrery_event)
+        with contextlib.ExitStack() as uses:
+            pointers = [uses.enter_context(g.use()) for g in generations]
+            handles = (c_void_p * len(pointers))(*pointers)
+            try:
+                call("orrery_next_any", handles, len(pointers), byref(which), byref(event))
+            finally:
+                raised = next((g for g in generations if g._callbacks.exception is not None), None)
+                if raised is not None:
+                    exception, raised._callbacks.exception = raised._callbacks.exception, None
+                    raise exception
+            if which.value == len(generations):
+                return
+            told = _event(event)
+        yield generations[which.value], told
 
 
 class _AsyncEvents:

@@ -660,6 +660,7 @@ FUNCTIONS = {
     "orrery_finish_reason_name": (c_char_p, [c_uint32]),
     "orrery_event_init": (None, [POINTER(orrery_event), c_size_t]),
     "orrery_next": (c_int32, [c_void_p, POINTER(orrery_event), POINTER(orrery_error)]),
+    "orrery_next_any": (c_int32, [POINTER(c_void_p), c_size_t, POINTER(c_size_t), POINTER(orrery_event), POINTER(orrery_error)]),
     "orrery_run": (c_int32, [c_void_p, orrery_event_fn, c_void_p, POINTER(orrery_error)]),
     "orrery_cancel": (None, [c_void_p]),
     "orrery_generation_free": (None, [c_void_p]),

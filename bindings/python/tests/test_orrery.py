@@ -37,6 +37,42 @@ class Orrery(unittest.TestCase):
         finally:
             gc.enable()
 
+    def test_events_of_several_generations_are_those_of_each(self):
+        def events(session):
+            session.add_message("user", QUESTION)
+            return session.generate(max_tokens=6)
+
+        def times_left_out(event):
+            return repr(event).split("first_token_us")[0]
+
+        sessions = [self.model.session(n_context=512) for _ in range(3)]
+        generations = [events(session) for session in sessions]
+        found = {g: [] for g in generations}
+        for generation, event in orrery.events_of(generations):
+            found[generation].append(times_left_out(event))
+        expected = [times_left_out(event) for event in events(self.model.session(n_context=512))]
+        self.assertGreater(len(expected), 8)
+        for generation in generations:
+            self.assertEqual(found[generation], expected)
+        for generation in generations:
+            generation.close()
+
+    def test_exceptions_of_a_hook_come_out_of_events_of(self):
+        def stumble(_logits, _tokens):
+            raise KeyError("hook")
+        other = self.model.session(n_context=512)
+        other.add_message("user", "hello")
+        fine = other.generate(max_tokens=3)
+        bad = self.ask(max_tokens=3, logits_hook=stumble)
+        told = []
+        with self.assertRaises(KeyError):
+            for generation, event in orrery.events_of([bad, fine]):
+                told.append(generation)
+        rest = [event for generation, event in orrery.events_of([fine])]
+        self.assertIsInstance(rest[-1], orrery.Done)
+        bad.close()
+        fine.close()
+
     def test_exception_in_loop_frees_at_once(self):
         with self.assertRaises(KeyError):
             for _ in self.ask():

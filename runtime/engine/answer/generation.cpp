@@ -1,6 +1,8 @@
 #include "runtime/engine/answer/generation.h"
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
 #include "runtime/base/clock.h"
 #include "runtime/engine/answer/prompt.h"
@@ -172,8 +174,30 @@ Status Generation::prompt_step(Event* event) {
   return ok_status();
 }
 
+Generation::Need Generation::need() const {
+  if (stage_ == Stage::finished || (stage_ == Stage::text && !chunk_.empty())) return Need::nothing;
+  if (stage_ == Stage::prepare || stage_ == Stage::prompt) return Need::other;
+  if (pending_ != Finish::none || cancelled() || (max_tokens_ > 0 && generated_ >= max_tokens_)) return Need::nothing;   // it ends
+  if (step_thrown_ || !step_status_.ok() || session_->tokens().size() == session_->n_computed()) return Need::nothing;
+  if (session_->tokens().size() > session_->n_context()) return Need::other;
+  return session_->decodes_together() ? Need::step : Need::other;
+}
+
+void Generation::step_together(Span<Generation* const> generations) {
+  std::array<Session::DecodeCall, static_cast<size_t>(kMostTogether)> calls;
+  for (size_t i = 0; i < generations.size(); ++i) {
+    Generation& g = *generations[i];
+    calls[i].session = g.session_, calls[i].shortlist = g.sampler_.ask(g.session_->tokens()), calls[i].cancel = &g.cancel_;
+  }
+  Session::decode_together({calls.data(), generations.size()});
+  for (size_t i = 0; i < generations.size(); ++i)
+    generations[i]->step_status_ = std::move(calls[i].status), generations[i]->step_thrown_ = calls[i].thrown;
+}
+
 // Computes the last chosen token, which gives the logits of the next one.
 Status Generation::next_token() {
+  if (step_thrown_) std::rethrow_exception(std::exchange(step_thrown_, nullptr));
+  ORRERY_TRY(std::exchange(step_status_, Status()));
   if (session_->tokens().size() == session_->n_computed()) return ok_status();
   // A guess beyond the answer's last token is never used.
   const uint64_t left = max_tokens_ > 0 ? max_tokens_ - generated_ : session_->n_context();

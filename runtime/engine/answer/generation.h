@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,6 +52,12 @@ class Generation {
   // The event's text and spans stay valid until the next call. After an error or a std::bad_alloc the generation is finished, and the
   // session keeps the tokens that it had computed.
   Status next(Event* event);
+  // What the coming next() computes: nothing; a decode step that others can share; something else.
+  enum class Need : uint8_t { nothing, step, other };
+  Need need() const;
+  // Computes the steps of generations that need a step, at once. Their sessions share a model, and are at most kMostTogether. Then they need
+  // nothing, and an error comes from the generation's own next().
+  static void step_together(Span<Generation* const> generations);
   void cancel() { cancel_.store(true, std::memory_order_relaxed); }   // from any thread
   std::atomic<bool>* cancel_flag() { return &cancel_; }               // cancel() sets it
   bool finished() const { return stage_ == Stage::finished; }
@@ -84,6 +91,8 @@ class Generation {
   std::atomic<bool> cancel_{false};
 
   Stage stage_ = Stage::prepare;
+  Status step_status_;                   // of step_together()
+  std::exception_ptr step_thrown_;
   std::vector<int32_t> prompt_;          // the whole sequence
   uint32_t first_ = 0;                   // its tokens that the session already had
   std::vector<int32_t> answer_ids_;      // the answer's tokens, for a prompt that is made again (make_room)

@@ -509,6 +509,7 @@ extern "C" {
     pub fn orrery_finish_reason_name(reason: u32) -> *const c_char;
     pub fn orrery_event_init(event: *mut orrery_event, struct_size: usize);
     pub fn orrery_next(generation: *mut orrery_generation, event: *mut orrery_event, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_next_any(generations: *const *mut orrery_generation, count: usize, which: *mut usize, event: *mut orrery_event, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_run(generation: *mut orrery_generation, on_event: orrery_event_fn, user: *mut c_void, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_cancel(generation: *mut orrery_generation);
     pub fn orrery_generation_free(generation: *mut orrery_generation);
