@@ -12,7 +12,7 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr PagedSettings kDefaults = {1, 4, 32, 0};
+constexpr PagedSettings kDefaults = {1, 4, 8, 0};
 constexpr uint32_t kMostCodeBits = 1028;   // of a key: sums of its table entries have 16 bits
 constexpr OptionRow kOptions[] = {
     {"bits", "(2, or 1 where the budget is small)", "of each dimension of a key's code: 1, 2 or 4"},
@@ -20,7 +20,7 @@ constexpr OptionRow kOptions[] = {
     {"heads", "adaptive", "uniform: all heads hold as many tokens; adaptive: by what the last 16 queries attend to"},
     {"floor", ".2", "of adaptive heads: at least this part of the average"},
     with(kSinksRow, "4"),
-    kTokenWindowRow,
+    with(kTokenWindowRow, "8"),
     with(kFirstLayersRow, "0"),
 };
 constexpr char kPage[] =

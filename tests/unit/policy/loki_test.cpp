@@ -46,9 +46,9 @@ const Case kCases[] = {{"loki", {}, 0, 32, 0, false},
                        {"loki", {{"reduce", "max"}, {"window", "1"}}, 0, 1, 0, true},
                        {"loki", {{"sinks", "6"}, {"window", "9"}, {"rank", "4"}}, 6, 9, 0, false},
                        {"loki", {{"first_layers", "1"}, {"rank", "8"}}, 0, 32, 1, false},
-                       {"keycodes", {{"heads", "uniform"}}, 4, 32, 0, true},
+                       {"keycodes", {{"heads", "uniform"}}, 4, 8, 0, true},
                        {"keycodes", {{"reduce", "mean"}, {"window", "1"}, {"sinks", "0"}, {"bits", "4"}, {"heads", "uniform"}}, 0, 1, 0, false},
-                       {"keycodes", {{"first_layers", "1"}, {"bits", "1"}, {"heads", "uniform"}}, 4, 32, 1, true}};
+                       {"keycodes", {{"first_layers", "1"}, {"bits", "1"}, {"heads", "uniform"}}, 4, 8, 1, true}};
 
 // A head's tokens after a step: sinks, the last tokens with the step's own, and the best of the others by the step's query.
 void check_held(const FakeSession& s, uint32_t head, const Case& c) {
