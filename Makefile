@@ -56,7 +56,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -245,6 +245,15 @@ gpu-bench:
 	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_bench) ]
 	@$(gpu_bench) $(GPU_SECTIONS)
 
+# What steps of real shapes will take on cards that nobody has at hand: MODELS names some of 8b, 1b, qwen2.5-0.5b, smollm2-135m. It needs nvcc;
+# nvdisasm comes from the toolkit, or from its package for Python.
+gpu-model:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD),gpu_model)
+	@tests/gpu/sass.py --tool $(BUILD) >/dev/null || python3 -m pip install -q --no-deps --target $(BUILD)/tools nvidia-cuda-nvdisasm
+	@python3 tests/bench/gpu_model.py $(BUILD) $(if $(MODELS),--models $(subst $(space),$(,),$(MODELS)))
+
 # Packages of this version in $(BUILD)/packages: for Debian, the Python wheel, a zip for Windows, the sources. Each is installed into an
 # empty root and tried there.
 package: all
@@ -288,6 +297,7 @@ help:
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"
+	@echo "make gpu-model       predict steps of real models on an RTX 3060, 4090 and 5090, from the compiled kernels: MODELS=\"8b 1b\""
 	@echo "make gpu-all         compile every kernel for GPU_ARCHITECTURES=\"$(GPU_ARCHITECTURES)\"; print what each takes"
 	@echo "make bench           measure kernels and the whole engine, beside llama.cpp: BENCH_PARTS=\"$(BENCH_PARTS)\""
 	@echo "                     BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_CONTEXTS=\"$(BENCH_CONTEXTS)\" BENCH_PEER=$(BENCH_PEER)"
