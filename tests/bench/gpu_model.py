@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predicts what the CUDA backend's steps take on a card.
 
-gpu_model.py BUILD [--models 8b,1b] [--counts FILE...] [--write PAGE]
+gpu_model.py BUILD [--models 8b,1b] [--counts FILE...] [--write PAGE]; gpu_model.py BUILD --check: layers of a tiny model add up
 
 tests/bench/gpu_model.cpp counts what the library's launches do (bytes, sectors, executions by line of the source). ptxas and nvdisasm say
 what the compiled kernels take (registers, shared memory, machine instructions by line). A launch takes the largest of these times, and a
@@ -163,6 +163,28 @@ def time_of(launch, kernel, card, code):
     return seconds, bound, dict(bounds, slots=slots, registers=registers, resident=min(resident, waves), warps=min(resident, waves) * warps)
 
 
+def check(build):
+    """Steps of a tiny model of 2 and 3 layers of its kinds, counted, and added up of smaller models."""
+    path = os.path.join(build, "counts-check.json")
+    subprocess.run([os.path.join(build, "tests/ptx/gpu_model"), "tiny", path, "layers=1,1;2,1;1,2;2,3", "contexts=0,200", "prefills=0", "rows=64"],
+                   check=True)
+    runs = {tuple(run["layers"]): run for run in json.load(open(path))["runs"]}
+    bad = 0
+    for step in runs[2, 3]["steps"]:
+        counted = {(x["kernel"], tuple(x["grid"]), x["threads"], x["shared"]): x for x in step["launches"]}
+        launches, other = total_of(runs, step["name"], (2, 3))
+        bad += len(launches) != len(counted) or other["waits"] != step["waits"]
+        for launch in launches:
+            found = counted[launch["kernel"], launch["grid"], launch["threads"], launch["shared"]]
+            # Which sectors neighbours share depends on where buffers begin.
+            off = [n for n in COUNTS + ["n"] if abs(launch[n] - found[n]) > (found[n] // 50 + 8 if n.endswith("sectors") else 0)]
+            bad += len(off) > 0
+            for name in off:
+                print(f"{step['name']}, {launch['kernel']}: {name} is {launch[name]} by addition, {found[name]} counted")
+    print("a model's layers add up" if bad == 0 else f"{bad} launches do not add up")
+    return bad
+
+
 def figure(x, digits=3):
     return f"{x:,.{digits}g}" if x < 1000 else f"{x:,.0f}"
 
@@ -203,6 +225,8 @@ def tables(found):
         lines.append(f"| {model} | {card.name} | {step} | {1e3 * seconds:.2f} | {n_rows / seconds:,.0f} | {memory:.2f} | {nodes} | "
                      f"{other['waits']} | {other['graphs']} | {bound} |")
     for model, card, step, seconds, rows, other in found:
+        if model != "8b" and any(f[0] == "8b" for f in found):
+            continue   # the smaller models' kernels are the same ones
         lines += ["", f"### {model}, {card.name}, {step}", "",
                   "| kernel | launches | blocks | us each | bound | memory, MB | block sectors, MB | slots, M | slots per PTX | "
                   "tensor, us | shared, us | registers | warps on an SM |", "| --- |" + " --- |" * 12]
@@ -222,8 +246,11 @@ def main():
     options.add_argument("build")
     options.add_argument("--models", default="8b,1b,qwen2.5-0.5b,smollm2-135m")
     options.add_argument("--counts", nargs="*", help="files that gpu_model has written, in place of runs of it")
+    options.add_argument("--check", action="store_true")
     options.add_argument("--write", help="the page's tables go here, behind its line <!-- tables -->")
     options = options.parse_args()
+    if options.check:
+        sys.exit(check(options.build) != 0)
     if not find_tool("nvdisasm", options.build) or not find_tool("ptxas", options.build):
         sys.exit("gpu_model.py needs ptxas and nvdisasm of the CUDA toolkit")
     files = options.counts
