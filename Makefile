@@ -57,7 +57,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-first-hour bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -220,7 +220,8 @@ test-windows:
 test-ptx:
 	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
-	@$(call build,$(BUILD),ptx_cuda)
+	@$(call build,$(BUILD),ptx_cuda gpu_model)
+	@! command -v python3 >/dev/null || python3 tests/bench/gpu_model.py $(BUILD) --check
 	@tests/ptx/run.sh $(BUILD) $(FULL)
 
 # Every kernel for every GPU: what each takes; one that spills registers fails.
@@ -247,6 +248,22 @@ gpu-test:
 gpu-bench:
 	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_bench) ]
 	@$(gpu_bench) $(GPU_SECTIONS)
+
+# One archive for a machine with a GPU's driver alone: $(BUILD)-gpu/first-hour.tar.gz. There: tar xf, then first-hour/first_hour.sh.
+gpu-first-hour: gpu-build
+	@rm -rf $(BUILD)-gpu/first-hour && mkdir -p $(BUILD)-gpu/first-hour/tests/golden $(BUILD)-gpu/first-hour/samples/models
+	@cp -r tests/golden/models $(BUILD)-gpu/first-hour/tests/golden/ && cp $(DEMO_MODEL) $(BUILD)-gpu/first-hour/samples/models/
+	@cp $(gpu_test) $(gpu_bench) tests/gpu/first_hour.sh tests/bench/results/gpu-predictions.md $(BUILD)-gpu/first-hour/
+	@tar -C $(BUILD)-gpu -czf $(BUILD)-gpu/first-hour.tar.gz first-hour && ls -sh $(BUILD)-gpu/first-hour.tar.gz
+
+# What steps of real shapes will take on cards that nobody has at hand: MODELS names some of 8b, 1b, qwen2.5-0.5b, smollm2-135m. It needs nvcc;
+# nvdisasm comes from the toolkit, or from its package for Python.
+gpu-model:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD),gpu_model)
+	@tests/gpu/sass.py --tool $(BUILD) >/dev/null || python3 -m pip install -q --no-deps --target $(BUILD)/tools nvidia-cuda-nvdisasm
+	@python3 tests/bench/gpu_model.py $(BUILD) $(if $(MODELS),--models $(subst $(space),$(,),$(MODELS)))
 
 # Packages of this version in $(BUILD)/packages: for Debian, the Python wheel, a zip for Windows, the sources. Each is installed into an
 # empty root and tried there.
@@ -291,6 +308,8 @@ help:
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"
+	@echo "make gpu-model       predict steps of real models on an RTX 3060, 4090 and 5090, from the compiled kernels: MODELS=\"8b 1b\""
+	@echo "make gpu-first-hour  pack tests, measurements and predictions for a machine with a GPU's driver alone"
 	@echo "make gpu-all         compile every kernel for GPU_ARCHITECTURES=\"$(GPU_ARCHITECTURES)\"; print what each takes"
 	@echo "make bench           measure kernels and the whole engine, beside llama.cpp: BENCH_PARTS=\"$(BENCH_PARTS)\""
 	@echo "                     BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_CONTEXTS=\"$(BENCH_CONTEXTS)\" BENCH_PEER=$(BENCH_PEER)"

@@ -1,12 +1,12 @@
 // What one step of a model asks of a GPU, counted on the software device of tests/ptx:
 // gpu_model MODEL OUT [name=value ...].
 //
-// The library's host code launches kernels as on the card that `cards` describes; the kernels are the PTX of the library's
-// archive. Real shapes: the device runs some blocks of each launch and sums over the rest (tests/ptx/counting.h). Weights are zeros, and KV is
-// what memory holds.
+// The library's host code launches kernels as on the card that `cards` describes; the kernels are the PTX of the library's archive. Real
+// shapes: the device runs some blocks of each launch and sums over the rest (tests/ptx/counting.h). Weights are zeros, and KV is what
+// memory holds.
 //   MODEL                 a name of the table below; `tiny` is for tests
-//   layers=1,1;2,1;1,2    layers of each kind, run by run. A model's layers differ in the types of their weights at most; gpu_model.py adds up
-//                         (step of 1,1) + (n_0 - 1) (difference for one more of kind 0) + (n_1 - 1) (the same for kind 1)
+//   layers=1,1;2,1;1,2    layers of each kind, run by run. A model's layers differ in the types of their weights at most; gpu_model.py adds
+//                         up (step of 1,1) + (n_0 - 1) (difference for one more of kind 0) + (n_1 - 1) (the same for kind 1)
 //   cards=89:128:75497472;...  run by run: architecture, SMs, bytes of second-level cache
 //   contexts=0,32768      a decode step behind so many tokens
 //   prefills=0            a chunk of `rows` prompt tokens behind so many tokens
@@ -103,9 +103,13 @@ std::string write_model(const testing::TempDir& dir, const Model& m, const Model
     std::snprintf(name, sizeof name, "<0x%02X>", byte);
     tokens.emplace_back(name), types.push_back(6);
   }
-  while (tokens.size() < static_cast<size_t>(s.n_vocab)) tokens.push_back("t" + std::to_string(tokens.size())), types.push_back(1);
-  b.key("tokenizer.ggml.model", "llama").array("tokenizer.ggml.tokens", tokens).array("tokenizer.ggml.scores", std::vector<float>(tokens.size(), 0.0f));
-  b.array("tokenizer.ggml.token_type", types).key("tokenizer.ggml.bos_token_id", uint32_t{1}).key("tokenizer.ggml.eos_token_id", uint32_t{2});
+  while (tokens.size() < static_cast<size_t>(s.n_vocab)) {
+    tokens.push_back("t" + std::to_string(tokens.size()));
+    types.push_back(1);
+  }
+  b.key("tokenizer.ggml.model", "llama").array("tokenizer.ggml.tokens", tokens);
+  b.array("tokenizer.ggml.scores", std::vector<float>(tokens.size(), 0.0f)).array("tokenizer.ggml.token_type", types);
+  b.key("tokenizer.ggml.bos_token_id", uint32_t{1}).key("tokenizer.ggml.eos_token_id", uint32_t{2});
   uint64_t at = 0;
   const auto tensor = [&](const std::string& name, T type, int64_t rows, int64_t columns) {
     std::vector<uint64_t> dims = {static_cast<uint64_t>(columns)};
@@ -122,13 +126,17 @@ std::string write_model(const testing::TempDir& dir, const Model& m, const Model
     tensor(p + "attn_norm.weight", T::f32, 0, s.n_embd), tensor(p + "ffn_norm.weight", T::f32, 0, s.n_embd);
     tensor(p + "attn_q.weight", m.most, q, s.n_embd), tensor(p + "attn_k.weight", m.most, kv, s.n_embd);
     tensor(p + "attn_v.weight", m.v[kind], kv, s.n_embd), tensor(p + "attn_output.weight", m.most, s.n_embd, q);
-    if (m.biases) tensor(p + "attn_q.bias", T::f32, 0, q), tensor(p + "attn_k.bias", T::f32, 0, kv), tensor(p + "attn_v.bias", T::f32, 0, kv);
+    if (m.biases) {
+      tensor(p + "attn_q.bias", T::f32, 0, q);
+      tensor(p + "attn_k.bias", T::f32, 0, kv), tensor(p + "attn_v.bias", T::f32, 0, kv);
+    }
     tensor(p + "ffn_gate.weight", m.most, s.n_ff, s.n_embd), tensor(p + "ffn_up.weight", m.most, s.n_ff, s.n_embd);
     tensor(p + "ffn_down.weight", m.down[kind], s.n_embd, s.n_ff);
   }
   const testing::Bytes header = b.build();
   const std::string path = dir.write("model.gguf", header);
-  if (truncate(path.c_str(), static_cast<off_t>((header.size() + 31) / 32 * 32 + at)) != 0) unwrap(error(Code::internal, "no room for the model"));
+  if (truncate(path.c_str(), static_cast<off_t>((header.size() + 31) / 32 * 32 + at)) != 0)
+    unwrap(error(Code::internal, "no room for the model"));
   return path;
 }
 
@@ -187,12 +195,13 @@ void Counting::step(const std::string& name, const F& what) {
     using C = ptx::Counts;
     const std::vector<int64_t>& v = g.counts.values;
     kernels_[g.kernel->name] = g.kernel;
-    out_ << (first ? "\n" : ",\n") << " {\"kernel\": \"" << g.kernel->name << "\", \"grid\": [" << g.grid.x << ", " << g.grid.y << ", " << g.grid.z
-         << "], \"threads\": " << g.block.product() << ", \"shared\": " << g.shared_bytes << ", \"n\": " << g.launches << ", \"blocks_run\": "
-         << g.blocks_run << ", \"estimated\": " << (g.estimated ? "true" : "false");
-    constexpr const char* kNames[] = {"barriers", "read_bytes", "read_sectors", "written_bytes", "written_sectors", "link_bytes", "shared_requests",
-                                      "bank_conflicts", "products", "block_sectors", "own_sectors", "integer", "single", "twice", "half", "convert", "move", "memory", "control",
-                                      "exchange", "product"};
+    out_ << (first ? "\n" : ",\n") << " {\"kernel\": \"" << g.name << "\", \"grid\": [" << g.grid.x << ", " << g.grid.y << ", "
+         << g.grid.z << "], \"threads\": " << g.block.product() << ", \"shared\": " << g.shared_bytes << ", \"n\": " << g.launches
+         << ", \"blocks_run\": " << g.blocks_run << ", \"estimated\": " << (g.estimated ? "true" : "false");
+    constexpr const char* kNames[] = {
+        "barriers", "read_bytes", "read_sectors", "written_bytes", "written_sectors", "link_bytes", "shared_requests", "bank_conflicts",
+        "products", "block_sectors", "own_sectors", "integer", "single", "twice", "half", "convert", "move", "memory", "control",
+        "exchange", "product"};
     static_assert(std::size(kNames) == C::kFields);
     for (size_t i = 0; i < C::kFields; ++i) out_ << ", \"" << kNames[i] << "\": " << v[i];
     // Executions by line of the source: [file, line, of all instructions of the line].
@@ -239,7 +248,8 @@ void Counting::run(const std::vector<int64_t>& card, const std::vector<int64_t>&
     engine::RuntimeOptions options;
     options.backend = "cuda", options.n_threads = 1;
     options.device_budget_bytes = uint64_t{40} << 30, options.reservoir_bytes = uint64_t{40} << 30;
-    opened_ = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), write_model(dir, model_, published ? *published : kTiny, layers), {}));
+    const std::string path = write_model(dir, model_, published ? *published : kTiny, layers);
+    opened_ = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), path, {}));
   }
   for (const int64_t context : settings_.list("contexts")) {
     const auto made = session(std::max<int64_t>(context, 1), 64);
@@ -271,7 +281,8 @@ void Counting::kernels() {
     std::map<std::pair<int, int>, int64_t> lines;
     std::map<int, std::string> files;
     for (const ptx::Instruction& i : kernel->code) ++lines[device_.place(*kernel, i)];
-    out_ << (first ? "\n" : ",\n") << " \"" << name << "\": {\"module\": \"" << kernel->file << "\", \"name\": \"" << ptx::demangled(name) << "\", \"lines\": [";
+    out_ << (first ? "\n" : ",\n") << " \"" << name << "\": {\"module\": \"" << kernel->file << "\", \"name\": \""
+         << ptx::demangled(name) << "\", \"lines\": [";
     first = false;
     bool first_line = true;
     for (const auto& [at, n] : lines) {
@@ -280,7 +291,10 @@ void Counting::kernels() {
     }
     out_ << "], \"files\": {";
     first_line = true;
-    for (const auto& [number, file] : files) out_ << (first_line ? "" : ", ") << "\"" << number << "\": \"" << file << "\"", first_line = false;
+    for (const auto& [number, file] : files) {
+      out_ << (first_line ? "" : ", ") << "\"" << number << "\": \"" << file << "\"";
+      first_line = false;
+    }
     out_ << "}}";
   }
   out_ << "}";

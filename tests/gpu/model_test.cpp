@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpu/on_cuda.h"
+#include "tests/support/shared.h"
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"
 #ifdef ORRERY_EMULATED
@@ -208,7 +209,7 @@ constexpr size_t kForced = 500;
 
 // The trained model on the CPU backend's greedy tokens: the CUDA backend chooses the same token wherever it leads by more than the bound.
 TEST(GpuModel, TheDemoModelSaysTheSame) {
-  const std::string path = std::string(ORRERY_SOURCE_DIR) + "/samples/models/demo-q8_0.gguf";
+  const std::string path = source_path("samples/models/demo-q8_0.gguf");
   const auto open = [&](engine::RuntimeOptions options) {
     options.device_budget_bytes = uint64_t{256} << 20;
     return unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), path, {}));

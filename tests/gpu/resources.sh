@@ -1,6 +1,7 @@
 #!/bin/sh
 # resources.sh ARCHITECTURE...: compiles every kernel for these GPUs (86, 89, ...), with warnings as errors. It prints each kernel's
-# resources on an SM: registers, static shared memory, bytes spilled. A kernel that spills is a failure.
+# resources on an SM: registers, static shared memory, bytes spilled. A kernel that spills is a failure, and so is machine code that falls
+# behind the bounds of sass.py.
 # resources.sh --log FILE: reads the same figures from the log of a build with -DORRERY_PTXAS_FLAGS=-v.
 # As the build does (cuda/archive.cmake): nvcc makes PTX of each file once, and ptxas makes code of that for each GPU.
 set -u
@@ -22,17 +23,24 @@ report() {
     END { exit failed }'
 }
 
+# machine BUILD ARCHITECTURE: what the machine code must show (sass.py).
+machine() {
+  if command -v python3 >/dev/null; then python3 tests/gpu/sass.py "$1" "$2"; else echo "skipped: sass.py needs Python 3"; fi
+}
+
 if [ "$1" = --log ]; then
-  report <"$2"
+  report <"$2" || exit
+  machine "$(dirname "$2")" 86
   exit
 fi
 work=$(mktemp -d) || exit 2
+mkdir "$work/ptx"
 trap 'rm -rf "$work"' EXIT
 status=0
 for source in cuda/kernels/*.cu; do
   nvcc -std=c++17 -O3 -I. -Iinclude -ptx -arch=compute_80 -diag-suppress=554 -Werror all-warnings -o "$work/text.ptx" "$source" || status=1
   for architecture in "$@"; do
-    if ptxas -arch="sm_$architecture" -O3 -v "$work/text.ptx" -o "$work/code.cubin" >"$work/log" 2>&1; then
+    if ptxas -arch="sm_$architecture" -O3 -v "$work/text.ptx" -o "$work/ptx/$(basename "$source" .cu).sm_$architecture.cubin" >"$work/log" 2>&1; then
       report <"$work/log" || status=1
     else
       cat "$work/log"
@@ -40,5 +48,8 @@ for source in cuda/kernels/*.cu; do
     fi
   done
 done
-[ $status -eq 0 ] || echo "a kernel does not compile, or spills" >&2
+for architecture in "$@"; do
+  machine "$work" "$architecture" || status=1
+done
+[ $status -eq 0 ] || echo "a kernel does not compile, spills, or has worse machine code than it had" >&2
 exit $status

@@ -1,9 +1,9 @@
 // A software device that counts what launches of real shapes do, without running all of their blocks.
 //
-// Blocks of a launch are independent, and along an axis of the grid the work of neighbours is equal or grows evenly. So the device runs some
-// blocks and sums over the others. The rule: between two blocks of an axis the counts are a straight line if the block in the middle and one
-// at a third lie exactly on that line, in every count and for every instruction; else each half is looked at by itself. Sums of straight
-// lines are exact. A launch that is still bent after kMostBlocks blocks is summed with the lines that there are, and says so.
+// Blocks of a launch are independent, and along an axis of the grid the work of neighbours is equal or grows evenly. So the device runs
+// some blocks and sums over the others. The rule: between two blocks of an axis the counts are a straight line if the block in the middle
+// and one at a third lie exactly on that line, in every count and for every instruction; else each half is looked at by itself. Sums of
+// straight lines are exact. A launch that is still bent after kMostBlocks blocks is summed with the lines that there are, and says so.
 //
 // Kernels whose results the host reads (`whole`) run all of their blocks. Memory counts as written: the results of blocks that do not run
 // stay as they were. So numbers mean nothing, and only control flow that depends on lengths and positions is that of a real run.
@@ -28,8 +28,8 @@ namespace orrery::ptx {
 // grid do not touch. So each sector of the launch counts once where tiles of rows and columns share their operands.
 struct Counts {
   enum Field {
-    barriers, read_bytes, read_sectors, written_bytes, written_sectors, link_bytes, shared_requests, bank_conflicts, products, block_sectors,
-    own_sectors, classes
+    barriers, read_bytes, read_sectors, written_bytes, written_sectors, link_bytes, shared_requests, bank_conflicts, products,
+    block_sectors, own_sectors, classes
   };
   static constexpr size_t kFields = classes + static_cast<size_t>(Class::kCount);
   std::vector<int64_t> values;

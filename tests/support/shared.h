@@ -8,7 +8,11 @@
 
 namespace orrery::testing {
 
-inline std::string source_path(const std::string& relative) { return std::string(ORRERY_SOURCE_DIR) + "/" + relative; }
+// ORRERY_SOURCE_ROOT: where the tests' files are on a machine without the sources.
+inline std::string source_path(const std::string& relative) {
+  const char* root = std::getenv("ORRERY_SOURCE_ROOT");
+  return std::string(root ? root : ORRERY_SOURCE_DIR) + "/" + relative;
+}
 
 // The folder of third-party vectors (ORRERY_SHARED, or else ../shared beside the checkout), or "" without such a folder. Then a test that
 // needs the vectors calls GTEST_SKIP() << "no shared vectors".

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""What machine code must show: sass.py BUILD ARCHITECTURE checks the cubins of BUILD/ptx; sass.py --tool BUILD prints where nvdisasm is.
+
+For some kernels: the most bytes of global memory that a lane has under way in straight code, loads and stores of 16 bytes, and
+instructions of the whole kernel for each of its dot products. The bounds are what the code has: a change that makes one worse fails.
+`target` is what is wanted. Without nvdisasm the check is skipped, and says so.
+"""
+import os
+import re
+import subprocess
+import sys
+
+WIDTH = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+# module, kernel's symbol as a pattern: what is measured, bound, target. "at least" of bytes, "at most" of instructions.
+CHECKS = [
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "bytes", 72, 64),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "per_product", 15.5, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "bytes", 70, 64),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "per_product", 9.5, 5.6),
+    ("kv", r"move_kv_kernel", "bytes", 20, 64),
+    ("kv", r"move_kv_kernel", "wide_loads", 0, 4),
+    ("kv", r"move_kv_kernel", "wide_stores", 0, 1),
+]
+
+
+def find_tool(name, build):
+    for folder in os.environ["PATH"].split(":") + ["/usr/local/cuda/bin", os.path.join(build, "tools/nvidia/cu13/bin")]:
+        if os.access(os.path.join(folder, name), os.X_OK):
+            return os.path.join(folder, name)
+    return None
+
+
+def kernels(tool, cubin):
+    """{symbol: instructions} of a cubin."""
+    found, code = {}, None
+    for line in subprocess.run([tool, "-c", cubin], capture_output=True, text=True, check=True).stdout.split("\n"):
+        if line.startswith("\t.section\t"):
+            match = re.match(r"\t\.section\t\.text\.(\w+)", line)
+            code = found.setdefault(match.group(1), []) if match else None
+        elif code is not None and (match := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line)):
+            if match.group(1) != "NOP":
+                code.append(match.group(1))
+    return found
+
+
+def operation(instruction):
+    return re.sub(r"^@!?U?P\w+\s+", "", instruction)
+
+
+def width(mnemonic):
+    return next((WIDTH[part] for part in mnemonic.split(".") if part in WIDTH), 4)
+
+
+def bytes_under_way(code):
+    """The most bytes a lane has loaded, or is loading, of which it has read none: in the order of the code."""
+    pending, most = {}, 0   # the first register of a load: (registers, bytes)
+    for instruction in code:
+        text = operation(instruction)
+        mnemonic, _, operands = text.partition(" ")
+        registers = [int(r) for r in re.findall(r"\bR(\d+)\b", operands)]
+        if mnemonic.startswith("LDG"):
+            read = registers[1:]
+        else:
+            read = registers if mnemonic.startswith(("ST", "BRA", "RED")) else registers[1:]
+        for first in [f for f, (n, _) in pending.items() if any(f <= r < f + n for r in read)]:
+            del pending[first]
+        if mnemonic.startswith("LDG") and registers:
+            pending[registers[0]] = (max(1, width(mnemonic) // 4), width(mnemonic))
+            most = max(most, sum(b for _, b in pending.values()))
+        elif mnemonic.startswith(("BRA", "EXIT")):
+            pending = {}
+    return most
+
+
+def measure(what, code):
+    names = [operation(i).split()[0] for i in code]
+    if what == "bytes":
+        return bytes_under_way(code)
+    if what == "per_product":
+        return len(code) / max(1, sum(n.startswith("IDP") for n in names))
+    kind = "LDG" if what == "wide_loads" else "STG"
+    return sum(n.startswith(kind) and width(n) == 16 for n in names)
+
+
+def main():
+    if len(sys.argv) == 3 and sys.argv[1] == "--tool":
+        tool = find_tool("nvdisasm", sys.argv[2])
+        print(tool or "no nvdisasm")
+        return 0 if tool else 1
+    build, architecture = sys.argv[1], sys.argv[2]
+    tool = find_tool("nvdisasm", build)
+    if not tool:
+        print("skipped: machine code is not looked at without nvdisasm")
+        return 0
+    failed = False
+    for module, pattern, what, bound, target in CHECKS:
+        code = kernels(tool, os.path.join(build, "ptx", f"{module}.sm_{architecture}.cubin"))
+        for symbol in (s for s in code if re.search(pattern, s)):
+            found = measure(what, code[symbol])
+            bad = bound is not None and (found > bound if what == "per_product" else found < bound)
+            failed |= bad
+            print(f"sm_{architecture} {symbol[:90]} {what}: {found:.4g}, bound {bound}, target {target}{'  WORSE' if bad else ''}")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
