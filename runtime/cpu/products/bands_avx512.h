@@ -1,9 +1,10 @@
-// Decode over bands, 512 bits wide: two bands of eight weight rows side by side. Needs AVX-512 F, BW, VL, DQ and VNNI. Include it after products/bands_avx2.h, whose sums it repeats, lane by lane, in the same order.
+// Decode over bands, 512 bits wide: two bands of eight weight rows side by side. Needs AVX-512 F, BW, VL, DQ and VNNI. Include it after
+// products/bands_avx2.h, whose sums it repeats, lane by lane, in the same order.
 //
 // A group of 32 columns is unpacked once, to eight registers, and meets all rows of activations there. A row then takes eight products
 // of 64 bytes, a conversion, and two or three float instructions. The products and the floats share two ports, each half as wide as a
-// register: eleven cycles for 512 products, and nothing else takes as long. Memory gives the activations, repeated in all lanes, and
-// what a row adds to a group besides: Factors, computed once for all bands of a task. README.md has the limit and measurements.
+// register: ten or eleven cycles for 512 products, and nothing else takes as long. Memory gives the activations, repeated in all lanes,
+// and what a row adds to a group besides: Factors, computed once for all bands of a task. README.md has the limit and measurements.
 #pragma once
 
 #include "runtime/cpu/products/bands_avx2.h"

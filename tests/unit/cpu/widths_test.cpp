@@ -106,20 +106,6 @@ TEST_P(CpuWidths, ManyRowsGiveTheBitsOfOne) {
     }
 }
 
-// A thread's scratch memory holds what many rows of the widest matrix need: it ends at an inaccessible page.
-TEST_P(CpuWidths, ManyRowsOfTheWidestMatrix) {
-  if (GetParam() == "plain") GTEST_SKIP() << "needs no scratch memory";
-  constexpr int64_t kWide = 160 * 1024, kOut = 16;
-  constexpr int32_t kRows = 32;
-  Rig rig(GetParam(), 1, {kRows, 64, 1, 1, 32, kWide});
-  const Product32 m(TensorType::q8_0, kOut, kWide);
-  Guarded<float> x(static_cast<size_t>(kRows * kWide)), one(static_cast<size_t>(kWide));
-  fill_rows(x, kWide);
-  std::memcpy(one.data(), x.data() + (kRows - 1) * kWide, one.size() * sizeof(float));
-  const std::vector<float> all = multiply(rig, Phase::decode, m.weight, x, kRows), last = multiply(rig, Phase::decode, m.weight, one, 1);
-  EXPECT_TRUE(same_bits(last.data(), all.data() + (kRows - 1) * kOut, last.size()));
-}
-
 // Where blocks of 32 lie in bands, decode and prefill make the same sums: a prompt's row has the bits of a generated token.
 TEST_P(CpuWidths, BlocksInBandsHaveOneResultInBothPhases) {
   Rig rig(GetParam(), 1, limits());
