@@ -209,7 +209,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   // Several steps have a row each.
   size_t step_number(int64_t row) const { return n_steps_ > 1 ? static_cast<size_t>(row) : 0; }
   const Step& step_of(int64_t row) const { return steps_[step_number(row)]; }
-  const Row& row_at(int64_t i) const { return n_steps_ > 1 ? steps_[static_cast<size_t>(i)].rows[0] : steps_[0].rows[static_cast<size_t>(i)]; }
+  const Row& row_at(int64_t i) const { return step_of(i).rows[n_steps_ > 1 ? 0 : static_cast<size_t>(i)]; }
   std::byte* thread_scratch(int32_t thread) const {
     return scratch_ + plan_.threads + static_cast<uint64_t>(thread) * plan_.thread_bytes;
   }
@@ -315,7 +315,8 @@ void CpuBackend::begin_steps(Span<const Step> steps) {
   RowRun* runs = reinterpret_cast<RowRun*>(scratch_ + plan_.runs);
   size_t n_runs = 0;
   for (int64_t i = 0; i < n_rows_; ++i) {
-    const bool continues = n_steps_ == 1 && i > 0 && row_at(i).sequence == row_at(i - 1).sequence && row_at(i).position == row_at(i - 1).position + 1;
+    const bool continues = n_steps_ == 1 && i > 0 && row_at(i).sequence == row_at(i - 1).sequence &&
+                           row_at(i).position == row_at(i - 1).position + 1;
     if (!continues) runs[n_runs++] = {static_cast<int32_t>(i), 0};
     ++runs[n_runs - 1].n_rows;
   }
@@ -682,7 +683,8 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   for (int64_t row = 0; trace_ && row < n_rows(); ++row)
     for (int32_t head = 0; head < n_kv; ++head) {
       const Splits s = splits_of(row, head);
-      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (step_of(row).heads.empty() ? step_of(row).kv : step_of(row).heads_kv).token_bytes();
+      const Step& step = step_of(row);
+      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (step.heads.empty() ? step.kv : step.heads_kv).token_bytes();
     }
   const StepTrace::Scope scope(trace_.get(), Operation::attend, kv_read);
   const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
@@ -691,9 +693,10 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
   for (int64_t wave = 0; wave < n_rows(); wave += plan_.wave_rows) {
     const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
     // KV heads of a task. Heads that lie side by side in pages are read in one stretch, if enough tasks remain.
-    const bool on_pages = std::all_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(n_steps_), [](const Step& s) { return s.heads.empty(); });
+    const bool on_pages = std::all_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(n_steps_),
+                                      [](const Step& s) { return s.heads.empty(); });
     const int32_t together = on_pages ? heads_together(n_kv, rows * splits_of(wave, 0).count) : 1;
-    // Upper bounds for a row of one sequence; of several steps, whose rows may have very different numbers of splits, each row's own number.
+    // Upper bounds for a row of one sequence. Rows of several steps may have very different numbers of splits: each row has its own.
     int64_t row_items = 0, most = 0;
     std::array<int64_t, static_cast<size_t>(kMostTogether) + 1> first_item = {};
     for (int64_t r = 0; r < rows; ++r) {

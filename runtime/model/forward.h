@@ -95,7 +95,7 @@ struct SessionPart {
 };
 
 // Runs the steps of one session or of several on `backend` (StepOperations::begin_steps), with scratch from `work`. steps, ropes and
-// parts: (n_steps) each. Steps of several sessions want one row of logits each, and no shortlist. Each row has the bits of a step of its own.
+// parts: (n_steps) each. Steps of several sessions want one row of logits each, and no shortlist. Each row has the bits of its own step.
 // An error of a hook ends up in its part alone, and its hook is not called again: the KV of the step's rows is invalid, the other steps
 // go on. The pass ends when all have failed. The error that is returned is everybody's. layers: all, unless the step is one session's.
 Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,

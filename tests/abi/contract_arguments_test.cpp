@@ -136,6 +136,8 @@ TEST_F(Arguments, NullIsRefusedByName) {
 
   const Generation generation = generate(session, generate_options(2));
   EXPECT_NULL_REFUSED("event", orrery_next(generation.get(), nullptr, error));
+  size_t which = 0;
+  EXPECT_NULL_REFUSED("generations", orrery_next_any(nullptr, 1, &which, &event, error));
   EXPECT_NULL_REFUSED("on_event", orrery_run(generation.get(), nullptr, nullptr, error));
   EXPECT_EQ(pull(generation).tokens.size(), 2u);  // none of it did harm
 }

@@ -117,7 +117,8 @@ int measure(int argc, char** argv) {
   const Runtime runtime(made);
   const Model model = open_model(runtime, argv[1]);
   const char* const names[] = {"in turn", "threads", "any"};
-  std::printf("| sessions | way | tok/s | of in turn | tok/s of processor time | of in turn | longest wait, ms |\n|---|---|---|---|---|---|---|\n");
+  std::printf("| sessions | way | tok/s | of in turn | tok/s of processor time | of in turn | longest wait, ms |\n"
+              "|---|---|---|---|---|---|---|\n");
   for (const size_t n : {size_t{1}, size_t{2}, size_t{4}, size_t{8}}) {
     Result results[3];
     for (int round = 0; round < rounds; ++round)

@@ -55,8 +55,8 @@ class Generation {
   // What the coming next() computes: nothing; a decode step that others can share; something else.
   enum class Need : uint8_t { nothing, step, other };
   Need need() const;
-  // Computes the steps of generations that need a step, at once. Their sessions share a model, and are at most kMostTogether. Then they need
-  // nothing, and an error comes from the generation's own next().
+  // Computes the steps of at most kMostTogether generations that need a step, at once. Their sessions share a model. Then they need nothing,
+  // and an error comes from the generation's own next().
   static void step_together(Span<Generation* const> generations);
   void cancel() { cancel_.store(true, std::memory_order_relaxed); }   // from any thread
   std::atomic<bool>* cancel_flag() { return &cancel_; }               // cancel() sets it

@@ -125,8 +125,8 @@ class Session {
   // drafted tokens of Speculate::policy; null: the likeliest.
   Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr, uint32_t most_guesses = 0,
                 Drafter* drafter = nullptr);
-  // The calls of decode() for several sessions of one model, at most kMostTogether, none of which makes guesses: their steps are computed at
-  // once. Sets each call's status and exception. A call changes its session as decode() does.
+  // The calls of decode() for several sessions of one model, at most kMostTogether. Their steps are computed at once; none makes guesses.
+  // Sets each call's status and exception. A call changes its session as decode() does.
   struct DecodeCall {
     Session* session = nullptr;
     Shortlist* shortlist = nullptr;

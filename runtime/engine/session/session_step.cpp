@@ -53,8 +53,9 @@ void SessionStep::run_together(Span<SessionStep* const> steps) {
     auto turn = steps[0]->session_->model_->runtime().take_turn(Cancel::when(&any_cancelled));
     if (turn.ok()) return gather_and_compute(*turn, {live.data(), n});
     // Those that are cancelled leave; the others ask again.
-    const auto rest = std::stable_partition(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), [&](const SessionStep* s) { return !cancelled(s); });
-    for (auto s = rest; s != live.begin() + static_cast<ptrdiff_t>(n); ++s)
+    const auto last = live.begin() + static_cast<ptrdiff_t>(n);
+    const auto rest = std::partition(live.begin(), last, [&](const SessionStep* s) { return !cancelled(s); });
+    for (auto s = rest; s != last; ++s)
       (*s)->guarded([] { return error(Code::cancelled, "cancelled while waiting for a turn on the device"); });
     n = static_cast<size_t>(rest - live.begin());
   }
@@ -208,7 +209,8 @@ void SessionStep::end(const Turn& turn) {
     guarded([&]() -> Status {
       if (out_.request) {
         request_.shortlist->arrived();
-        s.model_->waiting_rows(turn).add({&s.row_waits_, s.logits_.data(), s.embedding_.data()}, s.model_->hyper(), static_cast<int32_t>(n));
+        const WaitingRows::Owner owner{&s.row_waits_, s.logits_.data(), s.embedding_.data()};
+        s.model_->waiting_rows(turn).add(owner, s.model_->hyper(), static_cast<int32_t>(n));
       }
       if (on_resident()) return s.resident_->commit(from_);
       if (s.resident_) s.resident_->note_queries(from_, from_ + n);

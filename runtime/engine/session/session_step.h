@@ -6,8 +6,8 @@
 // its allocations are charged to its account, whichever thread works. A gathered step whose session must settle first is handed back.
 //
 // These steps take their turn alone: chunks of prompts, steps with guesses and drafts, steps on a backend without
-// BackendInfo::decodes_rows, and steps of sessions that may wait for transfers (Resident::waits_for_transfers), because the others would wait
-// with them, where they cannot be cancelled.
+// BackendInfo::decodes_rows, and steps of sessions that may wait for transfers (Resident::waits_for_transfers), because the others would
+// wait with them, where they cannot be cancelled.
 #pragma once
 
 #include <atomic>

@@ -129,7 +129,8 @@ TEST_P(Together, MixedSessionsHaveTheBitsOfStepsAlone) {
     const LanguageModel::DecodeCounts after = counts_of(model.get());
     EXPECT_EQ(after.passes - before.passes, kTokens);
     EXPECT_EQ(after.steps - before.steps, n * kTokens);
-    for (size_t i = 0; i < n; ++i) expect_same(expected[expected.size() - 1 - i], found[i], std::to_string(n) + " sessions, " + std::to_string(i));
+    for (size_t i = 0; i < n; ++i)
+      expect_same(expected[expected.size() - 1 - i], found[i], std::to_string(n) + " sessions, " + std::to_string(i));
   }
 }
 
