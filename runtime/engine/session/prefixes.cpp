@@ -1,8 +1,8 @@
 // What a session takes from the prefix tree (kv/memory/prefix_tree.h), and what it keeps there.
 //
-// A generation begins with find_prefix(): after the session has cut its tokens to the common prefix with the prompt, the pages that follow are
-// copied from the tree. It ends with keep_prefix(). Pages of prompt tokens with nothing generated before them depend on their tokens alone, bit
-// for bit, and belong to all sessions. Other pages (with generated tokens, out of a file, invented) belong to the session and its forks: for
+// A generation begins with find_prefix(): the session has cut its tokens to the common prefix with the prompt, and the pages that follow are
+// copied from the tree. It ends with keep_prefix(). Pages of prompt tokens with nothing generated before them depend on the tokens alone,
+// bit for bit, and belong to all sessions. Other pages (generated, out of a file, invented) belong to the session and its forks: for
 // these, going back to an earlier branch has the KV that a fork of that time would have.
 #include <algorithm>
 
@@ -35,8 +35,8 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
   const uint32_t from = n_computed();
   // Sums need the queries of all tokens, which only their computation gives.
-  if (!options_.reuse_prompts || parked() || tree.bytes() == 0 || wanted.size() < from + kTokens / 2 || (resident_ && resident_->sums_queries()))
-    return ok_status();
+  if (!options_.reuse_prompts || parked() || tree.bytes() == 0 || wanted.size() < (from / kTokens + 1) * kTokens) return ok_status();
+  if (resident_ && resident_->sums_queries()) return ok_status();
   if (from == 0) {
     ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
     ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));   // the mean keys may be measured

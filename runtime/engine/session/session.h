@@ -99,7 +99,7 @@ class Session {
 
   // Keeps the longest common prefix of tokens() and `wanted`. Returns its length.
   uint32_t reuse_prefix(Span<const int32_t> wanted);
-  // Behind the held tokens, a prefix of `wanted`: takes the KV of the pages that follow from the prefix tree. If cancelled, or after an error,
+  // Behind the held tokens, a prefix of `wanted`: takes the KV of the next pages from the prefix tree. If cancelled, or after an error,
   // the session holds the tokens as before.
   Status find_prefix(Span<const int32_t> wanted, const std::atomic<bool>* cancel);
   // Keeps the KV of the held tokens in the prefix tree, as far as it has room.
@@ -113,7 +113,7 @@ class Session {
   // arrives if the backend has shortlists.
   Status prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
                        Shortlist* shortlist = nullptr);
-  // Computes the next part of a chunk: some layers of its tokens. True: the chunk is complete. Else the next call has the same arguments, or
+  // Computes the next part of a chunk: some layers of its tokens. True: it is complete. Else the next call has the same arguments, or
   // drop_part() gives the part up. Between two calls other sessions may take their turns.
   Result<bool> prefill_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
                             Shortlist* shortlist = nullptr);

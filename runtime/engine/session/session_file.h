@@ -1,7 +1,7 @@
 // Sessions as bytes: header, tokens, phases, conversation, KV pages, and a checksum over all of them. The file is bound to the model's
 // fingerprint, the KV type and the RoPE frequencies (longrope's depend on the context size). Little-endian.
 //
-// After an error of loading, the session is unchanged. A session without tokens loads a file's pages while it reads and checks them, once, and
+// After an error of loading, the session is unchanged. A session without tokens loads a file's pages while it checks them, once, and
 // drops them after an error. A session with tokens checks the whole file first. It reads a file of more than kWholeBytes twice, piece by
 // piece. If the second reading fails or finds another file, the session has lost its tokens and keeps its conversation.
 #pragma once
@@ -29,7 +29,7 @@ class SessionFile {
   static Status load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel = nullptr);
 
   static Status save_to_file(Session* session, const std::string& path, const std::atomic<bool>* cancel = nullptr);
-  // A session with tokens loads a file of at most kWholeBytes by memory for the whole file. Otherwise loading takes memory for one piece, the
+  // A session with tokens takes memory for a whole file of at most kWholeBytes. Otherwise loading takes memory for one piece, the
   // tokens and the conversation.
   static constexpr uint64_t kWholeBytes = uint64_t{64} << 20;
   static Status load_from_file(Session* session, const std::string& path, uint64_t whole_bytes = kWholeBytes,

@@ -1,5 +1,5 @@
-// The KV of earlier prompts, kept in the reservoir while nobody else needs the room. A tree of pages: the path to a node spells the tokens of its
-// page and of all pages before it, and how each token was computed. A session that is asked for the same tokens copies their pages and
+// The KV of earlier prompts, kept in the reservoir while nobody else needs the room. A tree of pages: the path to a node spells
+// the tokens of its page and of all pages before it, and how each token was computed. A session that is asked for the same tokens copies their pages and
 // computes the rest.
 //
 // Pages are copies, in regions at the high end of the reservoir. They have no share in the plan: when a session's region does not fit, the

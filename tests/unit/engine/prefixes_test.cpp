@@ -1,4 +1,4 @@
-// The KV of earlier prompts, used again: by a session that goes back to another branch, and by another session. The tokens and bits are those of
+// The KV of earlier prompts, used again: by a session that goes back to a branch, and by another session. The tokens and bits are those of
 // a session that computes everything, or of a fork. The pages lie in the reservoir, and leave when a session needs the room.
 #include <gtest/gtest.h>
 
@@ -68,7 +68,8 @@ TEST_P(Prefixes, TheSameRequestGivesTheSameTokensWithAndWithoutReuse) {
     const std::vector<int32_t> document = tokens_of(300, 1);
     const std::vector<int32_t> first = tokens_of(330, 2, document), second = tokens_of(350, 3, document);
     const auto without = unwrap(Session::open(model, options_of(GetParam(), kv, false)));
-    const Answer expected = ask(without.get(), second), of_first = ask(unwrap(Session::open(model, options_of(GetParam(), kv, false))).get(), first);
+    const Answer expected = ask(without.get(), second);
+    const Answer of_first = ask(unwrap(Session::open(model, options_of(GetParam(), kv, false))).get(), first);
     EXPECT_EQ(expected.computed, 350u);
     EXPECT_EQ(model->runtime().prefixes().bytes(), 0u) << "it is off";
 
@@ -125,7 +126,8 @@ TEST(EnginePrefixes, AnEarlierBranchCostsItsNewTokensAlone) {
 TEST(EnginePrefixes, GeneratedAndForeignTokensStayTheSessions) {
   const auto model = open_demo();
   const auto options = options_of("full"), off = options_of("full", KvType::f16, false);
-  const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options)), none = unwrap(Session::open(model, off));
+  const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options));
+  const auto none = unwrap(Session::open(model, off));
   std::vector<int32_t> prompt = tokens_of(100, 1);
   const Answer a = ask(one.get(), prompt, 100);
   prompt.insert(prompt.end(), a.tokens.begin(), a.tokens.end());
