@@ -71,6 +71,8 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
                   : o.speculate == ORRERY_SPECULATE_NGRAM ? engine::Speculate::ngram
                                                           : engine::Speculate::policy;
   out.speculate_tokens = o.speculate_tokens;
+  if (o.reuse_prompts > 1) return error(Code::invalid_argument, "reuse_prompts is %u, expected 0 or 1", o.reuse_prompts);
+  out.reuse_prompts = o.reuse_prompts == 1;
   return out;
 }
 
@@ -136,6 +138,7 @@ extern "C" {
 void orrery_session_options_init(orrery_session_options* options, size_t struct_size) {
   orrery_session_options defaults = {};
   defaults.kv_budget_share = 1.0f;
+  defaults.reuse_prompts = 1;
   init_struct(options, struct_size, defaults);
 }
 
@@ -371,6 +374,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.generated_tokens = from.generated_tokens;
     out.guessed_tokens = from.guessed_tokens;
     out.accepted_tokens = from.accepted_tokens;
+    out.restored_tokens = from.restored_tokens;
     out.prefill_us = from.prefill_us;
     out.decode_us = from.decode_us;
     out.device_kv_bytes = s->kv_bytes();

@@ -205,10 +205,9 @@ typedef struct orrery_runtime_options {
   const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda" */
   const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon":
                                    instruction set of the CPU backend */
-  uint64_t device_budget_bytes; /* size of the device arena. 0 on a GPU: its free memory less half a gigabyte. 0 on the CPU
-                                   backend: half of the machine's memory, or of the limit of a container (control group),
-                                   if that is less, and at most a quarter of the rest under RLIMIT_AS and RLIMIT_DATA. The
-                                   CPU backend commits the arena lazily */
+  uint64_t device_budget_bytes; /* size of the device arena. 0 on a GPU: its free memory less half a gigabyte. 0 on the CPU backend: half of
+                                   the machine's memory, or of a container's limit (control group) if that is less, and at most a quarter
+                                   of the rest under RLIMIT_AS and RLIMIT_DATA. The CPU backend commits the arena lazily */
   orrery_log_fn log;            /* NULL: silent */
   void *log_user;
   int32_t log_level;            /* the most verbose level wanted; default ORRERY_LOG_WARNING */
@@ -479,10 +478,9 @@ typedef struct orrery_session orrery_session;
 #define ORRERY_OVERFLOW_STOP 0         /* the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL */
 #define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context, and stay in the conversation */
 /* DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the beginning
-   stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at most a quarter of the
-   context), it drops the fewest turns that leave a quarter of the context free: then the next turns can reuse the KV.
-   A bisection finds them, with about log2(turns) renderings. It relies on templates whose prompt gets no longer when more
-   turns are dropped. Dropped turns stay dropped until the conversation is rewound to them.
+   stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at most a quarter of the context), it
+   drops the fewest turns that leave a quarter of the context free: then the next turns can reuse the KV. Dropped turns stay dropped
+   until the conversation is rewound to them.
    ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
 ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
@@ -524,8 +522,8 @@ struct orrery_session_options {
   uint32_t n_context;             /* tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns */
   uint32_t kv_type;               /* ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0 */
   uint32_t overflow;              /* ORRERY_OVERFLOW_ */
-  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by
-                                     it. Does not change results, except the last bits on a GPU where cuBLAS multiplies */
+  uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by it. Fewer on
+                                     the CPU where a layer takes long. Changes no results but last bits on a GPU where cuBLAS multiplies */
   uint32_t n_policy_options;
   const char *policy;             /* a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV
                                      of a given n_context does not fit the arena and a tenth of it does, NULL is "auto" with
@@ -549,6 +547,11 @@ struct orrery_session_options {
                                      (orrery_plan() checks the shape alone) */
   uint32_t speculate;             /* ORRERY_SPECULATE_; default OFF */
   uint32_t speculate_tokens;      /* guessed tokens of a step: at most 7; 0: 7. Less where fewer pay */
+  uint32_t reuse_prompts;         /* 1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the
+                                     reservoir; the least recently used page leaves first, or when a session needs the room. Prompts
+                                     take KV from there: of other sessions' prompts, with the bits that computing it gives; of all tokens
+                                     that this session or its forks held, as a fork of that time has it. Not under "h2o". 0: off */
+  uint32_t reserved;
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
@@ -564,10 +567,9 @@ ORRERY_API void orrery_session_free(orrery_session *session);
 
 /* Cancels the work that the session does now, and returns at once.
      session   the caller holds the handle until the call has returned. The session's generations may be freed at any time
-   A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A running call returns
-   ORRERY_CANCELLED: orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load, _save_buffer and _load_buffer
-   have changed nothing. If nothing runs, nothing happens: later work is not cancelled.
-   Allowed from any thread and from callbacks other than log functions, but not from a signal handler. */
+   A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A running call returns ORRERY_CANCELLED:
+   orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load, _save_buffer and _load_buffer have changed nothing. If
+   nothing runs, nothing happens. Allowed from any thread and from callbacks other than log functions, but not from a signal handler. */
 ORRERY_API void orrery_session_cancel(orrery_session *session);
 
 /* The conversation. A generation renders it with the chat template, reuses the KV of the tokens that the session already holds
@@ -599,7 +601,7 @@ ORRERY_API size_t orrery_session_n_tokens(const orrery_session *session);
 /* Writes these tokens to tokens (capacity), and their number to *n_tokens. See "Sizes out". */
 ORRERY_API orrery_status orrery_session_tokens(const orrery_session *session, int32_t *tokens, size_t capacity,
                                                size_t *n_tokens, orrery_error *error);
-/* Cuts the tokens. The messages stay, and the next turn computes the missing tokens again.
+/* Cuts the tokens. The messages stay, and the next turn computes the missing tokens again, or takes kept KV (reuse_prompts).
      n_tokens   how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the session holds */
 ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n_tokens, orrery_error *error);
 
@@ -618,16 +620,15 @@ ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_ses
 /* Saves to a file, whole or not at all.
      path   of a regular file, or of no file yet. Symbolic links are followed, also to a file that does not exist. ORRERY_IO:
             anything else (a directory, device, FIFO, socket), or a file that the caller may not write; it stays as it is
-   The new file gets the mode of the old one, and its owner if the system permits; without an old file the mode is 0600. Other
-   hard links keep the old content. Extended attributes and access control lists are not copied.
-   The new file is written beside the old one as .orrery-HASH-N, flushed and renamed; then its directory is flushed if the file
-   system can do that. After any error, crash or power cut, the old file or the new one is there, whole. A process that is
-   killed while it saves may leave .orrery-HASH-N behind; the next save of the same file removes it. Any number of processes may
-   save the same file, up to 32 at once: the last one wins. */
+   The new file gets the mode of the old one, and its owner if the system permits; without an old file the mode is 0600. Other hard links
+   keep the old content. Extended attributes and access control lists are not copied.
+   The new file is written beside the old one as .orrery-HASH-N, flushed and renamed; then its directory is flushed if the file system can
+   do that. After any error, crash or power cut, the old file or the new one is there, whole. A process that is killed while it saves may
+   leave .orrery-HASH-N behind; the next save of the same file removes it. Up to 32 processes may save the same file at once: the last one
+   wins. */
 ORRERY_API orrery_status orrery_session_save(orrery_session *session, const char *path, orrery_error *error);
-/* Loads from a regular file: no call waits for a FIFO or acts on a device.
-   A file of more than 64 MiB is read twice, piece by piece: to check it, and to load it. If the second reading fails or finds
-   other bytes, the session has lost its tokens and keeps its conversation; the message says so. */
+/* Loads from a regular file: no call waits for a FIFO or acts on a device. A session that holds tokens reads a file of more than 64 MiB
+   twice. If the second reading fails or finds other bytes, it has lost its tokens and keeps its conversation; the message says so. */
 ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char *path, orrery_error *error);
 /* Saves to memory: bytes (capacity), *n_bytes of saved session. See "Sizes out". */
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,
@@ -650,7 +651,7 @@ typedef struct orrery_stats {
   uint32_t n_context, n_tokens;
   uint32_t parked;                   /* 1: holds no device memory */
   uint64_t prompt_tokens;            /* computed by prefill, over the session's life */
-  uint64_t reused_tokens;            /* prompt tokens whose KV the session already had */
+  uint64_t reused_tokens;            /* prompt tokens whose KV was there already: in the session, or kept (restored_tokens) */
   uint64_t generated_tokens;
   uint64_t prefill_us, decode_us;    /* time in the model */
   uint64_t device_kv_bytes;          /* KV and its summaries: regions KV and SUMMARIES of the plan; 0 while parked */
@@ -677,6 +678,7 @@ typedef struct orrery_stats {
   uint64_t host_peak_bytes;          /* the most that host_bytes has been */
   uint64_t guessed_tokens;           /* computed ahead; see ORRERY_SPECULATE_ */
   uint64_t accepted_tokens;          /* guessed tokens that the sampler chose: steps that the session did not take */
+  uint64_t restored_tokens;          /* of the reused tokens: from kept KV; see reuse_prompts */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
@@ -712,9 +714,9 @@ typedef struct orrery_calibrate_options {
 } orrery_calibrate_options;
 ORRERY_UNSTABLE ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_options *options, size_t struct_size);
 
-/* Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while tokens are
-   generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256 random tokens that are
-   read four times, they attend to the token after an earlier occurrence of their own (RazorAttention, section 3.2).
+/* Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while tokens are generated
+   (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256 random tokens that are read four times,
+   they attend to the token after an earlier occurrence of their own (RazorAttention, section 3.2).
      tokens       of all texts, one text behind the other
      n_tokens     (n_texts) tokens of each text, at least 16
      options      NULL: the defaults
@@ -811,9 +813,9 @@ ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const i
                                                 const orrery_generate_options *options, orrery_generation **generation,
                                                 orrery_error *error);
 
-#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens computed, and to compute; without reused tokens. The first
-                                      event has done 0, before the first token is computed; the last one has done = total. Both
-                                      come again if old turns make room in the middle of an answer */
+#define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens computed (a chunk under way in part), and to compute; without
+                                      reused tokens. First done is 0, before the first token is computed; at last done = total.
+                                      Both come again if old turns make room in the middle of an answer */
 #define ORRERY_EVENT_TOKEN 2       /* token, logprob, text, top: one token was chosen */
 #define ORRERY_EVENT_TEXT 3        /* text: whole characters of the answer */
 #define ORRERY_EVENT_DONE 4        /* finish_reason; every later call repeats it */
@@ -852,15 +854,15 @@ typedef struct orrery_event {
 } orrery_event;
 ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
-/* Works until the next event, at most one prefill chunk or one step, and fills `event`, which _init has prepared.
-   The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns under
-   ORRERY_OVERFLOW_DROP_OLDEST, and returns PROGRESS with done 0, before it computes anything. Its time grows with the length
-   of the conversation; orrery_cancel() ends it within a tenth of a second. It returns the errors of the conversation:
+/* Works until the next event, at most one step or one part of a prompt, and fills `event`, which _init has prepared. A part takes about a
+   tenth of a second: some layers of a chunk, at least one. Between parts the runtime's other sessions compute.
+   The first call makes the prompt: it renders the conversation, tokenizes it, drops old turns under ORRERY_OVERFLOW_DROP_OLDEST, and
+   returns PROGRESS with done 0, before it computes anything. Its time grows with the length of the conversation; orrery_cancel() ends
+   it within a tenth of a second. It returns the errors of the conversation:
      ORRERY_UNSUPPORTED_TEMPLATE  the model's file has no chat template, or one that cannot be rendered: line, column
      ORRERY_INVALID_ARGUMENT      the template refused the conversation (raise_exception); the message is the template's
-     ORRERY_CONTEXT_FULL          the prompt is longer than the context. bytes_requested: its number of tokens, or a lower bound
-                                  if it has more than twice the context; bytes_available: the context. Rendering stops where
-                                  the text cannot fit
+     ORRERY_CONTEXT_FULL          the prompt is longer than the context. bytes_requested: its number of tokens, or a lower bound if it has
+                                  more than twice the context; bytes_available: the context. Rendering stops where the text cannot fit
    After an error other than ORRERY_BUSY the generation is over. The conversation stays, the session keeps the KV that it has
    computed, and is no longer ORRERY_BUSY. */
 ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event *event, orrery_error *error);
@@ -884,9 +886,8 @@ ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_
 
 /* Cancels the generation: sets a flag and returns. Allowed from any thread, from a callback and from a signal handler, until
    the generation is freed.
-   orrery_next(), also a call that runs, stops within a tenth of a second of rendering or of waiting (for a transfer of KV to the
-   device, for another session's step), one layer of prefill or one token of decode. It reports DONE with
-   ORRERY_FINISH_CANCELLED. */
+   orrery_next(), also a call that runs, stops within a tenth of a second of rendering or of waiting (for a transfer of KV to the device,
+   for another session's step), one layer of prefill or one token of decode. It reports DONE with ORRERY_FINISH_CANCELLED. */
 ORRERY_API void orrery_cancel(orrery_generation *generation);
 /* Ends the generation and frees it. The text so far stays in the conversation.
    While orrery_next() runs on another thread, it cancels and waits for that call. A callback of the generation must not call it:

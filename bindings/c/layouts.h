@@ -199,9 +199,10 @@ static const field_layout session_options_fields[] = {
     {"head_profile", FIELD_CSTR, 56, 8, 0, 0, 0, 0, 0},
     {"speculate", FIELD_U32, 64, 4, 0, 0, 0, 0, 0},
     {"speculate_tokens", FIELD_U32, 68, 4, 0, 0, 0, 0, 0},
+    {"reuse_prompts", FIELD_U32, 72, 4, 0, 0, 0, 0, 0},
 };
 static void init_session_options(void *p) { orrery_session_options_init(p, sizeof(orrery_session_options)); }
-static const struct_layout session_options_layout = {"session_options", 72, 12, session_options_fields, init_session_options};
+static const struct_layout session_options_layout = {"session_options", 80, 13, session_options_fields, init_session_options};
 
 static const field_layout stats_fields[] = {
     {"n_context", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -239,9 +240,10 @@ static const field_layout stats_fields[] = {
     {"host_peak_bytes", FIELD_U64, 224, 8, 0, 0, 0, 0, 0},
     {"guessed_tokens", FIELD_U64, 232, 8, 0, 0, 0, 0, 0},
     {"accepted_tokens", FIELD_U64, 240, 8, 0, 0, 0, 0, 0},
+    {"restored_tokens", FIELD_U64, 248, 8, 0, 0, 0, 0, 0},
 };
 static void init_stats(void *p) { orrery_stats_init(p, sizeof(orrery_stats)); }
-static const struct_layout stats_layout = {"stats", 248, 35, stats_fields, init_stats};
+static const struct_layout stats_layout = {"stats", 256, 36, stats_fields, init_stats};
 
 static const field_layout calibrate_options_fields[] = {
     {"n_steps", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

@@ -340,6 +340,8 @@ internal unsafe struct orrery_session_options {
     public IntPtr head_profile;
     public uint @speculate;
     public uint @speculate_tokens;
+    public uint @reuse_prompts;
+    public uint @reserved;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
         Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
@@ -387,6 +389,7 @@ internal unsafe struct orrery_stats {
     public ulong @host_peak_bytes;
     public ulong @guessed_tokens;
     public ulong @accepted_tokens;
+    public ulong @restored_tokens;
     public static orrery_stats New() {
         var value = new orrery_stats();
         Native.orrery_stats_init(ref value, (UIntPtr)sizeof(orrery_stats));
@@ -864,6 +867,7 @@ public sealed class SessionOptions {
     public string HeadProfile;
     public uint Speculate;
     public uint SpeculateTokens;
+    public uint ReusePrompts;
     public SessionOptions() {
         var raw = orrery_session_options.New();
         NContext = raw.n_context;
@@ -875,6 +879,7 @@ public sealed class SessionOptions {
         DeviceKvType = raw.device_kv_type;
         Speculate = raw.speculate;
         SpeculateTokens = raw.speculate_tokens;
+        ReusePrompts = raw.reuse_prompts;
     }
     internal orrery_session_options ToNative(Keep keep) {
         var raw = orrery_session_options.New();
@@ -891,6 +896,7 @@ public sealed class SessionOptions {
         raw.head_profile = keep.Text(HeadProfile);
         raw.speculate = Speculate;
         raw.speculate_tokens = SpeculateTokens;
+        raw.reuse_prompts = ReusePrompts;
         return raw;
     }
 }
@@ -1178,6 +1184,7 @@ public sealed class Stats {
     public readonly ulong HostPeakBytes;
     public readonly ulong GuessedTokens;
     public readonly ulong AcceptedTokens;
+    public readonly ulong RestoredTokens;
     internal unsafe Stats(orrery_stats raw) {
         NContext = raw.n_context;
         NTokens = raw.n_tokens;
@@ -1214,6 +1221,7 @@ public sealed class Stats {
         HostPeakBytes = raw.host_peak_bytes;
         GuessedTokens = raw.guessed_tokens;
         AcceptedTokens = raw.accepted_tokens;
+        RestoredTokens = raw.restored_tokens;
     }
 }
 

@@ -333,6 +333,7 @@ type SessionOptions struct {
 	HeadProfile     string
 	Speculate       uint32
 	SpeculateTokens uint32
+	ReusePrompts    uint32
 }
 
 // DefaultSessionOptions has the library's defaults.
@@ -350,6 +351,7 @@ func DefaultSessionOptions() SessionOptions {
 	o.DeviceKvType = uint32(p.device_kv_type)
 	o.Speculate = uint32(p.speculate)
 	o.SpeculateTokens = uint32(p.speculate_tokens)
+	o.ReusePrompts = uint32(p.reuse_prompts)
 	return o
 }
 
@@ -384,6 +386,7 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	}
 	p.speculate = C.uint32_t(o.Speculate)
 	p.speculate_tokens = C.uint32_t(o.SpeculateTokens)
+	p.reuse_prompts = C.uint32_t(o.ReusePrompts)
 	return p
 }
 
@@ -761,6 +764,7 @@ type Stats struct {
 	HostPeakBytes     uint64
 	GuessedTokens     uint64
 	AcceptedTokens    uint64
+	RestoredTokens    uint64
 }
 
 func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
@@ -805,5 +809,6 @@ func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	r.HostPeakBytes = uint64(p.host_peak_bytes)
 	r.GuessedTokens = uint64(p.guessed_tokens)
 	r.AcceptedTokens = uint64(p.accepted_tokens)
+	r.RestoredTokens = uint64(p.restored_tokens)
 	return r, nil
 }

@@ -62,6 +62,7 @@ export interface SessionOptions {
   headProfile?: string;
   speculate?: number;
   speculateTokens?: number;
+  reusePrompts?: number;
 }
 export interface CalibrateOptions {
   nSteps?: number;
@@ -198,4 +199,5 @@ export interface Stats {
   hostPeakBytes: number;
   guessedTokens: number;
   acceptedTokens: number;
+  restoredTokens: number;
 }

@@ -118,6 +118,25 @@ TEST_F(Sessions, ContextFullIsSaidBeforeAnythingHappens) {
   EXPECT_EQ(ask(s, "hi", 2).tokens.size(), 2u);
 }
 
+// Kept prompts ---------------------------------------------------------------------------------------------
+
+TEST_F(Sessions, ANewSessionTakesTheKvOfAnEarlierPrompt) {
+  std::vector<int32_t> prompt = byte_tokens("what two sessions are asked, with more than one page of sixty-four tokens before the end");
+  orrery_session_options on = session_options();
+  on.n_context = 256;
+  EXPECT_EQ(on.reuse_prompts, 1u);
+  const Session off = open_session(model), one = open_session(model, on), two = open_session(model, on);
+  const Answer want = pull(generate_tokens(off, prompt, generate_options(8)));
+  EXPECT_EQ(pull(generate_tokens(one, prompt, generate_options(8))).done.reused_tokens, 0u);
+  const Answer got = pull(generate_tokens(two, prompt, generate_options(8)));
+  EXPECT_EQ(got.tokens, want.tokens);
+  EXPECT_EQ(got.done.reused_tokens, 64u);
+  EXPECT_EQ(stats_of(two).restored_tokens, 64u);
+  EXPECT_EQ(stats_of(two).reused_tokens, 64u);
+  EXPECT_EQ(stats_of(two).prompt_tokens, prompt.size() - 64);
+  EXPECT_EQ(stats_of(off).restored_tokens, 0u);
+}
+
 // Rewinding ------------------------------------------------------------------------------------------------
 
 TEST_F(Sessions, RewindGoesBackToTheSameAnswers) {
@@ -300,6 +319,31 @@ TEST_F(Damage, AnyByteFlipped) {
     }
   }
   expect_unharmed("after flips");
+}
+
+// It loads the pages before the checksum is known, and drops them again.
+TEST_F(Damage, AFileForASessionWithoutTokens) {
+  const Session empty = open_session(model, 512), reference = open_session(model, 512);
+  const std::string file = dir.file("damaged");
+  const auto load_file = [&](const Bytes& bytes, Error* error) {
+    std::ofstream(file, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    return orrery_session_load(empty.get(), file.c_str(), error);
+  };
+  for (const size_t at : {size_t{90}, size_t{200}, good.size() / 2, good.size() - 17, good.size() - 1}) {   // tokens, pages, checksum
+    Bytes bad = good;
+    bad[at] = static_cast<unsigned char>(bad[at] ^ 1);
+    Error error;
+    EXPECT_EQ(load_file(bad, &error), ORRERY_BAD_SESSION) << at;
+    EXPECT_NE(std::string(error.message).find("checksum"), std::string::npos) << error.message;
+    EXPECT_EQ(orrery_session_n_tokens(empty.get()), 0u);
+    EXPECT_EQ(orrery_session_n_messages(empty.get()), 0u);
+    EXPECT_EQ(stats_of(empty).device_kv_used_bytes, 0u);
+  }
+  EXPECT_EQ(ask(empty, "something else").tokens, ask(reference, "something else").tokens);
+  ASSERT_EQ(orrery_session_rewind(empty.get(), 0, nullptr), ORRERY_OK);
+  Error error;
+  EXPECT_EQ(load_file(good, &error), ORRERY_OK) << error.message;
+  EXPECT_EQ(save(empty), good);
 }
 
 TEST_F(Damage, NotASession) {

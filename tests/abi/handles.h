@@ -75,9 +75,11 @@ inline Session open_session(const Model& model, const orrery_session_options& o)
   check(orrery_session_open(model.get(), &o, &h, &error), error, "orrery_session_open");
   return Session(h);
 }
+// Computes every prompt: one session of a test does not help another.
 inline Session open_session(const Model& model, uint32_t n_context = 256) {
   orrery_session_options o = session_options();
   o.n_context = n_context;
+  o.reuse_prompts = 0;
   return open_session(model, o);
 }
 inline void say(const Session& session, const char* text, const char* role = "user") {

@@ -53,6 +53,7 @@ struct Result {
 Session session_of(const Model& model, uint32_t speculate, uint32_t most, uint32_t n_context = 2048, bool compressed = false) {
   orrery_session_options o = session_options();
   o.n_context = n_context;
+  o.reuse_prompts = 0;
   o.kv_budget_share = compressed ? 0.1f : 1.0f;
   o.policy = compressed ? "auto" : "full";
   o.speculate = speculate;

@@ -2,13 +2,13 @@
 //
 //     bench_sessions MODEL.gguf parts CONTEXT [TOKENS=512]
 //
-// Prefills TOKENS tokens behind CONTEXT invented ones, in parts of a tenth of a second and in whole chunks, by turns. Prints the longest part and
+// Prefills TOKENS tokens behind CONTEXT invented ones, in parts and in whole chunks, by turns. Prints the longest part and
 // the time in all, in milliseconds.
 //
 //     bench_sessions MODEL.gguf FOLDER [MIB=192] [ROUNDS=7]
 //
 // Saves and loads a session beside a copy of the same bytes, by turns.
-// The session holds invented KV of MIB mebibytes. Copies: of a buffer to a new file, flushed (beside save); of a file to a buffer whose memory has
+// The session holds invented KV of MIB mebibytes. Copies: of a buffer to a new file, flushed (beside save); of a file to a buffer that has
 // been touched (beside load). Prints the least and the median of each in milliseconds. Files lie in FOLDER, and are removed.
 #include <algorithm>
 #include <cstdio>
@@ -89,8 +89,8 @@ int measure_parts(const char* path, uint32_t n_context, uint32_t n_tokens) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS], or MODEL.gguf FOLDER [MIB] [ROUNDS]\n"), 2;
-  const auto number = [&](int i, int otherwise) { return argc > i ? static_cast<uint32_t>(std::atoi(argv[i])) : static_cast<uint32_t>(otherwise); };
+  if (argc < 3) return std::fprintf(stderr, "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"), 2;
+  const auto number = [&](int i, int otherwise) { return static_cast<uint32_t>(argc > i ? std::atoi(argv[i]) : otherwise); };
   if (std::string(argv[2]) == "parts") return measure_parts(argv[1], number(3, 0), number(4, 512));
   const uint64_t wanted = uint64_t{number(3, 192)} << 20;
   const uint32_t rounds = number(4, 7);

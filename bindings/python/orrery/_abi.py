@@ -415,6 +415,8 @@ class orrery_session_options(Structure):
         ("head_profile", c_char_p),
         ("speculate", c_uint32),
         ("speculate_tokens", c_uint32),
+        ("reuse_prompts", c_uint32),
+        ("reserved", c_uint32),
     ]
     INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
@@ -459,6 +461,7 @@ class orrery_stats(Structure):
         ("host_peak_bytes", c_uint64),
         ("guessed_tokens", c_uint64),
         ("accepted_tokens", c_uint64),
+        ("restored_tokens", c_uint64),
     ]
     INIT = "orrery_stats_init"
     COUNTS: dict[str, str] = {}
@@ -714,6 +717,7 @@ class SessionOptions(TypedDict, total=False):
     head_profile: str
     speculate: int
     speculate_tokens: int
+    reuse_prompts: int
 
 
 class CalibrateOptions(TypedDict, total=False):
@@ -866,3 +870,4 @@ class Stats:
     host_peak_bytes: int
     guessed_tokens: int
     accepted_tokens: int
+    restored_tokens: int

@@ -90,18 +90,23 @@ Status Generation::prepare_step(Event* event) {
       conversation.messages.reserve(2 * conversation.messages.size());
     conversation.n_dropped = prompt.n_dropped;
   }
-  use_prompt(std::move(prompt.tokens));
+  ORRERY_TRY(use_prompt(std::move(prompt.tokens)));
   prompt_tokens_ = prompt_.size();
   reused_tokens_ = first_;
   session_->stats().reused_tokens += first_;
   return tell_prompt(event);
 }
 
-// The session keeps the prefix of the prompt that it holds. The other tokens will be computed.
-void Generation::use_prompt(std::vector<int32_t> prompt) {
+// The session keeps the prefix of the prompt that it holds, and takes the pages that follow from earlier prompts. The other tokens will be
+// computed.
+Status Generation::use_prompt(std::vector<int32_t> prompt) {
   prompt_ = std::move(prompt);
-  first_ = session_->reuse_prefix(prompt_);
+  session_->reuse_prefix(prompt_);
+  Status found = session_->find_prefix(prompt_, &cancel_);
+  if (!found.ok() && found.code() != Code::cancelled) return found;   // the next step sees the flag
+  first_ = session_->n_computed();
   stage_ = Stage::prompt;
+  return ok_status();
 }
 
 // Fills the event before the first chunk. If no token is to be computed, it is the last progress event, too.
@@ -232,7 +237,7 @@ Status Generation::make_room(Event* event) {
   if (prompt.size() >= session_->n_context())
     return memory_error(Code::context_full, prompt.size(), session_->n_context(), "the last turn fills the context");
   session_->conversation().n_dropped = made.n_dropped;
-  use_prompt(std::move(prompt));
+  ORRERY_TRY(use_prompt(std::move(prompt)));
   return tell_prompt(event);
 }
 
@@ -296,6 +301,7 @@ Status Generation::sample_step(Event* event) {
 }
 
 void Generation::finish(Finish reason, Event* event) {
+  if (stage_ != Stage::finished && reason != Finish::cancelled) session_->keep_prefix();
   end(reason);
   session_->model().runtime().log_trace();
   event->type = EventType::done;

@@ -71,7 +71,7 @@ class Generation {
   static Result<std::unique_ptr<Generation>> make(Session* session, const GenerateOptions& options, bool conversational);
   Status advance(Event* event);
   Status prepare_step(Event* event);
-  void use_prompt(std::vector<int32_t> prompt);
+  Status use_prompt(std::vector<int32_t> prompt);
   Status tell_prompt(Event* event);
   Status prompt_step(Event* event);
   Status sample_step(Event* event);

@@ -60,6 +60,7 @@ class Resident final : public model::LayerHook {
   bool settled() const { return settled_; }
   uint64_t used_bytes() const { return parts_.used_bytes(settled_); }
   uint32_t held_tokens(uint32_t head) const { return settled_ ? parts_.slots->length(head) : 0; }   // on the device
+  bool sums_queries() const { return parts_.sums != nullptr; }   // the policy needs the queries of all tokens
   policy::Report report() const { return policy_->report(); }
   const policy::Policy& policy() const { return *policy_; }
   kv::Refills::Stats refill_stats() const;

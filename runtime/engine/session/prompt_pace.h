@@ -2,7 +2,7 @@
 // session gives its turn back. So other sessions compute their steps meanwhile, and the caller sees progress and may cancel.
 //
 // Where one layer of a chunk takes longer than part_us (a long context, a large model), the chunk has fewer tokens. Neither changes a bit:
-// a row of a prompt depends neither on the chunk's other rows nor on the pause between two layers. The residual stream waits in host memory,
+// a row of a prompt depends neither on the chunk's other rows nor on a pause between layers. The residual stream waits in host memory,
 // because all sessions share the workspace.
 #pragma once
 
@@ -47,7 +47,7 @@ class PromptPace {
     const double fit = part_us_ / (row_layer_us_ * n_rows), left = n_layers_ - layer_;
     return fit >= left ? n_layers_ : layer_ + std::max(static_cast<int32_t>(fit), 1);
   }
-  // A part of n_rows rows has ended before layer `end`. A single slow part (another program had the processor) counts as at most half as fast.
+  // A part of n_rows rows has ended before layer `end`. One slow part (another program had the processor) counts as half as fast at most.
   void computed(uint32_t n_rows, int32_t end, uint64_t us) {
     const double now = static_cast<double>(std::max<uint64_t>(us, 1)) / (static_cast<double>(n_rows) * (end - layer_));
     row_layer_us_ = measured_ ? std::min(now, 2 * row_layer_us_) : now;

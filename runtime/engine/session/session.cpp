@@ -34,7 +34,7 @@ double expected_row_layer_us(const model::Model& model, const BackendInfo& devic
 }  // namespace
 
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
-    : model_(std::move(model)), options_(options), n_context_(n_context),
+    : model_(std::move(model)), options_(options), n_context_(n_context), owner_(model_->runtime().new_id()),
       pace_(model_->hyper(), options.chunk(), model_->runtime().prompt_part_us(),
             expected_row_layer_us(model_->weights(), model_->runtime().device().info())) {
   const model::Hyperparameters& h = model_->hyper();
@@ -196,6 +196,7 @@ void Session::truncate(uint32_t n_tokens) {
   if (guesses_) guesses_->ngrams.truncate(tokens_, n_tokens);
   tokens_.resize(n_tokens);
   by_decode_.resize(n_tokens);
+  if (n_tokens == 0) foreign_ = false;
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
   if (n_tokens < n_computed()) {
     n_computed_ = n_tokens;
@@ -351,6 +352,7 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   tokens_.assign(tokens.begin(), tokens.end());
   by_decode_.assign(tokens.size(), 0);
   n_computed_ = n;
+  foreign_ = true;
   if (resident_) resident_->assume(n);
   return backend.synchronize();
 }
@@ -551,6 +553,8 @@ Result<std::unique_ptr<Session>> Session::fork() {
   child->logits_at_ = logits_at_;
   child->conversation_ = conversation_;
   child->form_ = form_;
+  child->owner_ = owner_;
+  child->foreign_ = foreign_;
   Status room = child->acquire();
   if (room.ok()) {
     child->table_->share(*table_);

@@ -32,6 +32,7 @@
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/page_table.h"
 #include "runtime/kv/memory/plan.h"
+#include "runtime/kv/memory/prefix_tree.h"
 #include "runtime/model/rope.h"
 #include "runtime/os/os.h"
 #include "runtime/text/json/value.h"
@@ -49,6 +50,7 @@ struct Conversation {
 struct SessionStats {
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
   uint64_t guessed_tokens = 0, accepted_tokens = 0;   // tokens computed ahead; those of them that the sampler chose
+  uint64_t restored_tokens = 0;   // of the reused tokens: from the prefix tree
   uint64_t prefill_us = 0, decode_us = 0;
   uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
 };
@@ -99,6 +101,11 @@ class Session {
 
   // Keeps the longest common prefix of tokens() and `wanted`. Returns its length.
   uint32_t reuse_prefix(Span<const int32_t> wanted);
+  // Behind the held tokens, a prefix of `wanted`: takes the KV of the next pages from the prefix tree. If cancelled, or after an error,
+  // the session holds the tokens as before.
+  Status find_prefix(Span<const int32_t> wanted, const std::atomic<bool>* cancel);
+  // Keeps the KV of the held tokens in the prefix tree, as far as it has room.
+  void keep_prefix() noexcept;
   Status rewind(uint32_t n_tokens);
   void truncate(uint32_t n_tokens);        // never fails; n_tokens is at most the number of tokens
 
@@ -108,7 +115,7 @@ class Session {
   // arrives if the backend has shortlists.
   Status prefill_chunk(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
                        Shortlist* shortlist = nullptr);
-  // Computes the next part of a chunk: some layers of its tokens. True: the chunk is complete. Else the next call has the same arguments, or
+  // Computes the next part of a chunk: some layers of its tokens. True: it is complete. Else the next call has the same arguments, or
   // drop_part() gives the part up. Between two calls other sessions may take their turns.
   Result<bool> prefill_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
                             Shortlist* shortlist = nullptr);
@@ -224,6 +231,7 @@ class Session {
   // Before a file's tokens: their form, and true. False where the session stores plain KV alone: the pages must be made plain.
   bool take_form(const Turn& turn, const StoredForm& loaded);
   void upload_means(Backend* backend);
+  kv::PrefixTree::Key prefix_key() const;
   // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
   Status decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter);
@@ -246,6 +254,8 @@ class Session {
   StoredForm form_;                            // of the tokens' KV
   kv::ArenaRegion means_region_;               // of form_.means, where the options centre keys; empty while parked
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
+  uint64_t owner_;                             // of pages that are not everybody's; forks have the same
+  bool foreign_ = false;                       // the first tokens were not computed here: from a file, or invented
   std::vector<int32_t> tokens_;                // room for n_context + 1
   std::vector<uint8_t> by_decode_;             // of each token of tokens_: 1 if decode computes it
   std::atomic<uint32_t> n_computed_{0};

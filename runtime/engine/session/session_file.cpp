@@ -15,6 +15,7 @@ namespace {
 constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
 constexpr size_t kChecksumBytes = 16;
 constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages: one piece from the device
+constexpr uint64_t kBytesRead = uint64_t{1} << 20;     // of pages: one piece of a file, which stays in the processor's cache
 constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
 
 struct Header {
@@ -215,9 +216,19 @@ struct SessionFile::Contents {
   std::vector<text::Value> messages;
   StoredForm form;
 
+  bool checked = false;   // by parse()
+  void read_form();
   // Are the values in range?
   Status parse(const Session& session, const char* name);
 };
+
+void SessionFile::Contents::read_form() {
+  form.rotated = (header.form & kRotated) != 0;
+  if (header.n_means == 0) return;
+  KeyMeans means(header.n_means);
+  std::memcpy(means.data(), head.data() + head.size() - means.size() * sizeof(float), means.size() * sizeof(float));
+  form.means = std::make_shared<const KeyMeans>(std::move(means));
+}
 
 Status SessionFile::Contents::parse(const Session& session, const char* name) {
   const size_t n = header.n_tokens;
@@ -236,12 +247,7 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
   for (const text::Value& message : conversation.as_items())
     if (!message.is_map()) return damaged(name, sizeof header, "a message is not an object");
   messages = conversation.as_items();
-  form.rotated = (header.form & kRotated) != 0;
-  if (header.n_means > 0) {
-    KeyMeans means(header.n_means);
-    std::memcpy(means.data(), phases + n + header.conversation_bytes, means.size() * sizeof(float));
-    form.means = std::make_shared<const KeyMeans>(std::move(means));
-  }
+  checked = true;
   return ok_status();
 }
 
@@ -251,10 +257,13 @@ struct SessionFile::PageReader {
   std::function<Status(const Use&)> read;
 };
 
-// From here on only the device and the second reading of a file can fail. The conversation changes last.
-Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages) {
+// From here on a session with tokens fails only by the device and by the second reading of a file. Contents that are not parsed are parsed
+// behind the pages, when the checksum is known to be right. The conversation changes last.
+Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages, const char* name) {
   const Header& h = contents->header;
   ORRERY_TRY(session->resume());
+  const bool had_tokens = !session->tokens_.empty();
+  contents->read_form();
   Runtime& runtime = session->model_->runtime();
   session->truncate(0);
   bool keeps_form = true;
@@ -279,15 +288,17 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     return ok_status();
   };
   Status status = pages.read(upload);
+  if (status.ok() && !contents->checked) status = contents->parse(*session, name);
   if (!status.ok()) {
     session->table_->truncate(0);
     session->tokens_.clear(), session->by_decode_.clear();
-    status.detail().message += "; the session has lost its tokens, and keeps its conversation";
+    if (had_tokens) status.detail().message += "; the session has lost its tokens, and keeps its conversation";
     return status;
   }
   session->tokens_.assign(contents->tokens.begin(), contents->tokens.end());
   session->by_decode_.assign(contents->phases, contents->phases + h.n_tokens);
   session->n_computed_ = h.n_tokens;
+  session->foreign_ = h.n_tokens > 0;
   session->logits_at_ = 0;
   session->conversation_.messages = std::move(contents->messages);
   session->conversation_.n_dropped = h.n_dropped;
@@ -314,7 +325,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   ORRERY_TRY(contents.parse(*session, name));
   ORRERY_TRY(go_on(cancel, "loading"));
   const std::byte* const pages = contents.head.data() + contents.head.size();
-  return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }});
+  return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }}, name);
 }
 
 // Reads the header first: a file of any length may be refused by it.
@@ -327,7 +338,8 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
   if (file.size() < sizeof h + kChecksumBytes) return damaged(name, file.size(), "ends inside the header");
   ORRERY_TRY(file.read_at(0, {reinterpret_cast<std::byte*>(&h), sizeof h}));
   ORRERY_TRY(check_header(*session, session->rope_, h, file.size(), name));
-  if (file.size() <= whole_bytes) {
+  const bool has_tokens = !session->tokens_.empty();
+  if (has_tokens && file.size() <= whole_bytes) {
     ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));
     ORRERY_TRY(file.read_at(0, {copy.data(), file.size()}));
     return load(session, {copy.data(), file.size()}, name, cancel);
@@ -343,12 +355,13 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
   begun.update(&h, sizeof h);
   begun.update(head.data(), n_head);
 
-  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1));
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesRead / h.page_bytes, 1));
   ORRERY_ASSIGN(const os::Region piece, os::Region::allocate(std::min(at_once, h.n_pages) * h.page_bytes));
   // Reads all pages once, and checks that the checksum belongs to them.
   const auto read_pages = [&](const PageReader::Use& use) -> Status {
     Hash128 hash = begun;
     for (uint32_t first = 0; first < h.n_pages;) {
+      if (!has_tokens) ORRERY_TRY(go_on(cancel, "loading"));
       const uint32_t end = first + std::min(at_once, h.n_pages - first);
       const uint64_t bytes = (end - first) * h.page_bytes;
       ORRERY_TRY(file.read_at(first_page + first * h.page_bytes, {piece.data(), bytes}));
@@ -358,9 +371,11 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
     }
     return check_sum(hash, checksum, file.size(), name);
   };
-  ORRERY_TRY(read_pages([&](uint32_t, uint32_t, const std::byte*) { return go_on(cancel, "loading"); }));
-  ORRERY_TRY(contents.parse(*session, name));
-  return replace(session, &contents, {read_pages});
+  if (has_tokens) {
+    ORRERY_TRY(read_pages([&](uint32_t, uint32_t, const std::byte*) { return go_on(cancel, "loading"); }));
+    ORRERY_TRY(contents.parse(*session, name));
+  }
+  return replace(session, &contents, {read_pages}, name);
 }
 
 }  // namespace orrery::engine

@@ -1,9 +1,9 @@
 // Sessions as bytes: header, tokens, phases, conversation, KV pages, and a checksum over all of them. The file is bound to the model's
 // fingerprint, the KV type and the RoPE frequencies (longrope's depend on the context size). Little-endian.
 //
-// Loading checks the whole file before it changes the session. So the session is unchanged after an error. A file of more than kWholeBytes
-// is read twice, piece by piece: first to check it, then to load its pages. If the second reading fails or finds another file, the session
-// has lost its tokens and keeps its conversation.
+// After an error of loading, the session is unchanged. A session without tokens loads a file's pages while it checks them, once, and
+// drops them after an error. A session with tokens checks the whole file first. It reads a file of more than kWholeBytes twice, piece by
+// piece. If the second reading fails or finds another file, the session has lost its tokens and keeps its conversation.
 #pragma once
 
 #include <atomic>
@@ -29,8 +29,8 @@ class SessionFile {
   static Status load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel = nullptr);
 
   static Status save_to_file(Session* session, const std::string& path, const std::atomic<bool>* cancel = nullptr);
-  // Loading a file of at most kWholeBytes takes memory for the whole file. A longer file takes memory for one piece, the tokens and the
-  // conversation.
+  // A session with tokens takes memory for a whole file of at most kWholeBytes. Otherwise loading takes memory for one piece, the
+  // tokens and the conversation.
   static constexpr uint64_t kWholeBytes = uint64_t{64} << 20;
   static Status load_from_file(Session* session, const std::string& path, uint64_t whole_bytes = kWholeBytes,
                                const std::atomic<bool>* cancel = nullptr);
@@ -38,7 +38,7 @@ class SessionFile {
  private:
   struct Contents;
   struct PageReader;
-  static Status replace(Session* session, Contents* contents, const PageReader& pages);
+  static Status replace(Session* session, Contents* contents, const PageReader& pages, const char* name);
 };
 
 }  // namespace orrery::engine

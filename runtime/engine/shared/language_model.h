@@ -50,6 +50,9 @@ class LanguageModel {
     return open(std::move(runtime), source, options);
   }
 
+  ~LanguageModel() { runtime_->prefixes().forget(id_); }
+
+  uint64_t id() const { return id_; }   // of all models of the runtime
   Runtime& runtime() const { return *runtime_; }
   const std::shared_ptr<Runtime>& runtime_ptr() const { return runtime_; }
   const model::Model& weights() const { return *model_; }
@@ -94,6 +97,7 @@ class LanguageModel {
 
   const AccountRef account_ = AccountRef::current();   // the model's, for what its sessions share
   std::shared_ptr<Runtime> runtime_;            // its arena holds the members below, so it is destroyed last
+  const uint64_t id_ = runtime_->new_id();
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   mutable std::mutex mutex_;                    // guards pools_, and changes of limits_

@@ -18,6 +18,7 @@
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
+#include "runtime/kv/memory/prefix_tree.h"
 #include "runtime/kv/transfers/io_thread.h"
 #include "runtime/os/os.h"
 
@@ -48,6 +49,7 @@ struct RuntimeOptions {
   std::string cpu_path = "auto";      // the CPU's instruction set
   uint64_t device_budget_bytes = 0;   // 0: a GPU's free memory less a rest; on the CPU os::default_reservation_bytes()
   uint64_t reservoir_bytes = 0;       // host memory for the KV of compressed sessions; 0: os::default_reservation_bytes()
+  double prefix_share = 0.25;         // of the reservoir: the KV of earlier prompts takes at most this (kv::PrefixTree)
   bool pinned_reservoir = false;      // the system locks sessions' regions of the reservoir in memory
   uint32_t max_sessions = 16;
   uint64_t prompt_part_us = 100'000;  // time of a prompt's part, between two turns (PromptPace); 0: one layer
@@ -78,6 +80,8 @@ class Runtime {
   Result<Turn> take_turn(const Cancel& cancel) { return turns_->take(cancel); }
   kv::Arena& arena() { return *arena_; }
   kv::Arena& reservoir() { return *reservoir_; }
+  kv::PrefixTree& prefixes() { return *prefixes_; }
+  uint64_t new_id() { return ++last_id_; }   // of a model, or of a session and its forks
   const kv::Arena& arena() const { return *arena_; }
   // Takes effect between two steps of any session. Must not be called within a turn.
   Status set_threads(int32_t n_threads, Priority priority);
@@ -107,6 +111,8 @@ class Runtime {
   std::unique_ptr<Turns> turns_;       // owns the backend; destroyed after the members below
   std::unique_ptr<kv::Arena> arena_;   // its memory belongs to the backend
   std::unique_ptr<kv::Arena> reservoir_;
+  std::unique_ptr<kv::PrefixTree> prefixes_;   // in the reservoir
+  std::atomic<uint64_t> last_id_{0};
   std::mutex io_mutex_;                // guards the creation of io_
   std::unique_ptr<kv::IoThread> io_;
   std::atomic<uint32_t> n_sessions_{0};

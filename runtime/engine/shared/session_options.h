@@ -37,6 +37,7 @@ struct SessionOptions {
   std::optional<KvType> device_kv_type;   // of resident KV: kv_type or coarser; none: the policy's choice
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: plan_session() decides; before that, 256
+  bool reuse_prompts = false;  // generations take the KV of earlier prompts from the prefix tree, and keep theirs there
   Speculate speculate = Speculate::off;
   uint32_t speculate_tokens = 0;   // guesses of a step: at most kMostGuesses; 0: as many
   std::optional<GuessCosts> guess_costs;   // none: the session's estimate (Session::guess_costs)

@@ -35,12 +35,16 @@ std::vector<Arena::Taken> Arena::taken() const {
   return taken;
 }
 
-Result<uint64_t> Arena::take(uint64_t bytes, const char* whose, const char* what) {
+Result<uint64_t> Arena::take(uint64_t bytes, const char* whose, const char* what, bool spare) {
   const std::lock_guard<std::mutex> lock(mutex_);
   uint64_t largest = 0, best = UINT64_MAX, at = 0;
   for_each_gap([&](uint64_t offset, uint64_t gap) {
     largest = std::max(largest, gap);
-    if (gap >= bytes && gap < best) best = gap, at = offset;
+    if (gap < bytes) return;
+    if (spare)
+      best = gap, at = (offset + gap - bytes) / unit() * unit();   // the highest place
+    else if (gap < best)
+      best = gap, at = offset;
   });
   if (best == UINT64_MAX)
     return memory_error(full_, bytes, largest,
@@ -48,7 +52,7 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* whose, const char* what
                         whose, what, static_cast<unsigned long long>(bytes), device_ ? "device" : "host",
                         static_cast<unsigned long long>(bytes_), static_cast<unsigned long long>(largest),
                         static_cast<unsigned long long>(bytes - largest), device_ ? "device_budget_bytes" : "reservoir_bytes");
-  if (pinned_) {
+  if (pinned_ && !spare) {
     const Status locked = sharer_ ? sharer_->share_host(memory_.data() + at, bytes) : memory_.lock(at, bytes);
     if (!locked.ok()) {
       Status s = memory_error(locked.code(), bytes, locked.detail().bytes_available, "%s%s: %s", whose, what, locked.message());
@@ -56,7 +60,7 @@ Result<uint64_t> Arena::take(uint64_t bytes, const char* whose, const char* what
       return s;
     }
   }
-  taken_.emplace(at, Taken{what, bytes});
+  taken_.emplace(at, Held{{what, bytes}, spare});
   used_ += bytes;
   return at;
 }
@@ -65,9 +69,10 @@ void Arena::give(uint64_t offset) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto it = taken_.find(offset);
   used_ -= it->second.bytes;
-  if (sharer_)
+  const bool locked = !it->second.spare;
+  if (sharer_ && locked)
     sharer_->unshare_host(memory_.data() + it->first);
-  else if (pinned_)
+  else if (pinned_ && locked)
     memory_.unlock(it->first, it->second.bytes);
   if (device_)
     device_->discard(base_ + it->first, it->second.bytes);
@@ -76,12 +81,15 @@ void Arena::give(uint64_t offset) {
   taken_.erase(it);
 }
 
-Result<ArenaRegion> ArenaRegion::take(Arena* arena, uint64_t bytes, const char* whose, const char* what) {
+Result<ArenaRegion> ArenaRegion::take(Arena* arena, uint64_t bytes, const char* whose, const char* what, bool spare) {
   ArenaRegion region;
   uint64_t rounded = 0;
   if (bytes == 0) return region;
   if (!checked_align(bytes, arena->unit(), &rounded)) rounded = UINT64_MAX;
-  ORRERY_ASSIGN(region.offset_, arena->take(rounded, whose, what));
+  auto offset = arena->take(rounded, whose, what, spare);
+  while (!offset.ok() && !spare && arena->release_ && arena->release_()) offset = arena->take(rounded, whose, what, spare);
+  if (!offset.ok()) return offset.take_status();
+  region.offset_ = *offset;
   region.arena_ = arena;
   region.bytes_ = rounded;
   return region;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -46,10 +47,13 @@ class Arena {
     uint64_t bytes;
   };
   std::vector<Taken> taken() const;
+  // Where a region does not fit, release() is called until it does, or until release() returns false: it gives one spare region back.
+  // Set once, before the arena is shared. release() is called on any thread, outside the arena's lock.
+  void make_room_with(std::function<bool()> release) { release_ = std::move(release); }
 
  private:
   friend class ArenaRegion;
-  Result<uint64_t> take(uint64_t bytes, const char* whose, const char* what);
+  Result<uint64_t> take(uint64_t bytes, const char* whose, const char* what, bool spare);
   void give(uint64_t offset);
   // Calls f(offset, bytes) for every gap between regions. The caller holds the lock.
   template <class F>
@@ -64,10 +68,14 @@ class Arena {
   os::Region memory_;          // of a reservoir; else empty
   Ptr<std::byte> base_;
   uint64_t bytes_;
+  std::function<bool()> release_;
   Code full_;                  // the error of a region that does not fit
   mutable std::mutex mutex_;
   uint64_t used_ = 0;
-  std::map<uint64_t, Taken> taken_;      // by offset
+  struct Held : Taken {
+    bool spare;
+  };
+  std::map<uint64_t, Held> taken_;       // by offset
 };
 
 // A region of an arena. The destructor gives it back. It must not outlive the arena.
@@ -81,6 +89,8 @@ class ArenaRegion {
   static Result<ArenaRegion> take(Arena* arena, const Region& region) {
     return take(arena, region.device_bytes, "the session's ", region.name);
   }
+  // A region that may be given back whenever others need its room: at the arena's high end, never locked, and without asking for room.
+  static Result<ArenaRegion> take_spare(Arena* arena, uint64_t bytes, const char* what) { return take(arena, bytes, "", what, true); }
   ArenaRegion(ArenaRegion&& other) noexcept
       : arena_(std::exchange(other.arena_, nullptr)), offset_(other.offset_), bytes_(std::exchange(other.bytes_, 0)) {}
   ArenaRegion& operator=(ArenaRegion&& other) noexcept {
@@ -95,7 +105,7 @@ class ArenaRegion {
   uint64_t bytes() const { return bytes_; }
 
  private:
-  static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* whose, const char* what);
+  static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* whose, const char* what, bool spare = false);
   Arena* arena_ = nullptr;
   uint64_t offset_ = 0, bytes_ = 0;
 };

@@ -140,6 +140,7 @@ int bench(const Args& args, Output& out) {
   const uint64_t repeat = args.integer("--repeat", 1, 10000, 5);
   const SessionSettings session_settings(args);
   orrery_session_options wishes = session_settings.options();
+  wishes.reuse_prompts = 0;   // the same prompt again is computed again
   const uint64_t needed = *std::max_element(lengths.begin(), lengths.end()) + n_generate;
   if (wishes.n_context == 0) wishes.n_context = static_cast<uint32_t>(needed);
   if (wishes.n_context < needed) {

@@ -1,4 +1,4 @@
-// A prompt in parts: the pace by given times; and chunks that pause behind every layer, with other sessions' steps in the pauses. The bits are those
+// A prompt in parts: the pace by given times; and chunks that pause behind every layer, and other sessions' steps in the pauses. Bits are those
 // of a prompt that nobody interrupts, under every policy. A chunk that is cancelled in a pause leaves nothing behind.
 #include <gtest/gtest.h>
 

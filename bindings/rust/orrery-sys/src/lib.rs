@@ -288,8 +288,10 @@ pub struct orrery_session_options {
     pub head_profile: *const c_char,
     pub speculate: u32,
     pub speculate_tokens: u32,
+    pub reuse_prompts: u32,
+    pub reserved: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 72);
+const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 80);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -331,8 +333,9 @@ pub struct orrery_stats {
     pub host_peak_bytes: u64,
     pub guessed_tokens: u64,
     pub accepted_tokens: u64,
+    pub restored_tokens: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_stats>() == 248);
+const _: () = assert!(std::mem::size_of::<orrery_stats>() == 256);
 
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -387,6 +387,7 @@ pub struct SessionOptions {
     pub head_profile: Option<String>,
     pub speculate: u32,
     pub speculate_tokens: u32,
+    pub reuse_prompts: u32,
 }
 
 impl Default for SessionOptions {
@@ -405,6 +406,7 @@ impl Default for SessionOptions {
             head_profile: None,
             speculate: raw.speculate,
             speculate_tokens: raw.speculate_tokens,
+            reuse_prompts: raw.reuse_prompts,
         }
     }
 }
@@ -433,6 +435,7 @@ impl SessionOptions {
         }
         raw.speculate = self.speculate;
         raw.speculate_tokens = self.speculate_tokens;
+        raw.reuse_prompts = self.reuse_prompts;
         Ok(raw)
     }
 
@@ -480,6 +483,10 @@ impl SessionOptions {
             },
             "speculate_tokens" => match text.parse() {
                 Ok(value) => self.speculate_tokens = value,
+                Err(_) => return false,
+            },
+            "reuse_prompts" => match text.parse() {
+                Ok(value) => self.reuse_prompts = value,
                 Err(_) => return false,
             },
             _ => return false,
@@ -1059,6 +1066,7 @@ pub struct Stats {
     pub host_peak_bytes: u64,
     pub guessed_tokens: u64,
     pub accepted_tokens: u64,
+    pub restored_tokens: u64,
 }
 
 impl Stats {
@@ -1101,6 +1109,7 @@ impl Stats {
             host_peak_bytes: raw.host_peak_bytes,
             guessed_tokens: raw.guessed_tokens,
             accepted_tokens: raw.accepted_tokens,
+            restored_tokens: raw.restored_tokens,
         })
     }
 
@@ -1142,6 +1151,7 @@ impl Stats {
             "host_peak_bytes" => Value::Integer(self.host_peak_bytes.into()),
             "guessed_tokens" => Value::Integer(self.guessed_tokens.into()),
             "accepted_tokens" => Value::Integer(self.accepted_tokens.into()),
+            "restored_tokens" => Value::Integer(self.restored_tokens.into()),
             _ => return None,
         })
     }

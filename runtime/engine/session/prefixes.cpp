@@ -1,0 +1,101 @@
+// What a session takes from the prefix tree (kv/memory/prefix_tree.h), and what it keeps there.
+//
+// A generation begins with find_prefix(): the session has cut its tokens to the common prefix with the prompt, and the pages that follow are
+// copied from the tree. It ends with keep_prefix(). Pages of prompt tokens with nothing generated before them depend on the tokens alone,
+// bit for bit, and belong to all sessions. Other pages (generated, out of a file, invented) belong to the session and its forks: for
+// these, going back to an earlier branch has the KV that a fork of that time would have.
+#include <algorithm>
+
+#include "runtime/base/hash.h"
+#include "runtime/engine/session/session.h"
+
+namespace orrery::engine {
+
+namespace {
+
+constexpr uint64_t kBytesAtOnce = uint64_t{16} << 20;   // copied in one turn
+
+}  // namespace
+
+kv::PrefixTree::Key Session::prefix_key() const {
+  kv::PrefixTree::Key key;
+  key.model = model_->id();
+  Hash128 hash;
+  const std::array<uint8_t, 16> rope = hash_rope(rope_);
+  hash.update(rope.data(), rope.size());
+  const uint32_t form[] = {static_cast<uint32_t>(options_.kv_type), form_.rotated};
+  hash.update(form, sizeof form);
+  if (form_.means) hash.update(form_.means->data(), form_.means->size() * sizeof(float));
+  hash.digest(key.formats.data());
+  return key;
+}
+
+Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>* cancel) {
+  kv::PrefixTree& tree = model_->runtime().prefixes();
+  constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
+  const uint32_t from = n_computed();
+  // Sums need the queries of all tokens, which only their computation gives.
+  if (!options_.reuse_prompts || parked() || tree.bytes() == 0 || wanted.size() < (from / kTokens + 1) * kTokens) return ok_status();
+  if (resident_ && resident_->sums_queries()) return ok_status();
+  if (from == 0) {
+    ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
+    ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));   // the mean keys may be measured
+    turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+    ORRERY_TRY(choose_form(turn, cancel));
+  }
+  const auto pages = tree.find(prefix_key(), wanted, {by_decode_.data(), from}, owner_);
+  const auto n_pages = static_cast<uint32_t>(pages.size()), first = from / kTokens;
+  if (n_pages * kTokens <= from) return ok_status();
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / table_->format().page_bytes(), 1));
+  Status status = ok_status();
+  for (uint32_t page = first; page < n_pages && status.ok();) {
+    const uint32_t end = std::min(n_pages, page + at_once);
+    auto turn = model_->runtime().take_turn(cancel);
+    if (!turn.ok()) {
+      status = turn.take_status();
+      break;
+    }
+    Backend& backend = turn->backend();
+    if (resident_ && page == first) {
+      const Resident::Use use(resident_.get(), *turn);
+      resident_->before_write(first * kTokens), resident_->truncate(first * kTokens);
+    }
+    table_->make_writable(&backend, page * kTokens, end * kTokens);
+    for (; page < end; ++page) table_->upload(&backend, page, page + 1, pages[page].bytes());
+    status = backend.synchronize();
+  }
+  if (!status.ok()) {
+    table_->truncate(from);
+    return status;
+  }
+  truncate(from);
+  for (uint32_t page = first; page < n_pages; ++page)
+    for (uint32_t at = page * kTokens; at < (page + 1) * kTokens; ++at)
+      if (at >= from) tokens_.push_back(wanted[at]), by_decode_.push_back(pages[page].generated()[at % kTokens]);
+  n_computed_ = n_pages * kTokens;
+  stats_.restored_tokens += n_computed() - from;
+  stats_.host_to_device_bytes += (n_pages - first) * table_->format().page_bytes();
+  return ok_status();
+}
+
+void Session::keep_prefix() noexcept {
+  constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
+  const uint32_t n = n_computed() / kTokens * kTokens;
+  if (!options_.reuse_prompts || parked() || n == 0) return;
+  const auto first_generated = std::find(by_decode_.begin(), by_decode_.begin() + n, 1);
+  const auto n_common = foreign_ ? 0 : static_cast<uint32_t>(first_generated - by_decode_.begin());
+  const uint64_t page_bytes = table_->format().page_bytes();
+  const auto copy = [&](uint32_t first, Span<std::byte* const> pages) {
+    const Turn turn = model_->runtime().take_turn();
+    for (uint32_t i = 0; i < pages.size(); ++i) table_->download(&turn.backend(), first + i, first + i + 1, pages[i]);
+    stats_.device_to_host_bytes += pages.size() * page_bytes;
+    return turn.backend().synchronize();
+  };
+  try {
+    // What has no room, or fails, is computed again when it is needed.
+    (void)model_->runtime().prefixes().add(prefix_key(), {tokens_.data(), n}, {by_decode_.data(), n}, owner_, n_common, page_bytes, copy);
+  } catch (...) {
+  }
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,103 @@
+// The KV of earlier prompts, kept in the reservoir while nobody else needs the room. A tree of pages: the path to a node spells
+// the tokens of its page and of all pages before it, and how each token was computed. A session that is asked for the same tokens copies their pages and
+// computes the rest.
+//
+// Pages are copies, in regions at the high end of the reservoir. They have no share in the plan: when a session's region does not fit, the
+// least recently used pages leave first (Arena::make_room_with). All pages together have at most `most_bytes` bytes.
+//
+// A node belongs to everybody, or to one owner: a session and its forks. Everybody's pages hold KV that depends on their tokens alone.
+// Any thread may call any function. Nothing is called back under the tree's lock.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/allocation/account.h"
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/backend/kv.h"
+#include "runtime/kv/memory/arena.h"
+
+namespace orrery::kv {
+
+class PrefixTree {
+ private:
+  struct Node;
+
+ public:
+  static constexpr uint64_t kEverybody = 0;
+  // What the KV of tokens depends on, beside them: the model, and a hash of formats and frequencies.
+  struct Key {
+    uint64_t model = 0;
+    std::array<uint8_t, 16> formats = {};
+    bool operator<(const Key& other) const { return std::tie(model, formats) < std::tie(other.model, other.formats); }
+  };
+  // A page of the tree. It stays readable while the Page exists.
+  class Page {
+   public:
+    const std::byte* bytes() const;   // (KvFormat::page_bytes()) as PageTable::upload() takes them
+    Span<const uint8_t> generated() const;   // (kPageTokens) 1: decode computed the token
+
+   private:
+    friend class PrefixTree;
+    explicit Page(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
+    std::shared_ptr<const Node> node_;
+  };
+
+  PrefixTree(Arena* reservoir, uint64_t most_bytes) : reservoir_(reservoir), most_bytes_(most_bytes) {}
+  ~PrefixTree();
+
+  // The longest path of whole pages of `tokens` that `owner` may use. held: how the first tokens were computed, of a session that holds
+  // them; the path's first tokens were computed in the same way.
+  std::vector<Page> find(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> held, uint64_t owner);
+
+  // Keeps the whole pages of `tokens` that the tree lacks, from the first one on, as far as there is room. copy(first, pages): writes the
+  // bytes of consecutive pages, from page `first` on, to each of `pages`. The first n_common tokens are everybody's.
+  // After an error of copy(), the pages so far stay.
+  using Copy = std::function<Status(uint32_t first, Span<std::byte* const> pages)>;
+  Status add(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> generated, uint64_t owner, uint32_t n_common,
+             uint64_t page_bytes, const Copy& copy);
+
+  void forget(uint64_t model);   // its pages leave
+  bool evict_one();              // the least recently used page leaves; false: the tree is empty
+  uint64_t bytes() const;
+  uint64_t most_bytes() const { return most_bytes_; }
+
+ private:
+  static constexpr auto kTokens = static_cast<size_t>(kPageTokens);
+  using Order = std::list<std::shared_ptr<Node>>;   // every node but roots, the least recently used one first; children before parents
+  struct Node {
+    Node* parent = nullptr;
+    bool linked = true;                             // false: it has left the tree
+    uint64_t model = 0, owner = kEverybody;
+    uint64_t stamp = 0;                             // of the last use
+    std::array<int32_t, kTokens> tokens;
+    std::array<uint8_t, kTokens> generated;
+    ArenaRegion region;
+    std::vector<std::shared_ptr<Node>> children;
+    Order::iterator place;
+  };
+  // The functions below are called under the lock.
+  static Node* child(const Node& node, const int32_t* tokens, const uint8_t* generated, size_t n_generated, uint64_t owner);
+  void touch(Node* deepest);
+  void unlink(Node* leaf);
+  Result<ArenaRegion> make_region(uint64_t bytes, uint64_t stamp);
+
+  const AccountRef account_ = AccountRef::current();
+  Arena* reservoir_;
+  const uint64_t most_bytes_;
+  mutable std::mutex mutex_;
+  std::map<Key, Node> roots_;
+  Order order_;
+  uint64_t bytes_ = 0, stamp_ = 0;
+};
+
+}  // namespace orrery::kv

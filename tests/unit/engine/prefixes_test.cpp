@@ -1,0 +1,202 @@
+// The KV of earlier prompts, used again: by a session that goes back to a branch, and by another session. The tokens and bits are those of
+// a session that computes everything, or of a fork. The pages lie in the reservoir, and leave when a session needs the room.
+#include <gtest/gtest.h>
+
+#include "runtime/engine/session/session_file.h"
+#include "tests/support/policy_sessions.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using engine::Event;
+using engine::EventType;
+using engine::Generation;
+using engine::Session;
+
+constexpr uint32_t kContext = 640;
+
+engine::SessionOptions options_of(const std::string& policy, KvType kv = KvType::f16, bool reuse = true) {
+  const PolicyMode mode = {policy.c_str(), policy.c_str(), {}, false};
+  engine::SessionOptions o = with_mode(mode, policy == "full" ? 1 : 0.4, kContext, kv);
+  o.reuse_prompts = reuse;
+  return o;
+}
+std::vector<int32_t> tokens_of(size_t n, uint64_t seed, std::vector<int32_t> head = {}) {
+  Random random(seed);
+  while (head.size() < n) head.push_back(static_cast<int32_t>(random.below(2000)));
+  return head;
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;   // of the answer's last computed token
+  uint64_t reused = 0, computed = 0, restored = 0;
+};
+// The answer to a prompt, and what the session computed for it.
+Answer ask(Session* session, const std::vector<int32_t>& prompt, uint32_t n = 5) {
+  const engine::SessionStats before = session->stats();
+  engine::GenerateOptions options;
+  options.max_tokens = n;
+  options.ignore_end = true;
+  const auto g = unwrap(Generation::proceed(session, prompt, options));
+  Answer a;
+  Event event;
+  do {
+    unwrap(g->next(&event));
+    if (event.type == EventType::token) a.tokens.push_back(event.token);
+  } while (event.type != EventType::done);
+  unwrap(session->fetch_logits());
+  a.logits = as_vector(session->logits());
+  a.reused = event.reused_tokens;
+  a.computed = session->stats().prompt_tokens - before.prompt_tokens;
+  a.restored = session->stats().restored_tokens - before.restored_tokens;
+  return a;
+}
+void expect_same(const Answer& found, const Answer& expected) {
+  EXPECT_EQ(found.tokens, expected.tokens);
+  EXPECT_TRUE(same_bits(found.logits, expected.logits));
+}
+
+class Prefixes : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Prefixes, TheSameRequestGivesTheSameTokensWithAndWithoutReuse) {
+  const auto model = open_demo();
+  const bool sums = GetParam() == std::string("h2o");
+  for (const KvType kv : {KvType::f16, KvType::q4_0}) {
+    const auto options = options_of(GetParam(), kv);
+    const std::vector<int32_t> document = tokens_of(300, 1);
+    const std::vector<int32_t> first = tokens_of(330, 2, document), second = tokens_of(350, 3, document);
+    const auto without = unwrap(Session::open(model, options_of(GetParam(), kv, false)));
+    const Answer expected = ask(without.get(), second);
+    const Answer of_first = ask(unwrap(Session::open(model, options_of(GetParam(), kv, false))).get(), first);
+    EXPECT_EQ(expected.computed, 350u);
+    EXPECT_EQ(model->runtime().prefixes().bytes(), 0u) << "it is off";
+
+    const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options));
+    expect_same(ask(one.get(), first), of_first);
+    const Answer found = ask(two.get(), second);
+    expect_same(found, expected);
+    EXPECT_EQ(found.restored, sums ? 0u : 256u) << "the document's whole pages";
+    EXPECT_EQ(found.reused, found.restored);
+    EXPECT_EQ(found.computed, 350 - found.restored);
+    // The whole prompt again, on a third session: it computes the rest of a page.
+    const Answer again = ask(unwrap(Session::open(model, options)).get(), second);
+    expect_same(again, expected);
+    EXPECT_EQ(again.restored, sums ? 0u : 320u);
+    model->runtime().prefixes().forget(model->id());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, Prefixes, ::testing::Values("full", "snapkv", "auto", "quest", "shadowkv", "h2o"),
+                         [](const auto& each) { return std::string(each.param); });
+
+// An edited turn, and back: the session is then as a fork that was made by hand. Generated tokens keep their KV.
+TEST(EnginePrefixes, AnEarlierBranchCostsItsNewTokensAlone) {
+  const auto model = open_demo();
+  const auto session = unwrap(Session::open(model, options_of("full")));
+  std::vector<int32_t> turns = tokens_of(100, 1);
+  for (int turn = 0; turn < 3; ++turn) {
+    const Answer a = ask(session.get(), turns, 70);
+    EXPECT_EQ(a.restored, 0u);
+    turns.insert(turns.end(), a.tokens.begin(), a.tokens.end());
+    turns = tokens_of(turns.size() + 30, 10 + static_cast<uint64_t>(turn), turns);
+  }
+  ask(session.get(), turns, 40);   // 400 tokens of four turns
+  const std::vector<int32_t> held(session->tokens().begin(), session->tokens().begin() + session->n_computed());
+  const auto fork = unwrap(session->fork());
+  const std::vector<int32_t> edited = tokens_of(90, 20, {turns.begin(), turns.begin() + 70});
+  const Answer other = ask(session.get(), edited, 8);
+  EXPECT_EQ(other.reused, 70u);
+  EXPECT_EQ(other.restored, 0u);
+
+  const std::vector<int32_t> back = tokens_of(held.size() + 20, 30, held);
+  const Answer found = ask(session.get(), back);
+  EXPECT_EQ(found.reused, held.size() / 64 * 64);
+  EXPECT_EQ(found.restored, found.reused - 70);
+  EXPECT_EQ(found.computed, back.size() - found.reused);
+  // The generated tokens of the last page were computed again, as prompt tokens. The fork does the same.
+  model->runtime().prefixes().forget(model->id());
+  unwrap(fork->rewind(static_cast<uint32_t>(found.reused)));
+  const Answer expected = ask(fork.get(), back);
+  EXPECT_EQ(expected.restored, 0u);
+  expect_same(found, expected);
+}
+
+TEST(EnginePrefixes, GeneratedAndForeignTokensStayTheSessions) {
+  const auto model = open_demo();
+  const auto options = options_of("full"), off = options_of("full", KvType::f16, false);
+  const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options));
+  const auto none = unwrap(Session::open(model, off));
+  std::vector<int32_t> prompt = tokens_of(100, 1);
+  const Answer a = ask(one.get(), prompt, 100);
+  prompt.insert(prompt.end(), a.tokens.begin(), a.tokens.end());
+  const Answer found = ask(two.get(), prompt);
+  EXPECT_EQ(found.restored, 64u) << "not the generated ones";
+  expect_same(found, ask(none.get(), prompt));
+  // Tokens of a file are not computed here: nobody else gets them.
+  const TempDir dir;
+  const std::vector<int32_t> other = tokens_of(200, 2);
+  ask(none.get(), other);
+  unwrap(engine::SessionFile::save_to_file(none.get(), dir.file("saved")));
+  unwrap(engine::SessionFile::load_from_file(one.get(), dir.file("saved")));
+  std::vector<int32_t> longer = tokens_of(260, 3, other);
+  EXPECT_EQ(ask(one.get(), longer).reused, 200u);
+  EXPECT_EQ(ask(two.get(), longer).restored, 0u);
+  EXPECT_EQ(ask(one.get(), tokens_of(10, 4)).reused, 0u);
+  EXPECT_EQ(ask(one.get(), longer).restored, 256u) << "two has computed them now, and one has its own";
+}
+
+// 16K tokens of a prompt, counted: those of the pages are copied, and the rest is computed.
+TEST(EnginePrefixes, ARestoredPrefixOf16KTokensIsNotComputed) {
+  const auto model = open_spec("llama3-factors");
+  engine::SessionOptions options;
+  options.n_context = 16500;
+  options.reuse_prompts = true;
+  const auto n_vocab = static_cast<int32_t>(model->hyper().n_vocab);
+  std::vector<int32_t> document(16400);
+  for (size_t i = 0; i < document.size(); ++i) document[i] = static_cast<int32_t>(i * i % static_cast<size_t>(n_vocab));
+  const auto one = unwrap(Session::open(model, options));
+  ask(one.get(), document, 1);
+  std::vector<int32_t> question = document;
+  question.insert(question.end(), {5, 6, 7});
+  const auto two = unwrap(Session::open(model, options));
+  const Answer found = ask(two.get(), question, 2);
+  EXPECT_EQ(found.restored, 16384u);
+  EXPECT_EQ(found.computed, 19u);
+  expect_same(found, ask(one.get(), question, 2));
+}
+
+// A reservoir of two sessions under a policy. Kept pages fill it, and leave for the second session, which takes what its plan says.
+TEST(EnginePrefixes, PagesLeaveWhenASessionNeedsTheirRoom) {
+  engine::RuntimeOptions runtime = runtime_options();
+  const auto options = options_of("snapkv");
+  uint64_t bytes = 0;
+  {
+    const auto model = open_demo();
+    bytes = engine::plan_session(*model, options).reservoir_bytes;
+  }
+  runtime.reservoir_bytes = 2 * bytes;
+  runtime.prefix_share = 1;
+  const auto model = open_demo(runtime);
+  const kv::Arena& reservoir = model->runtime().reservoir();
+  const auto one = unwrap(Session::open(model, options));
+  EXPECT_EQ(reservoir.used(), bytes);
+  for (uint64_t seed = 1; seed <= 4; ++seed) ask(one.get(), tokens_of(500, seed));
+  const uint64_t page = engine::kv_format(model->hyper(), options.kv_type).page_bytes();
+  EXPECT_GT(model->runtime().prefixes().bytes() + page, bytes) << "they fill the rest";
+  EXPECT_EQ(reservoir.used(), bytes + model->runtime().prefixes().bytes());
+  EXPECT_EQ(ask(one.get(), tokens_of(500, 3)).restored, (bytes / page - 7) * 64) << "behind the seven pages of the newest prompt";
+  EXPECT_EQ(ask(one.get(), tokens_of(500, 1)).restored, 0u) << "the oldest has left";
+
+  const auto two = unwrap(Session::open(model, options));
+  EXPECT_EQ(model->runtime().prefixes().bytes(), 0u);
+  EXPECT_EQ(reservoir.used(), 2 * bytes);
+  EXPECT_EQ(one->reservoir_bytes() + two->reservoir_bytes(), 2 * bytes);
+  const Answer a = ask(two.get(), tokens_of(500, 1));
+  EXPECT_EQ(a.restored, 0u);
+  EXPECT_EQ(reservoir.used(), 2 * bytes);
+}
+
+}  // namespace
+}  // namespace orrery
