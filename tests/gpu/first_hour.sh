@@ -4,7 +4,7 @@
 # PART.status; run again, the script goes on with the parts that have none. The last lines are a table, ready for tests/bench/results.
 #
 # Environment, for trying the script without a GPU: ORRERY_GPU_TEST, ORRERY_GPU_BENCH, the programs; ORRERY_GPU_TINY=1, smallest shapes;
-# ORRERY_GPU_FILTER, a filter of the tests; ORRERY_GPU_SECONDS, a part's limit.
+# ORRERY_GPU_FILTER, a filter of the tests; ORRERY_GPU_SECTIONS, of bench_gpu; ORRERY_GPU_SECONDS, a part's limit.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/results}
@@ -40,7 +40,7 @@ if command -v compute-sanitizer >/dev/null; then
 else
   echo "compute-sanitizer is not here: its four tools are left out"
 fi
-for section in matvec decode sampling products prefill attention policy; do
+for section in ${ORRERY_GPU_SECTIONS:-matvec decode sampling products prefill attention policy}; do
   part "bench-$section" "$bench" ${tiny:+"$tiny"} $section
 done
 
