@@ -107,6 +107,10 @@ check:
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
 	@tests/check.sh $(BUILD) $(JOBS) $(ROOM)
 
+# nvdisasm of the toolkit, or out of its package for Python; without it machine code is not looked at.
+disassembler = tests/gpu/sass.py --tool $(BUILD) >/dev/null 2>&1 \
+	|| python3 -m pip install -q --no-deps --target $(BUILD)/tools nvidia-cuda-nvdisasm >/dev/null 2>&1 || true
+
 # With the CUDA backend, for RTX 30 alone, on a machine that has the toolkit and no driver: what each kernel takes, and that the library
 # behaves. In the folder of `make test`, where all but the backend is compiled; the next `make test` takes it away.
 test-cuda: CUDA = ON
@@ -115,6 +119,7 @@ test-cuda:
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON -DORRERY_CUDA_ARCHITECTURES=86 -DORRERY_PTXAS_FLAGS=-v)
 	@MAKEFLAGS="--no-print-directory --output-sync=target" cmake --build $(BUILD) -j$(JOBS) --target $(PRODUCTS) $(without_driver) \
 		>$(BUILD)/cuda.log 2>&1 || { cat $(BUILD)/cuda.log; exit 1; }
+	@$(disassembler)
 	@tests/gpu/resources.sh --log $(BUILD)/cuda.log
 	@$(BUILD)/orrery demo
 	@tests/run.sh $(BUILD) $(JOBS) $(call only,abi_symbols $(without_driver))
@@ -256,13 +261,12 @@ gpu-first-hour: gpu-build
 	@cp $(gpu_test) $(gpu_bench) tests/gpu/first_hour.sh tests/bench/results/gpu-predictions.md $(BUILD)-gpu/first-hour/
 	@tar -C $(BUILD)-gpu -czf $(BUILD)-gpu/first-hour.tar.gz first-hour && ls -sh $(BUILD)-gpu/first-hour.tar.gz
 
-# What steps of real shapes will take on cards that nobody has at hand: MODELS names some of 8b, 1b, qwen2.5-0.5b, smollm2-135m. It needs nvcc;
-# nvdisasm comes from the toolkit, or from its package for Python.
+# What steps of real shapes will take on cards that nobody has at hand: MODELS names some of 8b, 1b, qwen2.5-0.5b, smollm2-135m. It needs nvcc.
 gpu-model:
 	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
 	@$(call build,$(BUILD),gpu_model)
-	@tests/gpu/sass.py --tool $(BUILD) >/dev/null || python3 -m pip install -q --no-deps --target $(BUILD)/tools nvidia-cuda-nvdisasm
+	@$(disassembler)
 	@python3 tests/bench/gpu_model.py $(BUILD) $(if $(MODELS),--models $(subst $(space),$(,),$(MODELS)))
 
 # Packages of this version in $(BUILD)/packages: for Debian, the Python wheel, a zip for Windows, the sources. Each is installed into an

@@ -186,9 +186,10 @@ void Counting::step(const std::string& name, const F& what) {
   const size_t graphs = emulated::graphs_made();
   what();
   if (!device_.failure().empty()) unwrap(error(Code::internal, "%s", device_.failure().c_str()));
-  out_ << (first_ ? "" : ",\n") << "{\"name\": \"" << name << "\", \"waits\": " << emulated::n_waits() - waits << ", \"graphs\": "
-       << emulated::graphs_made() - graphs << ", \"to_host\": " << emulated::bytes_to_host() - to_host << ", \"to_device\": "
-       << emulated::bytes_to_device() - to_device << ", \"launches\": [";
+  const std::string policy = settings_.values.at("policy");
+  out_ << (first_ ? "" : ",\n") << "{\"name\": \"" << name << (policy.empty() ? "" : ", " + policy) << "\", \"waits\": "
+       << emulated::n_waits() - waits << ", \"graphs\": " << emulated::graphs_made() - graphs << ", \"to_host\": "
+       << emulated::bytes_to_host() - to_host << ", \"to_device\": " << emulated::bytes_to_device() - to_device << ", \"launches\": [";
   first_ = false;
   bool first = true;
   for (const ptx::LaunchGroup& g : device_.take_groups()) {

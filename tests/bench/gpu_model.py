@@ -41,6 +41,8 @@ READ_SHARE = 0.92
 NODE_SECONDS = 1.7e-6
 # A model's layers of each kind (gpu_model.cpp: Model). Kind 1 of Q4_K_M: the first and last eighth of the layers, and each third between.
 LAYERS = {"8b": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12, 12), "smollm2-135m": (15, 15), "tiny": (2, 3)}
+# Budgets of resident KV: steps without selection and refills, whose times come on top under other policies.
+POLICIES = ["streaming:0.25", "streaming:0.125"]
 CLASSES = "integer single twice half convert move memory control exchange product".split()
 COUNTS = ("barriers read_bytes read_sectors written_bytes written_sectors link_bytes shared_requests bank_conflicts products block_sectors "
           "own_sectors").split() + CLASSES
@@ -166,8 +168,8 @@ def time_of(launch, kernel, card, code):
 def check(build):
     """Steps of a tiny model of 2 and 3 layers of its kinds, counted, and added up of smaller models."""
     path = os.path.join(build, "counts-check.json")
-    subprocess.run([os.path.join(build, "tests/ptx/gpu_model"), "tiny", path, "layers=1,1;2,1;1,2;2,3", "contexts=0,200", "prefills=0", "rows=64"],
-                   check=True)
+    subprocess.run([os.path.join(build, "tests/ptx/gpu_model"), "tiny", path, "layers=1,1;2,1;1,2;2,3", "contexts=0,200", "prefills=0",
+                    "rows=64"], check=True)
     runs = {tuple(run["layers"]): run for run in json.load(open(path))["runs"]}
     bad = 0
     for step in runs[2, 3]["steps"]:
@@ -256,11 +258,15 @@ def main():
     files = options.counts
     if not files:
         files = []
+        cards = ";".join(f"{c.architecture}:{c.sms}:{c.cache}" for c in CARDS)
         for model in options.models.split(","):
-            files.append(os.path.join(options.build, f"counts-{model}.json"))
-            cards = ";".join(f"{c.architecture}:{c.sms}:{c.cache}" for c in CARDS)
-            steps = ["contexts=0,64", "prefills=0", "rows=64"] if model == "tiny" else ["contexts=0,32768,131072", "prefills=0"]
-            subprocess.run([os.path.join(options.build, "tests/ptx/gpu_model"), model, files[-1], "cards=" + cards] + steps, check=True)
+            long = "32768,131072" if model in ("8b", "1b") else "8192"
+            steps = [["contexts=0," + long, "prefills=0"]]
+            if model == "8b":
+                steps += [["contexts=" + long, "policy=" + policy] for policy in POLICIES]
+            for i, step in enumerate(steps):
+                files.append(os.path.join(options.build, f"counts-{model}-{i}.json"))
+                subprocess.run([os.path.join(options.build, "tests/ptx/gpu_model"), model, files[-1], "cards=" + cards] + step, check=True)
     found = [x for file in files for x in predict(json.load(open(file)), options.build)]
     lines = tables(found)
     print("\n".join(lines))

@@ -1,10 +1,10 @@
 #!/bin/sh
-# first_hour.sh [FOLDER]: the first hour with a GPU, on a machine that has its driver and nothing else. `make gpu-first-hour` packs this script
-# with the programs that it runs; FOLDER (here, if none is named) gets their output. Each part takes less than nine minutes and leaves
+# first_hour.sh [FOLDER]: the first hour with a GPU, on a machine that has its driver and nothing else. `make gpu-first-hour` packs this
+# script with the programs that it runs; FOLDER (here, if none is named) gets their output. Each part takes less than nine minutes and leaves
 # PART.status; run again, the script goes on with the parts that have none. The last lines are a table, ready for tests/bench/results.
 #
 # Environment, for trying the script without a GPU: ORRERY_GPU_TEST, ORRERY_GPU_BENCH, the programs; ORRERY_GPU_TINY=1, smallest shapes;
-# ORRERY_GPU_FILTER, a filter of the tests; ORRERY_GPU_SECONDS, a part's limit.
+# ORRERY_GPU_FILTER, a filter of the tests; ORRERY_GPU_SECTIONS, of bench_gpu; ORRERY_GPU_SECONDS, a part's limit.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-$here/results}
@@ -32,15 +32,16 @@ for shard in 0 1 2 3; do
   part "tests-$shard" env GTEST_TOTAL_SHARDS=4 GTEST_SHARD_INDEX=$shard "$tests" "--gtest_filter=$filter" --gtest_brief=1
 done
 # The sanitizers slow kernels down by a hundred times: the smallest tests that launch every kind of kernel.
+kinds='GpuKv.*:GpuRows*:GpuLowRank.ByHead*:GpuTopKeys.SeveralJobs:GpuFusions.*:GpuAttendDecode.LongerSplits:GpuShortlist.Tails'
 if command -v compute-sanitizer >/dev/null; then
   for tool in memcheck racecheck initcheck synccheck; do
     part "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 "$tests" --gtest_brief=1 \
-      --gtest_filter='GpuKv.*:GpuRows*:GpuLowRank.ByHead*:GpuTopKeys.SeveralJobs:GpuFusions.*:GpuAttendDecode.LongerSplits:GpuShortlist.Tails'
+      --gtest_filter="$kinds"
   done
 else
   echo "compute-sanitizer is not here: its four tools are left out"
 fi
-for section in matvec decode sampling products prefill attention policy; do
+for section in ${ORRERY_GPU_SECTIONS:-matvec decode sampling products prefill attention policy}; do
   part "bench-$section" "$bench" ${tiny:+"$tiny"} $section
 done
 
