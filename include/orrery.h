@@ -480,8 +480,7 @@ typedef struct orrery_session orrery_session;
 /* DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the beginning
    stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at most a quarter of the context), it
    drops the fewest turns that leave a quarter of the context free: then the next turns can reuse the KV. Dropped turns stay dropped
-   until the conversation is rewound to them.
-   ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
+   until the conversation is rewound to them. ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
 ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
 /* How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices decide which of them count.
@@ -872,7 +871,7 @@ ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event
      generations  (count) handles; a NULL or a generation that is over is skipped, so an entry may be set to NULL when it is freed
      which        in: the index of the last event, or `count` at first; the search begins behind it, so that events take turns.
                   out: the index of the generation whose event or error this is; `count`: all are over, and `event` stays as it is
-   A prompt's chunk and a step alternate. These generations compute alone: those on CUDA, with `speculate`, or under a policy that
+   A prompt's part and a step alternate. These generations compute alone: those on CUDA, with `speculate`, or under a policy that
    waits for a link. ORRERY_BUSY: other calls use the sessions of all generations that are not over. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_next_any(orrery_generation *const *generations, size_t count, size_t *which, orrery_event *event,
