@@ -69,6 +69,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   const auto session = open(model, c.share, c.type, c.device_type, c.options);
   const Resident& resident = *session->resident();
   const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
+  const auto largest_level = static_cast<double>(key_code_level(c.bits, (1 << c.bits) - 1));
   uint64_t n_close = 0, n_all = 0, n_wrong_exactly = 0;
   session->resident()->set_step_fault([&](uint64_t) {
     const uint32_t n_tokens = session->n_computed(), end = n_tokens - c.n_last;   // of the candidates
@@ -81,6 +82,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
       for (uint32_t p = end; p < n_tokens; ++p) EXPECT_EQ(tokens.count(p), 1u) << "one of the last";
       const float* q = ring_queries(resident, h, head, n_tokens - 1);
       std::vector<Doubles> rows(group, Doubles(end - c.n_first)), exact = rows;
+      double widest = 0, largest_factor = 0;   // of a group's sum of |q|, and of the codes' factors
       for (uint32_t key = c.n_first; key < end; ++key) {
         const Doubles code = decoded(*resident.key_codes(), head, key);
         const std::vector<float> stored = reservoir_key(resident.reservoir(), head, key);
@@ -90,6 +92,12 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
           for (size_t i = 0; i < dim; ++i) true_sum += static_cast<double>(turned[i]) * static_cast<double>(stored[i]);
           if (c.type != KvType::q4_0) hadamard(turned.data(), h.head_dim, hadamard_block(h.head_dim));   // q4_0: pages and queries are rotated
           for (size_t i = 0; i < dim; ++i) sum += static_cast<double>(turned[i]) * code[i];
+          for (size_t i = 0; i < dim; ++i) largest_factor = std::max(largest_factor, std::fabs(code[i]) / largest_level);
+          for (size_t i = 0, n = static_cast<size_t>(4 / c.bits); i < dim; i += n) {
+            double of_group = 0;
+            for (size_t d = i; d < std::min(i + n, dim); ++d) of_group += std::fabs(static_cast<double>(turned[d]));
+            widest = std::max(widest, of_group);
+          }
           rows[g][key - c.n_first] = sum / std::sqrt(static_cast<double>(dim));
           exact[g][key - c.n_first] = true_sum / std::sqrt(static_cast<double>(dim));
         }
@@ -109,9 +117,14 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         return sorted[held.size() - c.n_last - c.n_first - 1];
       };
       const double last = least_of(scores), true_last = least_of(true_scores);
+      // Tables round a group's products to steps, a 255th of their widest range. Two tokens that differ by less than five deviations of that
+      // rounding may change places.
+      const double rounding = .29 * widest * 2 * largest_level / 255 * largest_factor *
+                              std::sqrt(static_cast<double>(resident.key_codes()->format().n_groups()) / static_cast<double>(dim));
+      const double margin = std::exp(5 * std::sqrt(2.0) * rounding) - 1;
       for (uint32_t i = 0; i < scores.size(); ++i) {
         n_wrong_exactly += (scores[i] > last) != (true_scores[i] > true_last);
-        const bool close = std::fabs(scores[i] - last) <= .03 * last;   // tables have steps of a 255th of their widest group
+        const bool close = std::fabs(scores[i] - last) <= margin * last;
         n_close += close, ++n_all;
         if (close) continue;
         EXPECT_EQ(tokens.count(i + c.n_first) == 1, scores[i] > last) << "head " << head << ", token " << i + c.n_first << " of " << n_tokens;
@@ -121,7 +134,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   });
   greedy(session.get(), 45);
   EXPECT_GT(n_all, 150000u);
-  EXPECT_LT(n_close * 8, n_all);
+  EXPECT_LT(n_close * 5, n_all);
   EXPECT_LT(n_wrong_exactly * (c.bits == 1 ? 3 : c.bits == 2 ? 6 : 20), n_all) << "codes tell what keys tell";
   EXPECT_GT(n_wrong_exactly * 400, n_all);
   const policy::Report report = resident.report();
@@ -176,15 +189,6 @@ TEST(EngineKeyCodesParts, ForksAndRewindsHaveTheSameCodes) {
   EXPECT_EQ(session->resident()->key_codes()->n_tokens(), kPrompt);
   greedy(session.get(), 1);
   EXPECT_EQ(codes_at(kPrompt), settled) << "codes are made again";
-}
-
-TEST(EngineKeyCodesParts, ABudgetWithoutRoomForCodesIsRefused) {
-  const auto model = open_demo();
-  engine::SessionOptions o;
-  o.n_context = 512, o.policy = "keycodes", o.kv_share = .05;
-  const auto refused = Session::open(model, o);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_NE(refused.status().detail().message.find("policy keycodes"), std::string::npos) << refused.status().detail().message;
 }
 
 }  // namespace
