@@ -45,6 +45,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   static Result<std::unique_ptr<Backend>> make(const Options& options);
   ~CudaBackend() override;
   BackendInfo info() const override;
+  uint64_t free_bytes() const override;
   Status reserve_arena(uint64_t bytes) override;
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
   Status check_heads(int32_t head_dim) const override;

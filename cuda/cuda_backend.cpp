@@ -74,7 +74,6 @@ CudaBackend::~CudaBackend() {
 
 // The figure is the device memory that is free now: ask before the arena is reserved.
 BackendInfo CudaBackend::info() const {
-  const OnDevice here(*gpu_);
   const auto instruction_set = [](int32_t architecture) {
     switch (architecture) {
       case 80: return "sm_80";
@@ -87,9 +86,14 @@ BackendInfo CudaBackend::info() const {
       default: return "sm_80, compiled when loaded";
     }
   };
+  return {"cuda", instruction_set(shape_.architecture), 1, false, false, true};
+}
+
+uint64_t CudaBackend::free_bytes() const {
+  const OnDevice here(*gpu_);
   size_t free_bytes = 0, total_bytes = 0;
   if (gpu_->driver().get_memory(&free_bytes, &total_bytes) != DriverError::none) free_bytes = 0;
-  return {"cuda", instruction_set(shape_.architecture), 1, false, std::max<uint64_t>(free_bytes, 1), false, true};
+  return std::max<uint64_t>(free_bytes, 1);
 }
 
 Status CudaBackend::reserve_arena(uint64_t bytes) {

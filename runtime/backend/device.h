@@ -30,7 +30,6 @@ struct BackendInfo {
   const char* instruction_set = "";       // or architecture: "avx512-vnni", "sm_89"
   int32_t n_threads = 0;                  // host threads that take part
   bool unified_memory = false;            // device addresses are host addresses
-  uint64_t device_bytes = 0;              // bytes that an arena may take now; 0: the device's memory is the host's
   bool exports_weights = false;            // the backend uses HeadView::exported and KeysJob::exported; otherwise it ignores them
   bool makes_moments = false;             // KeyOperations::key_moments() works
   // A decode step of several rows of one sequence, and decode steps of several sessions at once (StepOperations::begin_steps), give each
@@ -40,7 +39,9 @@ struct BackendInfo {
 
 class Device {
  public:
-  virtual BackendInfo info() const = 0;
+  virtual BackendInfo info() const = 0;   // asks no driver: cheap enough for every step
+  // Bytes that an arena may take now; 0: the device's memory is the host's.
+  virtual uint64_t free_bytes() const { return 0; }
   // Where the arena begins. It is one allocation, made once.
   virtual Ptr<std::byte> arena() const = 0;
 

@@ -504,6 +504,7 @@ TEST(Cancelling, StopsPrefillAndDecode) {
   orrery_session_options so = session_options();
   so.n_context = 8192;
   so.chunk_tokens = 4096;
+  so.reuse_prompts = 0;   // the same prompt again is computed again
   const Session session = open_session(model, so);
   std::vector<int32_t> prompt(4096);
   for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(300 + i * 7 % 1500);

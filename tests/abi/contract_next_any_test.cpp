@@ -19,6 +19,7 @@ class NextAny : public ::testing::Test {
     orrery_session_options o = session_options();
     o.n_context = i == 2 ? 48 : 256;
     o.chunk_tokens = 16;
+    o.reuse_prompts = 0;   // the same prompt again is computed again
     if (i % 3 == 1) o.policy = i == 1 ? "h2o" : "quest", o.kv_budget_share = 0.5f;
     if (i == 3) o.kv_type = ORRERY_KV_Q8_0;
     return open_session(model, o);

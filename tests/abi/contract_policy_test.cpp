@@ -35,6 +35,7 @@ class Policies : public ::testing::Test {
     o.policy_options = policy.parameters.data();
     o.n_policy_options = static_cast<uint32_t>(policy.parameters.size());
     o.kv_budget_share = share;
+    o.reuse_prompts = 0;   // policies get the same prompts, and compute them
     return o;
   }
   static orrery_runtime_options runtime_with(uint64_t budget) {

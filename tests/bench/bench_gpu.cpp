@@ -186,7 +186,7 @@ Bench::Bench(const Sizes& sizes) : s_(sizes) {
   queue_ = cuda::Queue(gpu_.get(), stream_.get());
   cublas_ = cuda::Cublas::open();
   if (cublas_ && !cublas_->start(queue_)) cublas_ = nullptr;
-  const uint64_t free_bytes = b().info().device_bytes, left = uint64_t{1} << 30;
+  const uint64_t free_bytes = b().free_bytes(), left = uint64_t{1} << 30;
   const uint64_t bytes = std::min(s_.arena, free_bytes > 2 * left ? free_bytes - left : free_bytes / 2);
   check(b().reserve_arena(bytes));
   next_ = b().arena().address, end_ = next_ + bytes;

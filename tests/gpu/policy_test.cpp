@@ -145,7 +145,19 @@ TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {
   EXPECT_TRUE(same_bits(got, expected)) << "a later prompt";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GpuPolicies, ::testing::ValuesIn(compressing_policies()), [](const auto& tested) {
+std::vector<const char*> policies_of_cuda() {
+  std::vector<const char*> names = compressing_policies();
+  names.erase(std::remove(names.begin(), names.end(), std::string("keycodes")), names.end());   // no codes there
+  return names;
+}
+TEST(GpuPolicy, KeyCodesAreRefusedByName) {
+  const auto model = open_spec("qwen3", on_cuda());
+  const Status s = Session::open(model, with_mode({"", "keycodes", {}, false}, 0.6, 128)).take_status();
+  EXPECT_EQ(s.code(), Code::unsupported);
+  EXPECT_NE(std::string(s.message()).find("which has no key codes"), std::string::npos) << s.message();
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuPolicies, ::testing::ValuesIn(policies_of_cuda()), [](const auto& tested) {
   std::string name = tested.param;
   std::replace(name.begin(), name.end(), '+', 'p');
   return name;

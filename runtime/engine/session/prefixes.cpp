@@ -74,7 +74,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
       if (at >= from) tokens_.push_back(wanted[at]), by_decode_.push_back(pages[page].generated()[at % kTokens]);
   n_computed_ = n_pages * kTokens;
   stats_.restored_tokens += n_computed() - from;
-  stats_.host_to_device_bytes += (n_pages - first) * table_->format().page_bytes();
+  if (!options_.compressed()) stats_.host_to_device_bytes += (n_pages - first) * table_->format().page_bytes();
   return ok_status();
 }
 

@@ -129,7 +129,7 @@ void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
     if (live[0]->thrown_ && i > 0) step.thrown_ = live[0]->thrown_;
     if (parts[i].thrown) step.thrown_ = parts[i].thrown;
     if (!step.failed()) step.status_ = std::move(parts[i].status);
-    if (!step.failed() && !computed.ok()) step.guarded([&] { return error(computed.code(), "%s", computed.message()); });
+    if (!step.failed() && !computed.ok()) step.guarded([&] { return Status(computed.detail()); });
   }
   for (SessionStep* step : all) step->end(turn);
 }

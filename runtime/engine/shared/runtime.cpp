@@ -85,7 +85,7 @@ uint64_t budget_bytes(const RuntimeOptions& options, const Device& device) {
   if (options.device_budget_bytes) return options.device_budget_bytes;
   // Leaves memory to other users of the GPU, such as the screen.
   constexpr uint64_t kLeft = uint64_t{512} << 20;
-  const uint64_t bytes = device.info().device_bytes;
+  const uint64_t bytes = device.free_bytes();
   return bytes > 2 * kLeft ? bytes - kLeft : bytes ? bytes / 2 : os::default_reservation_bytes(os::memory_limits());
 }
 
