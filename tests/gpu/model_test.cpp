@@ -125,6 +125,19 @@ TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
   EXPECT_TRUE(same_bits(a, b));
 }
 
+// A turn for each layer of a prompt: the residual stream passes through host memory.
+TEST(GpuModel, PartsOfAPromptDoNotShow) {
+  engine::RuntimeOptions by_layers = on_cuda();
+  by_layers.prompt_part_us = 0;
+  const auto whole = open_spec("llama-plain", on_cuda()), cut = open_spec("llama-plain", by_layers);
+  const std::vector<int32_t> prompt = prompt_of(*whole, 40, 3);
+  std::vector<int32_t> tokens, tokens_of_parts;
+  const auto a = open_session(whole, 80, KvType::f16, 16), b = open_session(cut, 80, KvType::f16, 16);
+  const std::vector<float> expected = trace_of(a.get(), prompt, 4, &tokens);
+  EXPECT_TRUE(same_bits(trace_of(b.get(), prompt, 4, &tokens_of_parts), expected));
+  EXPECT_EQ(tokens, tokens_of_parts);
+}
+
 #ifdef ORRERY_EMULATED
 // The first token makes a graph, and every later token launches it.
 TEST(GpuModel, TokensShareOneGraph) {
