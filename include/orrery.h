@@ -547,9 +547,9 @@ struct orrery_session_options {
   uint32_t speculate;             /* ORRERY_SPECULATE_; default OFF */
   uint32_t speculate_tokens;      /* guessed tokens of a step: at most 7; 0: 7. Less where fewer pay */
   uint32_t reuse_prompts;         /* 1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the
-                                     reservoir; the least recently used page leaves first, or when a session needs the room. Prompts
-                                     take KV from there: of other sessions' prompts, with the bits that computing it gives; of all tokens
-                                     that this session or its forks held, as a fork of that time has it. Not under "h2o". 0: off */
+                                     reservoir (at most 512 MiB, unless reservoir_bytes is given). The least recently used page leaves
+                                     first, or when a session needs the room. Prompts take KV from there, with the bits of a fork: of
+                                     all sessions' prompts, and of all tokens that this session or its forks held. Not under "h2o". 0: off */
   uint32_t reserved;
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
