@@ -549,7 +549,7 @@ struct orrery_session_options {
   uint32_t reuse_prompts;         /* 1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the
                                      reservoir (at most 512 MiB, unless reservoir_bytes is given). The least recently used page leaves
                                      first, or when a session needs the room. Prompts take KV from there, with the bits of a fork: of
-                                     all sessions' prompts, and of all tokens that this session or its forks held. Not under "h2o". 0: off */
+                                     all sessions' prompts, and of this session's and its forks' tokens. Not under "h2o". 0: off */
   uint32_t reserved;
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
