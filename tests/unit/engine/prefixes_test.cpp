@@ -198,5 +198,18 @@ TEST(EnginePrefixes, PagesLeaveWhenASessionNeedsTheirRoom) {
   EXPECT_EQ(reservoir.used(), 2 * bytes);
 }
 
+TEST(EnginePrefixes, TheirRoomIsBoundedWhereNobodySaysTheReservoirsSize) {
+  constexpr uint64_t kMiB = uint64_t{1} << 20;
+  const auto most = [](uint64_t reservoir_bytes) {
+    engine::RuntimeOptions o = runtime_options(1);
+    o.reservoir_bytes = reservoir_bytes;
+    return unwrap(engine::Runtime::create(o))->prefixes().most_bytes();
+  };
+  EXPECT_EQ(most(256 * kMiB), 64 * kMiB);
+  EXPECT_EQ(most(4096 * kMiB), 1024 * kMiB);
+  EXPECT_LE(most(0), 512 * kMiB);
+  EXPECT_GT(most(0), 0u);
+}
+
 }  // namespace
 }  // namespace orrery
