@@ -54,8 +54,8 @@ class Bench:
         return None
 
     def prefill(self, tokens):
-        text, memory = run_measured([os.path.join(self.o.build, "orrery"), "bench", self.path, "--prompt-tokens", str(tokens), "--gen-tokens", "1",
-                                     "--repeat", "1", "--json", "--threads", str(self.o.threads)])
+        words = [os.path.join(self.o.build, "orrery"), "bench", self.path, "--prompt-tokens", str(tokens), "--gen-tokens", "2"]
+        text, memory = run_measured(words + ["--repeat", "1", "--json", "--threads", str(self.o.threads)])
         return (json.loads(text)["results"][0]["prefill_tokens_per_second"]["median"], memory) if text else None
 
     def theirs(self, arguments, wanted):
@@ -72,7 +72,8 @@ def medians(pairs):
 
 
 def decode_table(bench):
-    print("\n| decode behind | full, tokens/s | of read | llama.cpp, tokens/s | ratio | auto 20%, tokens/s | ratio | auto 10%, tokens/s | ratio |")
+    print("\n| decode behind | full, tokens/s | of read | llama.cpp, tokens/s | ratio | auto 20%, tokens/s | ratio "
+          "| auto 10%, tokens/s | ratio |")
     print("| --- " * 9 + "|")
     for context in bench.o.contexts:
         figures = {None: [], 0.2: [], 0.1: []}
@@ -108,8 +109,9 @@ def prefill_table(bench):
             peers += [peer] if peer else []
         speed, memory = medians(ours)
         theirs, their_memory = medians(peers)
-        print(f"| {tokens:,} | {spread([figure[0] for figure in ours])} | {spread([peer[0] for peer in peers])} "
-              f"| {cell(speed / theirs if speed and theirs else 0, '{:.2f}')} | {cell(memory, '{:.0f}')} | {cell(their_memory, '{:.0f}')} |", flush=True)
+        ratio = cell(speed / theirs if speed and theirs else 0, "{:.2f}")
+        print(f"| {tokens:,} | {spread([figure[0] for figure in ours])} | {spread([peer[0] for peer in peers])} | {ratio} "
+              f"| {cell(memory, '{:.0f}')} | {cell(their_memory, '{:.0f}')} |", flush=True)
 
 
 def main():
