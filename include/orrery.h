@@ -871,8 +871,8 @@ ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event
      generations  (count) handles; a NULL or a generation that is over is skipped, so an entry may be set to NULL when it is freed
      which        in: the index of the last event, or `count` at first; the search begins behind it, so that events take turns.
                   out: the index of the generation whose event or error this is; `count`: all are over, and `event` stays as it is
-   A prompt's part and a step alternate. These generations compute alone: those on CUDA, with `speculate`, or under a policy that
-   waits for a link. ORRERY_BUSY: other calls use the sessions of all generations that are not over. */
+   A prompt's part and a step alternate. A generation computes alone on CUDA, with `speculate`, or under a policy that waits
+   for a link. ORRERY_BUSY: other calls use the sessions of all generations that are not over. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_next_any(orrery_generation *const *generations, size_t count, size_t *which, orrery_event *event,
                                          orrery_error *error);

@@ -5,7 +5,7 @@
 // delays another thread's step by one of them. When a turn ends, everything that it gave the device is done: nothing is under way in
 // memory that its owner may then give back, or that the I/O thread may then write.
 //
-// A thread may ask with work that others can do for it (SharedWork). The thread that has the turn gathers such work from the threads that
+// A thread may ask with work that others can do for it (SharedWork). The thread that has the turn gathers this work from the threads that
 // wait, and does it with its own: so sessions compute a token in one step. Nobody waits for others to ask.
 #pragma once
 

@@ -1,7 +1,7 @@
 // What it brings that sessions compute tokens together: bench_together MODEL.gguf [threads [rounds [tokens [prompt]]]].
 // 1, 2, 4 and 8 sessions of one model, each with its own prompt, in three ways by turns:
 //   in turn   one thread pulls one session's token after the other's: nothing is shared
-//   threads   a thread for each session; those that wait for a turn share a step
+//   threads   a thread for each session; threads that wait for a turn share a step
 //   any       one thread pulls all of them by orrery_next_any()
 // Prompts are not counted. The fastest round counts. Processor time is that of all threads. A wait is the time between two tokens of one
 // session; the longest of all waits in the median round. Every way must give the same tokens. Through orrery.h alone.

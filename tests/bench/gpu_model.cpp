@@ -8,8 +8,8 @@
 //   layers=1,1;2,1;1,2    layers of each kind, run by run. A model's layers differ in the types of their weights at most; gpu_model.py adds
 //                         up (step of 1,1) + (n_0 - 1) (difference for one more of kind 0) + (n_1 - 1) (the same for kind 1)
 //   cards=89:128:75497472;...  run by run: architecture, SMs, bytes of second-level cache
-//   contexts=0,32768      a decode step behind so many tokens
-//   prefills=0            a chunk of `rows` prompt tokens behind so many tokens
+//   contexts=0,32768      a decode step after this number of tokens, for each number
+//   prefills=0            a chunk of `rows` prompt tokens after this number of tokens
 //   rows=2048
 //   policy=streaming:0.25 KV policy and budget of the decode steps
 //   whole=1               runs every block, to check the rule

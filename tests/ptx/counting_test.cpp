@@ -1,4 +1,4 @@
-// The device that counts without running every block: its sums are those of all blocks. Grids are longer than what the rule looks at.
+// The device that counts without running every block: its sums equal the sums of all blocks. Grids are longer than what the rule looks at.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -2,8 +2,8 @@
 //
 // Decode steps of several sessions of a model are computed at once (model::forward_together). The thread that gets the turn prepares its
 // own step. Then it gathers the steps of threads that wait for the turn, prepares them too, runs one forward pass, and ends each step. So a
-// session waits for the step under way, and then for its own. Each session's results, errors and exceptions are those of a step alone, and
-// its allocations are charged to its account, whichever thread works. A gathered step whose session must settle first is handed back.
+// session waits for the step under way, and then for its own. A session's results, errors and exceptions are the same as in a step alone,
+// and its allocations are charged to its account, whichever thread works. A gathered step whose session must settle first is handed back.
 //
 // These steps take their turn alone: chunks of prompts, steps with guesses and drafts, steps on a backend without
 // BackendInfo::decodes_rows, and steps of sessions that may wait for transfers (Resident::waits_for_transfers), because the others would
@@ -43,7 +43,7 @@ class SessionStep final : public SharedWork, model::LayerHook {
   };
 
   SessionStep(Session* session, const Request& request);
-  // Whether the step can be computed with those of other sessions.
+  // Whether the step can share a pass with other sessions' steps.
   bool shares() const;
   // Takes a turn and computes the step. Of a step with guesses, only the first token becomes the session's.
   Status run();

@@ -49,8 +49,8 @@ class TokenPolicy : public PagedPolicy {
   std::vector<Plan> plans_;              // (n_kv_heads_)
 
  private:
-  Status make_digests(Heads* heads, uint32_t n_tokens, bool anew) const {
-    return kind_ == PageDigest::codes ? heads->make_codes(n_tokens) : heads->make_low_rank(n_tokens, anew);
+  Status make_digests(Heads* heads, uint32_t n_tokens, bool with_basis) const {
+    return kind_ == PageDigest::codes ? heads->make_codes(n_tokens) : heads->make_low_rank(n_tokens, with_basis);
   }
   uint64_t n_plans() const { return heads_.empty() ? 0 : n_kv_heads_; }
   const PageDigest kind_;

@@ -1,6 +1,6 @@
 // keycodes: our own. A query finds its tokens by 1, 2 or 4 bits for each dimension of all keys, which stay on the device.
-//   score     the query's products with the decoded keys, divided by sqrt(head_dim); softmax over the candidates, maximum (or mean) over the
-//             group
+//   score     the query's products with the decoded keys, divided by sqrt(head_dim); softmax over the candidates, maximum (or mean) over
+//             the group
 //   allocate  by the number of tokens that each head has among the best of all heads, for the last 16 queries; at least a floor
 //   select    the first and the last tokens, the best of the others; the reservoir keeps all tokens
 //   refresh   every step, by its own query, before each layer attends; misses are fetched whole and exact
@@ -30,7 +30,7 @@ constexpr char kPage[] =
     "- A code is made of the key after RoPE, less the mean of its head's keys, and rotated by the Hadamard transform. The mean\n"
     "  adds the same to all products of a query. Rotated dimensions are alike, so one codebook serves all: Lloyd and Max's\n"
     "  levels of a normal distribution. Each key has one factor in F16.\n"
-    "- Means are those of the keys present when the session settles. Generated tokens get codes by the same means when they\n"
+    "- Means are taken from the keys present when the session settles. Generated tokens get codes by the same means when they\n"
     "  leave the window.\n"
     "- The budget counts the codes: (bits head_dim / 8 + 2) bytes a token and head. Of full KV in F16 that is 7.0% with 2 bits,\n"
     "  3.9% with 1 bit and 13.3% with 4 bits (heads of 64). The rest of the budget holds tokens.\n"
@@ -109,7 +109,8 @@ constexpr Method kKeyCodes = {{"keycodes", "Resident key codes", "",
                                /* allocate */ "by the best tokens of all heads, for the last 16 queries",
                                /* keep     */ "the first and the last tokens, the best of the others",
                                /* refresh  */ "every step, by its own query, before it attends",
-                               /* device   */ "in Q8_0, where KV is kept in more; codes of all keys, a mean key a head, the last 16 positions' queries",
+                               /* device   */ "in Q8_0, where KV is kept in more; codes of all keys, a mean key a head, the last 16 "
+                                              "positions' queries",
                                /* link     */ kSelectionAndWaitOnLink,
                                all(kOptions), kPage},
                               {kPageQueries, KvType::q8_0},

@@ -15,9 +15,9 @@ struct Counters {
   uint64_t read_sectors = 0, written_sectors = 0;   // of 32 bytes, that a warp's accesses touched
   uint64_t shared_requests = 0, bank_conflicts = 0;   // accesses of a warp to shared memory; passes beyond the fewest that their bytes take
   uint64_t products = 0;                         // multiplications of mma
-  uint64_t link_bytes = 0;                       // of the sectors, those of host memory
+  uint64_t link_bytes = 0;                       // bytes of the sectors in host memory
   bool notes_sectors = false;
-  std::vector<uint64_t> sectors;                 // the numbers of those sectors, in any order, if notes_sectors
+  std::vector<uint64_t> sectors;                 // the numbers of the sectors that were touched, in any order, if notes_sectors
   std::vector<uint64_t> executed;                // by instruction of the kernel, if the caller has given it that size
 
   uint64_t all_instructions() const {
