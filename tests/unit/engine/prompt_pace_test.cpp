@@ -2,7 +2,7 @@
 // of a prompt that nobody interrupts, under every policy. A chunk that is cancelled in a pause leaves nothing behind.
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <array>
 #include <thread>
 
 #include "tests/support/policy_sessions.h"
@@ -181,26 +181,33 @@ TEST(EnginePromptInParts, NothingStaysOfAChunkThatIsGivenUp) {
   }
 }
 
-// One call computes a long chunk on a thread. Another session's step that is asked for meanwhile does not wait for the chunk's end.
+// One call computes a long chunk on a thread. Another session's step that is asked for meanwhile does not wait for the chunk's end: the
+// thread that asks after it sees the step's token, and the chunk between two layers.
 TEST(EnginePromptInParts, AnotherThreadsTokenComesBetweenTwoLayers) {
   const auto model = open_demo(layer_by_layer());
   const auto a = open_session(model, 320, KvType::f16, 16), b = open_session(model, 320, KvType::f16, 16);
   unwrap(b->prefill(tokens_of(16, 5), nullptr, nullptr));
   b->push_generated(7);
-  std::thread prompt, step;
-  uint32_t held = 99;
+  engine::Runtime& runtime = model->runtime();
+  std::array<std::thread, 3> threads;
+  const auto asks = [&](size_t i, auto work) {
+    threads[i] = std::thread(work);
+    while (runtime.turns().n_waiting() <= i) std::this_thread::yield();
+  };
+  uint32_t done = 99, part = 0, with_token = 0;
   {
-    const Turn turn = model->runtime().take_turn();
-    prompt = std::thread([&] { unwrap(a->prefill(tokens_of(16, 6), nullptr, nullptr)); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-    step = std::thread([&] {
-      unwrap(b->decode());
-      held = a->n_computed();
+    const Turn turn = runtime.take_turn();
+    asks(0, [&] { unwrap(a->prefill(tokens_of(16, 6), nullptr, nullptr)); });
+    asks(1, [&] { unwrap(b->decode()); });
+    asks(2, [&] {
+      const Turn last = runtime.take_turn();
+      done = a->n_computed(), part = a->part_done(), with_token = b->n_computed();
     });
-    std::this_thread::sleep_for(std::chrono::milliseconds(30));
-  }   // the prompt's turn comes first, and then the step's
-  prompt.join(), step.join();
-  EXPECT_EQ(held, 0u) << "the token came in the middle of the first chunk";
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(with_token, 17u);
+  EXPECT_EQ(done, 0u) << "the token came in the middle of the first chunk";
+  EXPECT_GT(part, 0u);
   EXPECT_EQ(a->n_computed(), 16u);
 }
 
