@@ -7,7 +7,7 @@
 //   rows    as above
 //   long    the text goes on: policy full, auto at 10% alone, and auto at 10% that drafts (speculate policy)
 // With speculate off and ngram by turns, in new sessions; the fastest round of each counts. Processor time is that of all threads. The
-// answers of the two must be the same. Through orrery.h alone, as an application has it.
+// answers of the two must be the same. path=NAME as the last argument: the instruction set. Through orrery.h alone, as an application has it.
 #include <ctime>
 
 #include <algorithm>
@@ -173,14 +173,18 @@ std::vector<int32_t> tokens_of(const Model& model, const char* path, size_t n) {
 
 int main_of(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "bench_guesses MODEL.gguf [threads [rounds [tokens [context TEXT]]]]\n");
+    std::fprintf(stderr, "bench_guesses MODEL.gguf [threads [rounds [tokens [context TEXT]]]] [path=NAME]\n");
     return 2;
   }
+  const char* const last = argv[argc - 1];
+  const bool names_path = std::strncmp(last, "path=", 5) == 0;
+  if (names_path) --argc;
   const int32_t n_threads = argc > 2 ? std::atoi(argv[2]) : 0;
   const int rounds = argc > 3 ? std::max(1, std::atoi(argv[3])) : 3;
   const uint32_t n_tokens = argc > 4 ? static_cast<uint32_t>(std::atoi(argv[4])) : 192;
   orrery_runtime_options wishes = runtime_options();
   wishes.n_threads = n_threads;
+  if (names_path) wishes.cpu_path = last + 5;
   orrery_runtime* made = nullptr;
   Error error;
   check(orrery_runtime_create(&wishes, &made, &error), error, "orrery_runtime_create");

@@ -6,6 +6,7 @@
 //   settlings=0  so many more, behind the blocks: the median's time, and how many tokens a head has room for behind one
 //   link=0       bytes per second of a simulated link, 0: none
 //   latency=0    its microseconds for each request
+//   path=auto    the instruction set
 //   load=map     weights where the file is mapped, or read into memory (read), whose pages are larger
 //
 // KV pages hold random F16 numbers: what heads attend to means nothing, the bytes that move are real.  Policies take turns,
@@ -102,7 +103,8 @@ struct Settings {
                                                {"budget", "0.25"},           {"steps", "50"},
                                                {"threads", "0"},             {"repeat", "5"},
                                                {"link", "0"},                {"latency", "0"},
-                                               {"settlings", "0"},           {"load", "map"}};
+                                               {"settlings", "0"},           {"load", "map"},
+                                               {"path", "auto"}};
   double number(const char* name) const { return std::atof(values.at(name).c_str()); }
 };
 
@@ -149,6 +151,7 @@ Bytes bytes_so_far(const engine::Session& session, double steps) {
 void run(const std::string& path, const Settings& settings) {
   engine::RuntimeOptions options;
   options.n_threads = static_cast<int32_t>(settings.number("threads"));
+  options.cpu_path = settings.values.at("path");
   options.link.bytes_per_second = static_cast<uint64_t>(settings.number("link"));
   options.link.latency_us = static_cast<uint32_t>(settings.number("latency"));
   const uint64_t n_sessions = split(settings.values.at("policies"), ',').size();

@@ -1,10 +1,11 @@
-// What it brings that sessions compute tokens together: bench_together MODEL.gguf [threads [rounds [tokens [prompt]]]].
+// What it brings that sessions compute tokens together: bench_together MODEL.gguf [threads [rounds [tokens [prompt [path]]]]].
 // 1, 2, 4 and 8 sessions of one model, each with its own prompt, in three ways by turns:
 //   in turn   one thread pulls one session's token after the other's: nothing is shared
 //   threads   a thread for each session; threads that wait for a turn share a step
 //   any       one thread pulls all of them by orrery_next_any()
 // Prompts are not counted. The fastest round counts. Processor time is that of all threads. A wait is the time between two tokens of one
-// session; the longest of all waits in the median round. Every way must give the same tokens. Through orrery.h alone.
+// session; the longest of all waits in the median round. Every way must give the same tokens. path: the instruction set. Through orrery.h
+// alone.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -103,12 +104,13 @@ void run(const Model& model, Way way, size_t n, uint32_t n_tokens, uint32_t n_pr
 
 int measure(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: bench_together MODEL.gguf [threads [rounds [tokens [prompt]]]]\n");
+    std::fprintf(stderr, "usage: bench_together MODEL.gguf [threads [rounds [tokens [prompt [path]]]]]\n");
     return 2;
   }
   const auto number = [&](int i, int fallback) { return argc > i ? std::atoi(argv[i]) : fallback; };
   orrery_runtime_options wishes = runtime_options();
   wishes.n_threads = number(2, 2);
+  if (argc > 6) wishes.cpu_path = argv[6];
   const int rounds = number(3, 3);
   const auto n_tokens = static_cast<uint32_t>(number(4, 32)), n_prompt = static_cast<uint32_t>(number(5, 64));
   orrery_runtime* made = nullptr;

@@ -1,21 +1,25 @@
 #!/bin/bash
-# Builds the peer that `make bench` measures beside Orrery: peer.sh [FOLDER], build/peer by default, which git ignores.
+# Builds the peer that `make bench` measures beside Orrery: peer.sh [FOLDER [avx2]], build/peer by default, which git ignores.
 #
-# llama.cpp comes inside the source package of llama-cpp-python, fetched by pip from wherever pip fetches.  llama-bench and
-# llama-quantize are built from it, static, for this processor: every AVX switch that it has, named one by one.  Never
-# AMX, whose path in this version crashes when GCC 12 builds it; so GGML_NATIVE, which would switch it on, stays off.
+# llama.cpp comes inside the source package of llama-cpp-python, fetched by pip from wherever pip fetches.  llama-bench,
+# llama-batched-bench and llama-quantize are built from it, static, for this processor: every AVX switch that it has, named
+# one by one; with `avx2` those up to AVX2.  Never AMX, whose path in this version crashes when GCC 12 builds it; so
+# GGML_NATIVE, which would switch it on, stays off.
 # What has been built is not built again; FOLDER/BUILT says what it is, and so does this script's last line.
 set -euo pipefail
 version=0.3.36
 root=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${1:-$root/build/peer}
+most=${2:-all}
+programs=(llama-bench llama-batched-bench llama-quantize)
 jobs=${JOBS:-$(nproc)}
 
 fail() { echo "peer.sh: $*" >&2; exit 1; }
 
 has() { grep -qw -m1 "$1" /proc/cpuinfo; }
-on() { if has "$1"; then echo ON; else echo OFF; fi; }
+on() { if has "$1" && { [ "$most" = all ] || [[ $1 != *avx512* && $1 != avx_vnni ]]; }; then echo ON; else echo OFF; fi; }
 
+[ "$most" = all ] || [ "$most" = avx2 ] || fail "'$most' is neither all nor avx2"
 [ "$(uname -m)" = x86_64 ] || fail "knows the switches of x86-64 alone"
 switches=(SSE42="$(on sse4_2)" AVX="$(on avx)" AVX2="$(on avx2)" FMA="$(on fma)" F16C="$(on f16c)" BMI2="$(on bmi2)"
   AVX_VNNI="$(on avx_vnni)" AVX512="$(on avx512bw)" AVX512_VBMI="$(on avx512_vbmi)" AVX512_VNNI="$(on avx512_vnni)"
@@ -24,7 +28,9 @@ lit=$(printf '%s\n' "${switches[@]}" | sed -n 's/=ON$//p' | paste -sd ' ')
 
 compiler=$("${CXX:-c++}" --version | sed -n 1p)
 built="llama.cpp of llama-cpp-python $version, $compiler, Release, static, switches: $lit"
-if [ -x "$folder/llama-bench" ] && [ -x "$folder/llama-quantize" ] && [ "$(cat "$folder/BUILT" 2>/dev/null)" = "$built" ]; then
+complete=yes
+for program in "${programs[@]}"; do [ -x "$folder/$program" ] || complete=no; done
+if [ $complete = yes ] && [ "$(cat "$folder/BUILT" 2>/dev/null)" = "$built" ]; then
   echo "$built"
   exit 0
 fi
@@ -47,8 +53,8 @@ if [ ! -f "$folder/cmake/CMakeCache.txt" ] && command -v ninja >/dev/null; then 
 cmake -S "$source" -B "$folder/cmake" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF \
   -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF -DGGML_NATIVE=OFF \
   "${switches[@]/#/-DGGML_}" >"$folder/build.log" 2>&1 || { tail -20 "$folder/build.log" >&2; fail "cmake failed"; }
-cmake --build "$folder/cmake" -j"$jobs" --target llama-bench llama-quantize >>"$folder/build.log" 2>&1 ||
+cmake --build "$folder/cmake" -j"$jobs" --target "${programs[@]}" >>"$folder/build.log" 2>&1 ||
   { tail -20 "$folder/build.log" >&2; fail "the build failed; all of it is in $folder/build.log"; }
-ln -sf cmake/bin/llama-bench cmake/bin/llama-quantize "$folder/"
+ln -sf "${programs[@]/#/cmake/bin/}" "$folder/"
 echo "$built" >"$folder/BUILT"
 echo "$built"

@@ -2,13 +2,10 @@
 // widely as the caller asks. The same seed gives the same bytes on every machine.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
-#include "runtime/base/half.h"
 #include "runtime/base/tensor_type.h"
 
 namespace orrery::testing {
@@ -25,11 +22,7 @@ class Random {
   }
   uint64_t below(uint64_t n) { return bits() % n; }
   float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24f; }  // [0, 1)
-  float normal() {  // twelve uniforms: close enough to N(0, 1) for test data, within [-6, 6]
-    float sum = -6.0f;
-    for (int i = 0; i < 12; ++i) sum += uniform();
-    return sum;
-  }
+  float normal();   // twelve uniforms: close enough to N(0, 1) for test data, within [-6, 6]
 
  private:
   uint64_t state_;
@@ -37,77 +30,7 @@ class Random {
 
 // Fills row_bytes(type, n_elements) bytes. Quants are random. Scales give the values a mean near 0 and a standard deviation near `scale`,
 // within about a fifth over a few thousand values. n_elements: whole blocks.
-inline void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_elements, uint64_t seed,
-                               float scale) {
-  Random random(seed * 0x2545F4914F6CDD1Du + static_cast<uint64_t>(type));
-  const TypeTraits traits = *type_traits(type);
-  for (uint64_t i = 0; i < n_elements; i += traits.block_elements, dst += traits.block_bytes) {
-    const auto put_half = [&](uint64_t at, float value) {
-      const uint16_t h = float_to_half(value);
-      std::memcpy(dst + at, &h, sizeof h);
-    };
-    for (uint64_t b = 0; b < traits.block_bytes; ++b) dst[b] = static_cast<std::byte>(random.bits() >> 56);
-    // Blocks differ in scale, as in real matrices: by up to a third more or less.
-    const float s = scale * (0.67f + 0.66f * random.uniform());
-    switch (type) {
-      case TensorType::f32: {
-        const float v = scale * random.normal();
-        std::memcpy(dst, &v, sizeof v);
-        break;
-      }
-      case TensorType::f16:
-        put_half(0, scale * random.normal());
-        break;
-      case TensorType::bf16: {
-        const uint16_t v = float_to_bfloat16(scale * random.normal());
-        std::memcpy(dst, &v, sizeof v);
-        break;
-      }
-      // Divided by the standard deviation that random quants (and sub-scales) have at d = 1.
-      case TensorType::q8_0:
-        put_half(0, s / 73.9f);
-        break;
-      case TensorType::q4_0:
-        put_half(0, s / 4.64f);
-        break;
-      case TensorType::q5_0:
-        put_half(0, s / 9.25f);
-        break;
-      case TensorType::iq4_nl:
-        put_half(0, s / 70.0f);
-        break;
-      case TensorType::q4_1:
-        put_half(0, s / 4.61f);
-        put_half(2, -7.5f * s / 4.61f);
-        break;
-      case TensorType::q5_1:
-        put_half(0, s / 9.23f);
-        put_half(2, -15.5f * s / 9.23f);
-        break;
-      case TensorType::q2_k:  // offsets of 1.5 quants centre the values: dmin = 1.5 d
-        put_half(80, s / 13.9f);
-        put_half(82, 1.5f * s / 13.9f);
-        break;
-      case TensorType::q3_k:
-        put_half(108, s / 42.7f);
-        break;
-      case TensorType::q4_k:
-        put_half(0, s / 257.0f);
-        put_half(2, 7.5f * s / 257.0f);
-        break;
-      case TensorType::q5_k:
-        put_half(0, s / 527.0f);
-        put_half(2, 15.5f * s / 527.0f);
-        break;
-      case TensorType::q6_k:
-        put_half(208, s / 1367.0f);
-        break;
-      case TensorType::iq4_xs:
-        put_half(0, s / 1290.0f);
-        break;
-    }
-  }
-}
+void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_elements, uint64_t seed, float scale);
 
 // fill_random_blocks() into a vector.
 inline std::vector<std::byte> random_blocks(TensorType type, uint64_t n_elements, uint64_t seed,
