@@ -71,7 +71,9 @@ void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_
   for (size_t at = 0; at < moves.size() && !queue_.failed(); at += kMostMoves) {
     const size_t n = std::min(kMostMoves, moves.size() - at);
     upload({address(list)}, moves.data() + at, n * sizeof(KvMove));
-    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), to_type, from_type,
+    uint32_t longest = 0;
+    for (size_t i = at; i < at + n; ++i) longest = std::max(longest, moves[i].n_tokens);
+    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), longest, to_type, from_type,
                   static_cast<int32_t>(token_values));
   }
 }
