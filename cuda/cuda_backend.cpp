@@ -141,7 +141,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
   const int64_t fitting = static_cast<int64_t>(kBounceBytes / to_bytes);
   for (int64_t row = 0; row < n_rows && !queue_.failed(); row += fitting) {
     const int64_t n = std::min(fitting, n_rows - row);
-    const Pinned& bounce = bounce_.next(queue_);
+    Pinned& bounce = bounce_.next(queue_);
     for (int64_t i = 0; i < n; ++i)
       repack_row(type, n_cols, source + static_cast<uint64_t>(row + i) * from_bytes, bounce.data() + static_cast<uint64_t>(i) * to_bytes);
     queue_.copy(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes,

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <string_view>
 
 #include "cuda/device/formats.h"
 #include "cuda/staging.h"
@@ -203,6 +205,18 @@ void Graphs::clear() {
   for (Entry& entry : entries_)
     if (entry.exec) gpu_.driver().destroy_exec(entry.exec);
   entries_.clear();
+  n_all_nodes_ = 0;
+}
+
+// Gives up the graphs that were used longest ago, until n_nodes more fit.
+void Graphs::make_room(size_t n_nodes) {
+  while (!entries_.empty() && n_all_nodes_ + n_nodes > kMostNodes) {
+    const auto oldest =
+        std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
+    gpu_.driver().destroy_exec(oldest->exec);
+    n_all_nodes_ -= oldest->n_nodes;
+    entries_.erase(oldest);
+  }
 }
 
 void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation> operations) {
@@ -212,9 +226,10 @@ void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation>
   std::memcpy(key_.data(), &context, sizeof context);
   std::memcpy(key_.data() + sizeof context, operations.data(), operations.size() * sizeof(Operation));
 
+  const size_t hash = std::hash<std::string_view>()({reinterpret_cast<const char*>(key_.data()), key_.size()});
   Entry* entry = nullptr;
   for (Entry& e : entries_)
-    if (e.key == key_) entry = &e;
+    if (e.hash == hash && e.key == key_) entry = &e;
   if (entry == nullptr) {
     Graph graph = nullptr;
     if (!queue.check(driver.begin_capture(queue.stream(), kCaptureThreadLocal), "beginning a graph")) return;
@@ -224,17 +239,13 @@ void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation>
       return;
     }
     Entry made;
-    made.key = key_;
+    made.key = key_, made.hash = hash;
     queue.check(driver.get_nodes(graph, nullptr, &made.n_nodes), "counting a graph's nodes");
     const bool ok = queue.check(driver.instantiate(&made.exec, graph, 0), "making a graph");
     driver.destroy_graph(graph);
     if (!ok) return;
-    if (entries_.size() == kMost) {
-      const auto oldest =
-          std::min_element(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
-      driver.destroy_exec(oldest->exec);
-      entries_.erase(oldest);
-    }
+    make_room(made.n_nodes);
+    n_all_nodes_ += made.n_nodes;
     entries_.push_back(std::move(made));
     entry = &entries_.back();
   }

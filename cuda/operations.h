@@ -59,7 +59,8 @@ struct StepContext {
 // Sends operations to the queue, fused where possible.
 void run(Queue& queue, const StepContext& context, Span<const Operation> operations);
 
-// The graphs of the kMost lists that ran last.
+// The graphs of the lists that ran last, up to kMostNodes kernels in all. A policy that asks within steps cuts a step into a list for each
+// layer: a token then runs a graph for each layer, and its lists come again with the next token.
 class Graphs {
  public:
   explicit Graphs(const Gpu* gpu) : gpu_(*gpu) {}
@@ -76,16 +77,19 @@ class Graphs {
  private:
   struct Entry {
     std::vector<std::byte> key;
+    size_t hash = 0;
     GraphExec exec = nullptr;
     size_t n_nodes = 0;
     uint64_t used = 0;
   };
-  static constexpr size_t kMost = 4;
+  static constexpr size_t kMostNodes = 4096;
+  void make_room(size_t n_nodes);
   const Gpu& gpu_;
   std::vector<Entry> entries_;
   std::vector<std::byte> key_;   // of the list that runs now
   uint64_t clock_ = 0;
-  size_t n_nodes_ = 0;
+  size_t n_nodes_ = 0;         // of the graph that ran last
+  size_t n_all_nodes_ = 0;     // of all entries
 };
 
 }  // namespace orrery::cuda

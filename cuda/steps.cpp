@@ -49,7 +49,7 @@ void CudaBackend::begin_steps(Span<const Step> steps) {
   const bool staged = staging_.takes(step, address(arena_), arena_bytes_);
   context_.staging = staged ? &staging_ : nullptr, context_.of = staged ? &step_ : nullptr;
   if (queue_.failed() || !queue_.check(within(step) ? DriverError::none : DriverError::invalid_value, "taking a step beyond its limits")) return;
-  const Pinned& bounce = step_bounce_.next(queue_);
+  Pinned& bounce = step_bounce_.next(queue_);
   std::memcpy(bounce.data() + plan_.rows, step.rows.data(), step.rows.size() * sizeof(Row));
   for (size_t i = 0; i < step.sequences.size(); ++i)
     std::memcpy(bounce.data() + plan_.pages + i * static_cast<size_t>(plan_.max_pages) * sizeof(uint64_t), step.sequences[i].pages,
@@ -78,7 +78,7 @@ Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
 void CudaBackend::send() {
   const OnDevice here(*gpu_, queue_);
   if (step_waits_ && !queue_.failed()) {
-    const Pinned& bounce = step_bounce_.now();
+    Pinned& bounce = step_bounce_.now();
     queue_.copy(scratch_, bounce.data(), step_bytes_, "copying a step to the device");
     bounce.mark(queue_);
   }

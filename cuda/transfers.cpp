@@ -16,7 +16,7 @@ void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
 void CudaBackend::upload_all(Span<const Upload> uploads) {
   const OnDevice here(*gpu_, queue_);
   for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
-    const Pinned& bounce = bounce_.next(queue_);
+    Pinned& bounce = bounce_.next(queue_);
     for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
       std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
       queue_.copy(device(u.to) + at, bounce.data() + in_bounce, n, "copying to the device");
@@ -35,8 +35,8 @@ void CudaBackend::download_all(Span<const Download> downloads) {
   const OnDevice here(*gpu_, queue_);
   send();
   Cursor sent, fetched;
-  for (const Pinned* under_way = nullptr;;) {
-    const Pinned* next = nullptr;
+  for (Pinned* under_way = nullptr;;) {
+    Pinned* next = nullptr;
     if (sent.i < downloads.size()) {
       next = &bounce_.next(queue_);
       for_each_stretch(downloads, kBounceBytes, &sent, [&](const Download& d, uint64_t at, uint64_t in_bounce, uint64_t n) {
@@ -71,7 +71,9 @@ void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_
   for (size_t at = 0; at < moves.size() && !queue_.failed(); at += kMostMoves) {
     const size_t n = std::min(kMostMoves, moves.size() - at);
     upload({address(list)}, moves.data() + at, n * sizeof(KvMove));
-    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), to_type, from_type,
+    uint32_t longest = 0;
+    for (size_t i = at; i < at + n; ++i) longest = std::max(longest, moves[i].n_tokens);
+    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), longest, to_type, from_type,
                   static_cast<int32_t>(token_values));
   }
 }
@@ -85,9 +87,9 @@ Status CudaBackend::synchronize() {
 
 // The caller's thread gathers pieces in one half of the pinned memory while the device copies the other half.
 Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
-  const OnDevice here(*gpu_, queue_);
   const std::lock_guard<std::mutex> lock(io_mutex_);
-  const Pinned* half = &io_bounce_.next(io_queue_);
+  const OnDevice here(*gpu_, io_queue_);
+  Pinned* half = &io_bounce_.next(io_queue_);
   uint64_t filled = 0;
   const auto flush = [&] {
     if (filled == 0) return;

@@ -135,6 +135,8 @@ Function Gpu::kernel(const char* name) {
   return known_[name] = found == kernels_.end() ? nullptr : found->second;
 }
 
-OnDevice::OnDevice(const Gpu& gpu, Queue& queue) : OnDevice(gpu) { queue.check(error_, "choosing the device"); }
+OnDevice::OnDevice(const Gpu& gpu, Queue& queue) : OnDevice(gpu) {
+  if (error_ != DriverError::none) queue.check(error_, "choosing the device");
+}
 
 }  // namespace orrery::cuda

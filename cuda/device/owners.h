@@ -25,11 +25,12 @@ class EventOwner {
   EventOwner(const EventOwner&) = delete;
   EventOwner& operator=(const EventOwner&) = delete;
   ~EventOwner() { release(); }
-  void mark(Queue& queue) const {
-    if (!queue.failed()) queue.check(queue.driver().record_event(event_, queue.stream()), "marking a point in a queue");
+  void mark(Queue& queue) {
+    if (!queue.failed() && queue.check(queue.driver().record_event(event_, queue.stream()), "marking a point in a queue"))
+      n_sent_ = queue.n_sent();
   }
-  // wait(): the host waits for the point. order(): later work of another queue waits for it.
-  void wait(Queue& queue) const { queue.check(queue.driver().wait_for_event(event_), "waiting for a copy"); }
+  // wait(): the host waits for the point; `queue` is the queue of the mark. order(): later work of another queue waits for it.
+  void wait(Queue& queue) const { queue.wait_for(event_, n_sent_, "waiting for a copy"); }
   void order(Queue& later) const {
     if (!later.failed()) later.check(later.driver().order_stream(later.stream(), event_, 0), "ordering two queues");
   }
@@ -39,11 +40,12 @@ class EventOwner {
     if (!gpu_) return;
     const OnDevice here(*gpu_);
     gpu_->driver().destroy_event(event_);
-    event_ = nullptr, gpu_ = nullptr;
+    event_ = nullptr, gpu_ = nullptr, n_sent_ = 0;
   }
 
   const Gpu* gpu_ = nullptr;   // null: no event
   Event event_ = nullptr;
+  uint64_t n_sent_ = 0;        // Queue::n_sent() at the mark
 };
 
 // Pinned host memory, which the device copies from and to by itself, and the point in a queue from which on it is free again.
@@ -68,7 +70,7 @@ class Pinned {
   std::byte* data() const { return data_; }
   // mark() when the copies have been sent. wait() returns when they are done.
   void wait(Queue& queue) const { used_.wait(queue); }
-  void mark(Queue& queue) const { used_.mark(queue); }
+  void mark(Queue& queue) { used_.mark(queue); }
 
  private:
   void release() {
@@ -91,8 +93,8 @@ class PinnedHalves {
     return halves_[1].allocate(gpu, bytes);
   }
   // now(): the current half. next(): makes the other half the current one, and waits until its copies are done.
-  const Pinned& now() const { return halves_[turn_]; }
-  const Pinned& next(Queue& queue) {
+  Pinned& now() { return halves_[turn_]; }
+  Pinned& next(Queue& queue) {
     turn_ ^= 1;
     if (!queue.failed()) now().wait(queue);
     return now();

@@ -1,8 +1,11 @@
 // A queue of work for the device: a stream, whose errors its GPU latches. Launches and copies return no errors. A caller who waits for the
 // device asks for the error. After a failure nothing more is sent.
+//
+// The queue numbers its calls, and knows up to which call the device has certainly come: a wait for work that is done asks the driver nothing.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "cuda/device/gpu.h"
 
@@ -18,10 +21,10 @@ class Queue {
   const Driver& driver() const { return gpu_->driver(); }
   Stream stream() const { return stream_; }
   bool failed() const { return gpu_->latch().failed(); }
-  // Latches a failure. Returns whether the call succeeded.
+  // Latches the failure of a call that may have sent work. Returns whether the call succeeded.
   bool check(DriverError error, const char* what) {
-    if (error != DriverError::none) gpu_->latch().set(error, what);
-    return error == DriverError::none;
+    ++n_sent_;
+    return latch(error, what);
   }
   // Copies between any two places that the device reaches, in the queue's order.
   void copy(void* to, const void* from, size_t bytes, const char* what) {
@@ -29,11 +32,24 @@ class Queue {
   }
   void clear(void* at, size_t bytes, const char* what) { check(driver().fill(device_address(at), 0, bytes, stream_), what); }
   // Waits for all work of the queue.
-  void wait(const char* what) { check(driver().wait_for_stream(stream_), what); }
+  void wait(const char* what) {
+    if (n_sent_ > n_done_ && latch(driver().wait_for_stream(stream_), what)) n_done_ = n_sent_;
+  }
+  // The number of calls so far. wait_for(): waits until the first n of them are done, by an event that was recorded behind them.
+  uint64_t n_sent() const { return n_sent_; }
+  void wait_for(Event event, uint64_t n, const char* what) {
+    if (n > n_done_ && latch(driver().wait_for_event(event), what)) n_done_ = n;
+  }
 
  private:
+  bool latch(DriverError error, const char* what) {
+    if (error != DriverError::none) gpu_->latch().set(error, what);
+    return error == DriverError::none;
+  }
+
   Gpu* gpu_;
   Stream stream_;
+  uint64_t n_sent_ = 0, n_done_ = 0;
 };
 
 }  // namespace orrery::cuda

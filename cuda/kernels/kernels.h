@@ -131,7 +131,8 @@ struct HeadRows {
 };
 void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
                         int32_t layer, int32_t n_rows);
-void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, KvType to_type, KvType from_type, int32_t token_values);
+// longest: the most tokens of a move.
+void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, uint32_t longest, KvType to_type, KvType from_type, int32_t token_values);
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows);
 
 // ---- attend_decode.cu, attend_prefill.cu

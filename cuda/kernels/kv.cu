@@ -6,7 +6,11 @@
 // rotate_and_append_kv() also norms and rotates a step's heads. A warp has a vector, in blocks of 32 values, and a lane has one value of
 // each block. The partner of a rotated pair comes through shared memory. This saves up to four launches a layer, and passes over q and k.
 //
+// move_kv() cuts runs into pieces, one for a warp, and copies them in units of 16 bytes where addresses allow: 2 KB of a warp are under way.
+//
 // Stored bits are those of runtime/cpu/formats/blocks.h: the same divisions and roundings, no product fused into a sum. Cost: README.md.
+#include <algorithm>
+
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
 #include "cuda/kernels/rope.cuh"
@@ -117,24 +121,71 @@ struct MoveWork {
   int32_t token_values;
 };
 
-// A warp has one move: a token, or a run of up to a page, in device memory or in shared host memory.
-__global__ void __launch_bounds__(kThreads) move_kv_kernel(MoveWork w) {
+// A move is cut into pieces of kPieceValues values, and a warp has one piece: a token, or a part of a run, in device memory or in shared host
+// memory. The bytes of a piece are a multiple of 16 in every type. A lane has kInFlight loads under way before its first store.
+constexpr int kPieceValues = 1024, kInFlight = 4;
+constexpr int kMostPieces = 256;   // warps that share a move
+
+// Copies n units.
+template <class T>
+__device__ __forceinline__ void copy_units(std::byte* to, const std::byte* from, int n, int lane) {
+#pragma unroll 1
+  for (int first = lane; first < n; first += 32 * kInFlight) {
+    T x[kInFlight] = {};
+    ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
+      if (first + 32 * u < n) x[u] = reinterpret_cast<const T*>(from)[first + 32 * u];
+    ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
+      if (first + 32 * u < n) reinterpret_cast<T*>(to)[first + 32 * u] = x[u];
+  }
+}
+
+// Converts n values. Loads of kInFlight blocks are under way before the first store. Only F32 and F16 end within a block.
+__device__ __forceinline__ void convert_values(KvType to_type, KvType from_type, std::byte* to, const std::byte* from, int n, int lane) {
+#pragma unroll 1
+  for (int block = 0; block * 32 + lane < n; block += kInFlight) {
+    float x[kInFlight] = {};
+    const auto load = [&](auto type) {
+      ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
+        if ((block + u) * 32 + lane < n) x[u] = load_value(decltype(type)::value, from, block + u, lane);
+    };
+    switch (from_type) {
+      case KvType::f32: load(KvTypeIs<KvType::f32>{}); break;
+      case KvType::f16: load(KvTypeIs<KvType::f16>{}); break;
+      case KvType::q8_0: load(KvTypeIs<KvType::q8_0>{}); break;
+      default: load(KvTypeIs<KvType::q4_0>{});
+    }
+#pragma unroll 1   // four stores of blocks side by side spill on sm_120
+    for (int u = 0; u < kInFlight && (block + u) * 32 + lane < n; ++u) {
+      store_value(to_type, x[0], to, block + u, lane);
+      ORRERY_UNROLL for (int v = 1; v < kInFlight; ++v) x[v - 1] = x[v];
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 4) move_kv_kernel(MoveWork w) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (i >= w.n_moves) return;
   const KvMove move = w.moves[i];
-  const std::byte* from = reinterpret_cast<const std::byte*>(move.from);
-  std::byte* to = reinterpret_cast<std::byte*>(move.to);
-  const int n_values = static_cast<int>(move.n_tokens) * w.token_values;
-  if (w.to_type == w.from_type) {   // a token is whole 4-byte words in every type
-    const int n_words = kv_bytes(w.to_type, n_values) / 4;
-    for (int word = lane; word < n_words; word += 32)
-      reinterpret_cast<uint32_t*>(to)[word] = reinterpret_cast<const uint32_t*>(from)[word];
-    return;
+  const int64_t n_values = static_cast<int64_t>(move.n_tokens) * w.token_values;
+  for (int64_t first = static_cast<int64_t>(blockIdx.y) * kPieceValues; first < n_values; first += static_cast<int64_t>(gridDim.y) * kPieceValues) {
+    const int64_t piece = first / kPieceValues;
+    const int n = static_cast<int>(n_values - first < kPieceValues ? n_values - first : kPieceValues);
+    const std::byte* from = in_global(reinterpret_cast<const std::byte*>(move.from)) + piece * kv_bytes(w.from_type, kPieceValues);
+    std::byte* to = in_global(reinterpret_cast<std::byte*>(move.to)) + piece * kv_bytes(w.to_type, kPieceValues);
+    if (w.to_type == w.from_type) {   // a token is whole 4-byte words in every type
+      const int n_bytes = kv_bytes(w.to_type, n);
+      const uint64_t all = move.to | move.from | static_cast<uint64_t>(n_bytes);   // what divides all three divides each place, too
+      if (all % 16 == 0)
+        copy_units<uint4>(to, from, n_bytes / 16, lane);
+      else if (all % 8 == 0)
+        copy_units<uint2>(to, from, n_bytes / 8, lane);
+      else
+        copy_units<uint32_t>(to, from, n_bytes / 4, lane);
+      continue;
+    }
+    convert_values(w.to_type, w.from_type, to, from, n, lane);
   }
-#pragma unroll 1   // four blocks at once spill on sm_120
-  for (int block = 0; block * 32 + lane < n_values; ++block)   // only F32 and F16 end within a block
-    store_value(w.to_type, load_value(w.from_type, from, block, lane), to, block, lane);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -176,9 +227,11 @@ void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType he
   launch<append_kv_kernel>(queue, {Dim3(blocks(w.n_warps, kWarps)), Dim3(kThreads)}, w);
 }
 
-void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, KvType to_type, KvType from_type, int32_t token_values) {
+void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, uint32_t longest, KvType to_type, KvType from_type, int32_t token_values) {
   const MoveWork w{moves, n_moves, to_type, from_type, token_values};
-  launch<move_kv_kernel>(queue, {Dim3(blocks(n_moves, kWarps)), Dim3(kThreads)}, w);
+  const int64_t n_pieces = (static_cast<int64_t>(longest) * token_values + kPieceValues - 1) / kPieceValues;
+  launch<move_kv_kernel>(
+      queue, {Dim3(blocks(n_moves, kWarps), static_cast<unsigned>(std::clamp<int64_t>(n_pieces, 1, kMostPieces))), Dim3(kThreads)}, w);
 }
 
 void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows) {

@@ -85,6 +85,13 @@ __device__ __forceinline__ uint2 load_once_8(const void* p) {
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
+// The pointer, which the caller knows to point to global memory (of the device, or of the host), though the code does not show that: an address
+// out of a list. Loads and stores become those of global memory.
+template <class T>
+__device__ __forceinline__ T* in_global(T* p) {
+  __builtin_assume(__isGlobal(p));
+  return p;
+}
 __device__ __forceinline__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -125,6 +132,10 @@ inline uint2 load_once_8(const void* p) {
   std::memcpy(&v, p, sizeof v);
   return v;
 }
+template <class T>
+T* in_global(T* p) {
+  return p;
+}
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline unsigned warp_total(unsigned x) {
   for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, i);
@@ -154,6 +165,8 @@ template <int kUnderWay>
 void copy_async_wait();
 uint4 load_once(const void* p);
 uint2 load_once_8(const void* p);
+template <class T>
+T* in_global(T* p);
 float exp2_approx(float x);
 unsigned warp_total(unsigned x);
 unsigned warp_largest(unsigned x);

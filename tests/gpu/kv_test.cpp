@@ -137,6 +137,35 @@ TEST(GpuKv, TokensGoWhereTheyBelong) {
   }
 }
 
+// Runs of up to a page among single tokens, at places that 16, 8 and 4 bytes divide, between equal types and different ones. Bytes beside the
+// targets stay as they were.
+TEST(GpuKv, LongRunsMoveInPieces) {
+  for (const KvType type : kKvTypes)
+    for (const KvType to : kKvTypes)
+      for (const uint64_t n_values : {uint64_t{64}, uint64_t{128}, uint64_t{256}}) {   // of a token
+        if (type != to && (n_values != 128 || to == KvType::f32)) continue;
+        SCOPED_TRACE(std::string(name_of(type)) + " to " + name_of(to) + ", tokens of " + std::to_string(n_values));
+        constexpr uint64_t kTokens = 200;
+        std::vector<std::byte> source(kTokens * row_bytes(kv_tensor_type(type), n_values));
+        const std::vector<float> values = normal_values(kTokens * n_values, 3);
+        cpu::store_kv(kv_tensor_type(type), values.data(), static_cast<int32_t>(values.size()), source.data());
+        const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
+          const uint64_t from_bytes = row_bytes(kv_tensor_type(type), n_values), to_bytes = row_bytes(kv_tensor_type(to), n_values);
+          Buffer<std::byte> in(m, source), out(m, std::vector<std::byte>(kTokens * to_bytes, std::byte{0x5A}));
+          std::vector<KvMove> moves;
+          uint64_t at = 1;   // a token is left out before each move
+          for (const uint32_t n : {1u, 64u, 3u, 17u, 1u, 33u, 64u}) {
+            moves.push_back({out.address() + at * to_bytes, in.address() + (kTokens - at - n) * from_bytes, n});
+            at += n + 1;
+          }
+          (*m)->kv_moves()->move_kv(moves, to, type, n_values);
+          EXPECT_TRUE((*m)->synchronize().ok());
+          return out.get();
+        });
+        EXPECT_TRUE(got == expected);
+      }
+}
+
 TEST(GpuKv, KeepsTheLastQueries) {
   const KvFormat kv = kv_format(KvType::f16, kLayers, kHeads, 32);
   const auto [expected, got] = on_both(limits(32), [&](Machine* m) {

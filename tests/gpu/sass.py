@@ -2,7 +2,7 @@
 """What machine code must show: sass.py BUILD ARCHITECTURE checks the cubins of BUILD/ptx; sass.py --tool BUILD prints where nvdisasm is.
 
 For some kernels: the most bytes of global memory that a lane has under way in straight code, loads and stores of 16 bytes, and
-instructions of the whole kernel for each of its dot products. The bounds are what the code has: a change that makes one worse fails.
+instructions of the whole kernel for each of its dot products; for moves also the loads of 16 bytes before the first store. The bounds are what the code has: a change that makes one worse fails.
 `target` is what is wanted. Without nvdisasm the check is skipped, and says so.
 """
 import os
@@ -17,9 +17,10 @@ CHECKS = [
     ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "per_product", 15.5, 5.6),
     ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "bytes", 70, 64),
     ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "per_product", 9.5, 5.6),
-    ("kv", r"move_kv_kernel", "bytes", 20, 64),
-    ("kv", r"move_kv_kernel", "wide_loads", 0, 4),
-    ("kv", r"move_kv_kernel", "wide_stores", 0, 1),
+    ("kv", r"move_kv_kernel", "bytes", 64, 64),
+    ("kv", r"move_kv_kernel", "wide_loads", 4, 4),
+    ("kv", r"move_kv_kernel", "wide_stores", 4, 4),
+    ("kv", r"move_kv_kernel", "loads_before_store", 4, 4),
 ]
 
 
@@ -72,8 +73,23 @@ def bytes_under_way(code):
     return most
 
 
+def wide_loads_before_store(names):
+    """The most loads of 16 bytes in straight code before a store to global memory."""
+    loads = most = 0
+    for name in names:
+        if name.startswith("LDG") and width(name) == 16:
+            loads += 1
+        elif name.startswith("STG"):
+            most, loads = max(most, loads), 0
+        elif name.startswith(("BRA", "EXIT")):
+            loads = 0
+    return most
+
+
 def measure(what, code):
     names = [operation(i).split()[0] for i in code]
+    if what == "loads_before_store":
+        return wide_loads_before_store(names)
     if what == "bytes":
         return bytes_under_way(code)
     if what == "per_product":
