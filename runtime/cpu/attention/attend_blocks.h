@@ -59,10 +59,10 @@ int32_t block_dim_at(int32_t i) {
   return i / (2 * V::kLanes) * 2 * V::kLanes + lane / 4 * 8 + i / V::kLanes % 2 * 4 + lane % 4;
 }
 
-// Loads query g, times `scale`, as words, and zeroes its sums. q null: zeros. A value that is not finite makes its block's unit not
-// finite, and so every score.
+// Loads query g, times `scale`, as pairs of bytes. q null: zeros. A value that is not finite makes its block's unit not finite, and so
+// every score.
 template <class V, KvType kType, int G>
-void load_block_query(const float* q, int32_t dim, float scale, int g, const BlockScratch<V>& s) {
+void load_byte_query(const float* q, int32_t dim, float scale, int g, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   const int32_t n_blocks = dim / 32, set = g / Shape::kSide, side = g % Shape::kSide;
   for (int32_t b = 0; b < n_blocks; ++b) {
@@ -85,7 +85,6 @@ void load_block_query(const float* q, int32_t dim, float scale, int g, const Blo
       }
     }
   }
-  for (int32_t i = 0; i < dim; i += V::kLanes) V::store(s.o + g * dim + i, V::zero());
 }
 
 // Prefetches part `part` of n_parts of the kLines lines at `soon`, ordered after the instruction that made x.
@@ -95,10 +94,9 @@ template <class V, int kLines>
     ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
 }
 
-// scores[t][query] of the keys [first, last) of a tile. Other keys in the same groups of four get arbitrary scores. Also copies V's
-// scales.
+// block_scores(), with keys as bytes, four at a time.
 template <class V, KvType kType, int kDim, int G>
-void block_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const BlockScratch<V>& s) {
+void byte_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   constexpr int kQBytes = 2 * 32 * Shape::kSide;
   constexpr int kLines = kDim == 0 ? 0 : static_cast<int>((4 * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64);
@@ -144,8 +142,34 @@ void block_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, co
       add_all([&](int j) { return keys + static_cast<uint64_t>(t + j < last ? j : last - 1 - t) * head.token_bytes(); });
     V::template store_keys<G>(s.scores + t * G, sums);
   }
+}
+
+}  // namespace
+}  // namespace orrery::cpu
+
+#include "runtime/cpu/attention/key_words.h"
+
+namespace orrery::cpu {
+namespace {
+
+template <class V, KvType kType, int G>
+void load_block_query(const float* q, int32_t dim, float scale, int g, const BlockScratch<V>& s) {
+  if constexpr (V::kKeysAsBytes)
+    load_byte_query<V, kType, G>(q, dim, scale, g, s);
+  else
+    load_word_query<V, G>(q, dim, scale, g, s);
+  for (int32_t i = 0; i < dim; i += V::kLanes) V::store(s.o + g * dim + i, V::zero());
+}
+
+// scores[t][query] of the keys [first, last) of a tile. Other keys of the same groups get arbitrary scores. Also copies V's scales.
+template <class V, KvType kType, int kDim, int G>
+void block_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const BlockScratch<V>& s) {
+  if constexpr (V::kKeysAsBytes)
+    byte_scores<V, kType, kDim, G>(head, tile, next, first, last, s);
+  else
+    word_scores<V, kType, kDim, G>(head, tile, next, first, last, s);
   if (last - first < kTile)
-    for (int b = 0; b < n_blocks; ++b) {   // slots without a token get the weight 0
+    for (int b = 0; b < head.dim() / 32; ++b) {   // slots without a token get the weight 0
       __builtin_memset(s.scales + b * kTile, 0, sizeof(uint16_t) * static_cast<size_t>(first));
       __builtin_memset(s.scales + b * kTile + last, 0, sizeof(uint16_t) * static_cast<size_t>(kTile - last));
     }

@@ -222,6 +222,7 @@ struct V : TableSums {
 
   // Decode attention over quantized blocks (attention/attend_blocks.h).
   static constexpr bool kAttendsInIntegers = true;
+  static constexpr bool kKeysAsBytes = true;   // keys meet two bytes of a query; false: one word
   static constexpr int kLaneQueries = 4;  // maximum number of queries side by side: one in each 128 bits
   // Vector `i` of 2 P / kLaneQueries for a block's 32 codes, with P queries side by side: each half of the codes, P times. Bytes
   // carry an offset of 128. Nibbles keep their values 0 to 15, which is an offset of 8.

@@ -10,13 +10,39 @@
 
 #include <cstdint>
 
+#include "runtime/cpu/formats/blocks_x86.h"
+#include "runtime/cpu/vectors/block_words_avx2.h"
+
 namespace orrery::cpu {
 namespace {
 
-struct ByteProducts {
-  using I = __m256i;
+struct ByteProducts : BlockWords {
   static constexpr bool kTwoStages = false;  // how weights are prefetched (prefetch_stream())
-  static constexpr bool kAttendsInIntegers = false;  // with AVX2 alone, integers take as many instructions as floats
+  // Decode attention over quantized blocks: keys and queries are words, which one instruction multiplies and adds in pairs. With
+  // bytes, a query's two would take twice as many products, and a third instruction each, because pairs of them need 32 bits.
+  static constexpr bool kAttendsInIntegers = true;
+  static constexpr bool kKeysAsBytes = false;
+  static constexpr int kLaneQueries = 1;   // queries side by side in a vector
+  static I times_words(I a, I b) { return _mm256_madd_epi16(a, b); }
+  static I dot_words(I sums, I a, I b) { return in_order(_mm256_add_epi32(sums, times_words(a, b))); }
+  // The sums of eight vectors, added as V::sum_eight() adds floats.
+  static I sums_of_eight(const I* a) {
+    I b[4], c[2];
+    for (int i = 0; i < 4; ++i)
+      b[i] = _mm256_add_epi32(_mm256_blend_epi32(a[i], a[i + 4], 0xF0), _mm256_permute2x128_si256(a[i], a[i + 4], 0x21));
+    for (int i = 0; i < 2; ++i)
+      c[i] = _mm256_add_epi32(_mm256_blend_epi32(b[2 * i], b[2 * i + 1], 0xCC), shuffled<0x4E>(b[2 * i], b[2 * i + 1]));
+    return _mm256_add_epi32(shuffled<0x88>(c[0], c[1]), shuffled<0xDD>(c[0], c[1]));
+  }
+  // The scales of 8 / G blocks. Lane i: that of block i / G.
+  template <int G>
+  static F key_scales(const uint8_t* const* blocks) {
+    const auto repeated_scale = [&](int i) { return _mm_set1_epi16(word<int16_t>(blocks[i])); };
+    if (G == 8) return _mm256_cvtph_ps(repeated_scale(0));
+    if (G == 4) return _mm256_cvtph_ps(_mm_unpacklo_epi64(repeated_scale(0), repeated_scale(8 / G - 1)));
+    const auto pair = [&](int i) { return _mm_unpacklo_epi32(repeated_scale(i < 8 / G ? i : 0), repeated_scale(i + 1 < 8 / G ? i + 1 : 0)); };
+    return _mm256_cvtph_ps(_mm_unpacklo_epi64(pair(0), pair(2)));
+  }
 
   // acc + sums of four products each.
   template <bool kSigned>
@@ -63,6 +89,8 @@ struct ByteProducts {
   static I scaled(I sums, I twice) { return _mm256_madd_epi16(sums, twice); }
 
  private:
+  template <int kOrder>
+  static I shuffled(I a, I b) { return _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), kOrder)); }
   template <bool kSigned>
   static I pairs(I codes, I activations) {
     return kSigned ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(activations, codes))

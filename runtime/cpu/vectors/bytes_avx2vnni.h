@@ -11,12 +11,12 @@
 #include <cstdint>
 
 #include "runtime/cpu/formats/blocks_x86.h"
+#include "runtime/cpu/vectors/block_words_avx2.h"
 
 namespace orrery::cpu {
 namespace {
 
-struct ByteProducts {
-  using I = __m256i;
+struct ByteProducts : BlockWords {
   // How weights are prefetched (prefetch_stream()). Steps of the 1.1B model in Q8_0 read 26 GB/s with two stages. With a single
   // stage 768 to 4096 bytes ahead they read 20 to 24 GB/s. The same threads read 31 GB/s when they do nothing else.
   static constexpr bool kTwoStages = true;
@@ -57,8 +57,8 @@ struct ByteProducts {
 
   // Decode attention over quantized blocks (attention/attend_blocks.h). vectors/avx512.h has the same functions, 512 bits wide, and
   // says what each one does.
-  using F = __m256;
   static constexpr bool kAttendsInIntegers = true;
+  static constexpr bool kKeysAsBytes = true;
   static constexpr int kLaneQueries = 2;
   template <int P>
   static I key_bytes(const uint8_t* codes, int i) {
@@ -112,35 +112,6 @@ struct ByteProducts {
         _mm256_storeu_ps(out + 16 * i + 8, _mm256_permute2f128_ps(fours[i], fours[G / 4 + i], 0x31));
       }
     }
-  }
-  static I words_of_bytes(const uint8_t* codes, int part) {
-    return _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 16 * part)));
-  }
-  static I words_of_nibbles(const uint8_t* codes, int part) {
-    __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
-    if (part == 1) x = _mm_srli_epi16(x, 4);
-    return _mm256_cvtepi8_epi16(_mm_sub_epi8(_mm_and_si128(x, _mm_set1_epi8(15)), _mm_set1_epi8(8)));
-  }
-  static I low_in_turns(I a, I b) { return _mm256_unpacklo_epi16(a, b); }
-  static I high_in_turns(I a, I b) { return _mm256_unpackhi_epi16(a, b); }
-  template <int G>
-  static F each(const float* p) {
-    if (G == 2) return _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(p)), _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-    if (G == 4) return _mm256_insertf128_ps(_mm256_set1_ps(p[0]), _mm_set1_ps(p[1]), 1);
-    return _mm256_set1_ps(p[0]);
-  }
-  static F larger(F a, F b) {
-    const I mask = _mm256_set1_epi32(0x7FFFFFFF);
-    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_and_si256(_mm256_castps_si256(a), mask), _mm256_and_si256(_mm256_castps_si256(b), mask)));
-  }
-  static F fold_larger(F x, int period) {
-    const I lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    for (int step = period; step < 8; step *= 2) x = larger(x, _mm256_permutevar8x32_ps(x, _mm256_xor_si256(lanes, _mm256_set1_epi32(step))));
-    return x;
-  }
-  static I nearest_i(F x) { return _mm256_cvtps_epi32(x); }
-  static I word_pairs(F low, F high) {
-    return _mm256_blend_epi16(nearest_i(low), _mm256_slli_epi32(nearest_i(high), 16), 0xAA);
   }
   // Sums times a small number that both words of a lane hold.
   static I scaled(I sums, I twice) { return _mm256_mullo_epi32(sums, _mm256_srli_epi32(twice, 16)); }
