@@ -2,7 +2,7 @@
 // change while tokens are generated. It holds decisions, never KV: the engine (resident.h) carries them out on a kv::HeadStore.
 //
 // The engine calls, in this order:
-//   settle(), then select() for every head     when a prompt is complete, or the resident KV is invalid
+//   settle(), then select() for every head     when a prompt is complete, or the resident KV is invalid; in parts: settle_steps()
 //   slot_for() for every head                  before each generated token; kSettleAgain: settle() again over all tokens
 //   before_attend() for every layer            within the step, if asks_before_attend()
 //   after_step()                               after the token is computed
@@ -98,6 +98,18 @@ class Policy {
   // The session holds n_tokens, at positions 0 .. n_tokens - 1. Writes each head's slots to `capacity` (n_layers * n_kv_heads), at most
   // Budget::max_slots in total.
   virtual Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) = 0;
+  // The number of steps over which the engine spreads a settlement. These steps attend to the whole reservoir. The heads have room for their
+  // tokens: select() and these tokens leave a free slot. 0: the engine settles at once. Depends on n_tokens alone. Not 0 only for policies
+  // that only_appends(), and only if settle_part() works.
+  virtual uint32_t settle_steps(uint32_t n_tokens) const {
+    (void)n_tokens;
+    return 0;
+  }
+  // Part `part` of n_parts of settle(), in this order. The last part writes `capacity`. Part 0 begins anew, and follows an error.
+  virtual Status settle_part(Heads* heads, uint32_t n_tokens, uint32_t part, uint32_t n_parts, Span<uint32_t> capacity) {
+    (void)part, (void)n_parts;
+    return settle(heads, n_tokens, capacity);
+  }
   // Positions of 0 .. n_tokens - 1 that stay in the head, at most `capacity`, in slot order; ascending where the head has a compensation
   // token. `out` has room for n_context.
   virtual void select(uint32_t head, uint32_t n_tokens, uint32_t capacity, std::vector<uint32_t>* out) = 0;

@@ -123,14 +123,16 @@ struct Contender {
   uint32_t room = 0;                                 // tokens of the head that is full first
 };
 
-// Settles again, and computes a token.
+// Settles again, and computes the tokens of the steps that settle.
 void settle(Contender* c) {
   engine::Resident* r = c->session->resident();
   if (!r) return;
   const uint64_t before = r->settle_us();
   r->invalidate();
-  c->session->push_generated(300);
-  unwrap(c->session->decode());
+  do {
+    c->session->push_generated(300);
+    unwrap(c->session->decode());
+  } while (!r->settled());
   c->settlings.push_back(static_cast<double>(r->settle_us() - before) * 1e-6);
   c->room = UINT32_MAX;
   for (uint32_t head = 0; head < r->store().n_heads(); ++head)
@@ -185,7 +187,7 @@ void run(const std::string& path, const Settings& settings) {
       engine::SessionOptions wishes;
       const std::vector<std::string> parts = split(policy, ':');
       wishes.policy = parts[0];
-      wishes.n_context = n + static_cast<uint32_t>(steps * (repeat + 1)) + 64 + (settlings > 0 ? n / 32 : 0);   // with room for a whole tail
+      wishes.n_context = n + static_cast<uint32_t>(steps * (repeat + 1)) + 64 + (settlings > 0 ? n / 32 + 8 * static_cast<uint32_t>(settlings) : 0);   // with room for a whole tail
       for (size_t i = 1; i < parts.size(); ++i) {
         const size_t equals = parts[i].find('=');
         if (parts[i].substr(0, equals) == "device_kv") {

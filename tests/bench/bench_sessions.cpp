@@ -1,4 +1,10 @@
-// Sessions beside their computation: files, and the parts of a prompt.
+// Sessions beside their computation: files, the parts of a prompt, and the first steps behind a prompt.
+//
+//     bench_sessions MODEL.gguf steps CONTEXT [SHARE=0.2] [STEPS=12] [ROUNDS=5] [POLICY[:OPTION=VALUE...]...]
+//
+// Prefills 64 tokens behind CONTEXT invented ones, and decodes, in sessions of full attention and of the policies (auto:steps=0 and auto), by
+// turns. Prints each step's median in milliseconds, of all rounds, and the number of tokens from which a policy's decode takes less time in all
+// than full attention.
 //
 //     bench_sessions MODEL.gguf parts CONTEXT [TOKENS=512]
 //
@@ -86,12 +92,76 @@ int measure_parts(const char* path, uint32_t n_context, uint32_t n_tokens) {
   return 0;
 }
 
+// Adds up medians: a row of figures, and from which token on the steps together take less than those of `full`.
+void print_steps(const char* name, const std::vector<std::vector<double>>& ms, size_t n_shown, const std::vector<double>& full) {
+  std::printf("%-16s", name);
+  double sum = 0, of_full = 0;
+  size_t gains = 0;   // 0: not within these steps
+  for (size_t i = 0; i < ms.size(); ++i) {
+    std::vector<double> sorted = ms[i];
+    std::sort(sorted.begin(), sorted.end());
+    const double x = sorted[sorted.size() / 2];
+    if (i < n_shown) std::printf(" %6.1f", x);
+    sum += x, of_full += full[i];
+    if (sum >= of_full) gains = 0;
+    else if (gains == 0) gains = i + 2;   // the prompt gives the first token
+  }
+  std::printf("  last %.1f ms; gains from token %zu on\n", ms.back()[ms.back().size() / 2], gains);
+}
+
+int measure_steps(const char* path, uint32_t n_context, double share, size_t n_shown, uint32_t rounds, std::vector<std::string> policies) {
+  constexpr uint32_t kTurn = 64, kSteps = 96;
+  const auto model = open(path, UINT64_MAX);
+  if (policies.empty()) policies = {"auto:steps=0", "auto"};
+  policies.insert(policies.begin(), "full");
+  std::vector<std::unique_ptr<engine::Session>> sessions;
+  for (const std::string& policy : policies) {
+    engine::SessionOptions options;
+    options.n_context = n_context + kTurn + kSteps;
+    size_t colon = policy.find(':');
+    options.policy = policy.substr(0, colon);
+    while (colon != std::string::npos) {
+      const size_t next = policy.find(':', colon + 1), equals = policy.find('=', colon);
+      options.policy_options.emplace_back(policy.substr(colon + 1, equals - colon - 1), policy.substr(equals + 1, next == std::string::npos ? next : next - equals - 1));
+      colon = next;
+    }
+    if (options.compressed()) options.kv_share = share;
+    sessions.push_back(check(engine::Session::open(model, options)));
+    check(sessions.back()->assume_prompt(std::vector<int32_t>(n_context, 1), [](uint32_t, Span<std::byte> page) { fill(page); }));
+  }
+  std::vector<std::vector<std::vector<double>>> ms(policies.size(), std::vector<std::vector<double>>(kSteps));
+  std::vector<int32_t> turn(kTurn);
+  for (uint32_t i = 0; i < kTurn; ++i) turn[i] = static_cast<int32_t>(300 + i);
+  for (uint32_t round = 0; round < rounds; ++round)
+    for (size_t p = 0; p < policies.size(); ++p) {
+      engine::Session& session = *sessions[p];
+      session.truncate(n_context);
+      check(session.prefill(turn, nullptr, nullptr));
+      for (uint32_t i = 0; i < kSteps; ++i) {
+        session.push_generated(static_cast<int32_t>(400 + i));
+        const uint64_t start = now_us();
+        check(session.decode());
+        ms[p][i].push_back(static_cast<double>(now_us() - start) / 1000);
+      }
+    }
+  std::vector<double> full;
+  for (std::vector<double> step : ms[0]) {
+    std::sort(step.begin(), step.end());
+    full.push_back(step[step.size() / 2]);
+  }
+  for (size_t p = 0; p < policies.size(); ++p) print_steps(policies[p].c_str(), ms[p], n_shown, full);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"), 2;
+  if (argc < 3) return std::fprintf(stderr, "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf steps CONTEXT [...] | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"), 2;
   const auto number = [&](int i, int otherwise) { return static_cast<uint32_t>(argc > i ? std::atoi(argv[i]) : otherwise); };
   if (std::string(argv[2]) == "parts") return measure_parts(argv[1], number(3, 0), number(4, 512));
+  if (std::string(argv[2]) == "steps")
+    return measure_steps(argv[1], number(3, 16000), argc > 4 ? std::atof(argv[4]) : .2, number(5, 12), number(6, 5),
+                         {argv + std::min(argc, 7), argv + argc});
   const uint64_t wanted = uint64_t{number(3, 192)} << 20;
   const uint32_t rounds = number(4, 7);
   const std::string saved = std::string(argv[2]) + "/bench-saved", copied = std::string(argv[2]) + "/bench-copied";

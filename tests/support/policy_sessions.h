@@ -29,6 +29,7 @@ struct PolicyMode {
   bool codes() const { return policy == std::string("keycodes"); }
   // Whether all slots are taken from settling on, so that the newest token takes the slot of another.
   bool replaces() const { return policy == std::string("streaming") || policy == std::string("h2o"); }
+  bool in_parts() const { return name == std::string("auto_in_parts"); }   // settles in parts beside its steps
   bool chunks() const { return std::string(policy).substr(0, 8) == "shadowkv"; }
   bool rebuilds() const { return chunks() && name != std::string("shadowkv_exact_keys"); }   // whether K of fetched tokens is rebuilt
 };
@@ -61,6 +62,7 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"adapyramid", "adapyramid", {{"safeguard", "protect"}, {"alpha", "0.8"}}, false},
       {"cake", "cake", {}, false},
       {"auto", "auto", {}, false},
+      {"auto_in_parts", "auto", {{"steps", "4"}, {"tail", "10"}}, false},
       {"duoattention", "duoattention", {}, false},
       {"razorattention", "razorattention", {}, false},
       {"duoattention_compensated", "duoattention", {{"compensation", "1"}, {"full_share", "0.2"}, {"sinks", "10"}}, false},

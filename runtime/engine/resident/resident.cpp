@@ -32,6 +32,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   }
   std::unique_ptr<Resident> r(new Resident(shape, pages));
   r->moves_directly_ = runtime.moves_directly();
+  r->attends_pages_ = shape.backend.decodes_rows;
   ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, rope));
   const size_t n_heads = r->parts_.slots->n_heads();
   r->capacity_.resize(n_heads);
@@ -52,6 +53,7 @@ Resident::Reads Resident::reads() const {
 
 void Resident::invalidate() {
   settled_ = false;
+  settling_ = {};
   draft_from_ = kNoDraft;
   now_.scored_position = Moment::kNone;
   if (parts_.refills) parts_.refills->drop();
@@ -91,7 +93,7 @@ void Resident::note_queries(uint32_t from, uint32_t to) {
 }
 
 Resident::Positions Resident::missing_queries(uint32_t n_tokens) const {
-  if (settled_) return {};   // the queries of steps after settling are known
+  if (settled_ || settling()) return {};   // the queries that settling needs are known, and so are those of the steps after it
   const uint32_t wanted = std::min(policy_->queries_wanted(), n_tokens), known = answers_.known_queries(n_tokens);
   if (parts_.sums && parts_.sums->n_rows() < n_tokens) return {parts_.sums->n_rows(), n_tokens};
   return known >= wanted ? Positions{} : Positions{n_tokens - wanted, n_tokens - known};
@@ -187,34 +189,57 @@ void Resident::compensate(uint32_t head, uint32_t n_tokens) {
 
 Status Resident::settle(uint32_t n_tokens) {
   const uint64_t start = now_us();
-  const uint32_t draft_from = draft_from_;
-  invalidate();
-  draft_from_ = draft_from;
-  now_.n_tokens = n_tokens;
-  if (parts_.digests && parts_.digests->kind() == DigestKind::mean) parts_.digests->truncate(0);   // hidden digests are made again
-  if (parts_.digests) parts_.digests->extend(now_.backend, *pages_, n_tokens);
+  if (!settling()) {
+    const uint32_t draft_from = draft_from_;
+    invalidate();
+    draft_from_ = draft_from;
+    if (attends_pages_ && draft_from == kNoDraft) settling_ = {n_tokens, policy_->settle_steps(n_tokens), 0};
+    if (parts_.digests && parts_.digests->kind() == DigestKind::mean) parts_.digests->truncate(0);   // hidden digests are made again
+    if (parts_.digests) parts_.digests->extend(now_.backend, *pages_, n_tokens);
+  }
+  now_.n_tokens = settling() ? settling_.n_tokens : n_tokens;
   now_.settling = true;
-  Status status = settle_heads(n_tokens);
+  Status status = settling() ? settle_part() : settle_heads(n_tokens);
   now_.settling = false;
-  ORRERY_TRY(std::move(status));
+  now_.n_tokens = n_tokens;
+  settle_us_ += now_us() - start;
+  if (!status.ok()) settling_ = {};
+  if (!status.ok() || settling()) return status;
   settled_ = true;
   n_unchanged_ = n_held_ = n_tokens;
-  settle_us_ += now_us() - start;
   return ok_status();
 }
 
 // The policy chooses the tokens of each head, and the pages fill its slots.
 Status Resident::settle_heads(uint32_t n_tokens) {
-  runs_.clear();   // a cancelled settling may have left noted runs
   ORRERY_TRY(policy_->settle(&answers_, n_tokens, capacity_));
+  lay_out();
+  return fill_heads(n_tokens, 0, static_cast<uint32_t>(hyper_.n_layers));
+}
+
+// The same in parts.
+Status Resident::settle_part() {
+  const Parted& s = settling_;
+  if (s.step < s.n_scoring()) ORRERY_TRY(policy_->settle_part(&answers_, s.n_tokens, s.step, s.n_scoring(), capacity_));
+  if (s.step + 1 == s.n_scoring()) lay_out();
+  const auto n_layers = static_cast<uint32_t>(hyper_.n_layers);
+  return fill_heads(s.n_tokens, s.filled(s.step, n_layers), s.filled(s.step + 1, n_layers));
+}
+
+void Resident::lay_out() {
   parts_.slots->lay_out(capacity_);
   if (parts_.compensation_tokens) parts_.compensation_tokens->clear();
+}
+
+Status Resident::fill_heads(uint32_t n_tokens, uint32_t first_layer, uint32_t end) {
+  runs_.clear();   // a cancelled settling may have left noted runs
   const auto n_kv_heads = static_cast<uint32_t>(hyper_.n_kv_heads);
-  for (uint32_t head = 0; head < parts_.slots->n_heads(); ++head) {
+  for (uint32_t head = first_layer * n_kv_heads; head < end * n_kv_heads; ++head) {
     ORRERY_TRY(now_.go_on());
-    policy_->select(head, n_tokens, capacity_[head], &selected_);
+    const uint32_t capacity = parts_.slots->capacity(head);
+    policy_->select(head, n_tokens, capacity, &selected_);
     // A head with room for the whole context has each token in a slot of its own. Tokens from before the prompt are still in place.
-    const size_t n_held = capacity_[head] == n_context_ && !parts_.low_rank ? n_unchanged_ : 0;
+    const size_t n_held = capacity == n_context_ && !parts_.low_rank ? n_unchanged_ : 0;
     settled_bytes_ += parts_.slots->fill(now_.backend, *pages_, head, selected_, n_held) * pages_->format().token_bytes();
     if (parts_.low_rank) note_rebuilt(head, policy_->rebuilt_slots(head));
     if ((head + 1) % n_kv_heads == 0) rebuild_noted(head / n_kv_heads);
@@ -228,7 +253,9 @@ Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
   now_.n_tokens = n_tokens;
   if (must_settle && !settled_) *must_settle = true;
   if (must_settle && *must_settle) return ok_status();
+  waiting_ = false;
   if (!settled_) ORRERY_TRY(settle(n_tokens));
+  if (settling()) return ok_status();
   for (uint32_t head = 0; head < parts_.slots->n_heads();) {
     const uint32_t slot = policy_->slot_for(head, parts_.slots->length(head), parts_.slots->capacity(head));
     if (slot == policy::kSettleAgain) {   // the tail is full: settling makes room
@@ -237,6 +264,7 @@ Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
         return ok_status();
       }
       ORRERY_TRY(settle(n_tokens));
+      if (settling()) return ok_status();
       head = 0;
       continue;
     }
@@ -270,8 +298,25 @@ void Resident::add_replaced() {
   parts_.compensation_tokens->finish(&backend, *pages_);
 }
 
+// Ends a step that has attended to the pages.
+Status Resident::commit_to_pages(uint32_t position) {
+  kv_read_ += uint64_t{parts_.slots->n_heads()} * (position + 1) * pages_->format().token_bytes();
+  note_queries(position, position + 1);
+  if (Status status = step_fault_ ? step_fault_(step_) : ok_status(); !status.ok()) {
+    invalidate();
+    return status;
+  }
+  if (++settling_.step < settling_.n_steps) return ok_status();
+  for (uint32_t p = settling_.n_tokens; p <= position; ++p) parts_.slots->append(now_.backend, *pages_, p);
+  settling_ = {};
+  settled_ = true;
+  n_unchanged_ = n_held_ = position + 1;
+  return ok_status();
+}
+
 Status Resident::commit(uint32_t position) {
   ++step_;
+  if (settling()) return commit_to_pages(position);
   now_.scored_position = position;
   for (uint32_t head = 0; head < parts_.slots->n_heads(); ++head) {
     parts_.slots->commit(head, slots_[head], position);
@@ -290,12 +335,14 @@ Status Resident::commit(uint32_t position) {
 
 Status Resident::copy_from(const Resident& other) {
   policy_ = other.policy_->clone();
-  ORRERY_TRY(parts_.copy_from(now_.backend, other.parts_, *pages_, other.settled_));
-  if (!other.settled_) return ok_status();
+  const bool goes_on = other.settled_ || other.settling();
+  ORRERY_TRY(parts_.copy_from(now_.backend, other.parts_, *pages_, goes_on));
+  if (!goes_on) return ok_status();
   step_ = other.step_;
   n_unchanged_ = other.n_unchanged_;
   n_held_ = other.n_held_;
-  settled_ = true;
+  settling_ = other.settling_;
+  settled_ = other.settled_;
   return ok_status();
 }
 

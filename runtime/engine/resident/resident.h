@@ -1,6 +1,10 @@
 // The order of a step of a session under a policy: settle, prepare, attend, commit. parts.h has the parts, answers.h answers the policy's
 // questions, resident_shape.h derives sizes from the options. The policy decides; this file carries out.
 //
+// Some policies settle in parts, one before each of some steps (Policy::settle_steps). These steps attend to the pages, that is to
+// everything. So the steps that compute a part are always the same, whatever takes how long. Behind the last part the heads take the tokens
+// of these steps.
+//
 // The session's pages in the reservoir hold all KV, also of heads that are full on the device. The resident KV can be dropped at any time;
 // the session then settles again before the next generated token. README.md says why full heads are kept twice.
 //
@@ -11,6 +15,7 @@
 // device memory, and only settling and top_page_keys() take host memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -58,6 +63,7 @@ class Resident final : public model::LayerHook {
   const kv::LowRank* low_rank() const { return parts_.low_rank.get(); }   // or null
   const kv::KeyCodes* key_codes() const { return parts_.codes.get(); }    // or null
   bool settled() const { return settled_; }
+  bool settling() const { return settling_.n_steps > 0; }   // in parts: the next step has one
   uint64_t used_bytes() const { return parts_.used_bytes(settled_); }
   uint32_t held_tokens(uint32_t head) const { return settled_ ? parts_.slots->length(head) : 0; }   // on the device
   bool sums_queries() const { return parts_.sums != nullptr; }   // the policy needs the queries of all tokens
@@ -90,12 +96,13 @@ class Resident final : public model::LayerHook {
   };
   Positions missing_queries(uint32_t n_tokens) const;
 
-  // Begins the step of the token at position n_tokens: chooses each head's slot for it and makes views(). Settles first if needed. Given
-  // must_settle, it does not settle, but says so there; then prepare() comes again.
+  // Begins the step of the token at position n_tokens: chooses each head's slot for it and makes views(). Settles first if needed, or
+  // computes the next part of it; an error or a cancellation gives the parts up. Given must_settle, it does not settle, but says so there; then prepare() comes again.
   Status prepare(uint32_t n_tokens, bool* must_settle = nullptr);
   // Whether a step may wait until KV has come over a link.
   bool waits_for_transfers() const { return parts_.refills && !moves_directly_; }
-  Span<const HeadView> views() const { return views_; }
+  // Of the step. Empty while the session settles in parts: the step attends to the pages.
+  Span<const HeadView> views() const { return settling() ? Span<const HeadView>() : Span<const HeadView>(views_); }
   const KvFormat& format() const { return format_; }
   const kv::PageTable& reservoir() const { return *pages_; }
   // The hook of a step of positions [from, from + n), after prepare(); null if its layers neither ask nor wait before their attention.
@@ -143,8 +150,13 @@ class Resident final : public model::LayerHook {
   static constexpr uint32_t kNoDraft = UINT32_MAX;
   Resident(const ResidentShape& shape, const kv::PageTable* pages)
       : hyper_(*shape.hyper), n_context_(shape.n_context), format_(shape.resident), pages_(pages) {}
+  // Settles, or computes a part of it: then settling().
   Status settle(uint32_t n_tokens);
   Status settle_heads(uint32_t n_tokens);
+  Status settle_part();
+  void lay_out();
+  Status fill_heads(uint32_t n_tokens, uint32_t first_layer, uint32_t end);
+  Status commit_to_pages(uint32_t position);
   Status ask(int32_t layer, Ptr<const float> q);   // asks the policy, with a layer's queries
   void note_rebuilt(uint32_t head, uint32_t n_slots);
   void rebuild_noted(uint32_t layer);
@@ -163,7 +175,17 @@ class Resident final : public model::LayerHook {
   Moment now_;                                     // backend and cancel: within a Use
   Answers answers_;
   bool moves_directly_ = false;                    // Runtime::moves_directly()
+  bool attends_pages_ = false;                     // a decode step can attend to the reservoir
   bool settled_ = false;
+  struct Parted {                                  // a settlement in parts
+    uint32_t n_tokens = 0;                         // that the session held when it began
+    uint32_t n_steps = 0, step = 0;                // one part each; 0: none is under way. The next part
+    uint32_t n_scoring() const { return std::max(1u, n_steps * 3 / 4); }   // first parts, which the policy has. Then layers are filled
+    // The layers that are filled before part i.
+    uint32_t filled(uint32_t i, uint32_t n_layers) const {
+      return i == n_steps ? n_layers : i <= n_scoring() ? 0 : n_layers * (i - n_scoring()) / (n_steps - n_scoring());
+    }
+  } settling_;
   bool waiting_ = false;                           // each layer of the step waits for its own refills
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0;
   uint32_t n_unchanged_ = 0;                       // first tokens of the pages that have not changed since the store was filled

@@ -43,17 +43,34 @@ class WindowPolicy final : public TailedPolicy {
     return {Span<const float>(shares_).subspan(h.shares, n_tokens_), h.compensation_weight};
   }
 
-  Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
-    begin_settling(n_tokens, capacity);
+  Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override { return settle_part(heads, n_tokens, 0, 1, capacity); }
+
+  // The window's queries stay in the ring of kMaxWindow queries during these steps.
+  uint32_t settle_steps(uint32_t n_tokens) const override {
+    if (settings_.steps == 0 || settings_.window + settings_.steps > kMaxWindow || !only_appends()) return 0;
+    const TailedBudget::Division division = budget_.divide(n_tokens, n_full_);
+    const bool evicts = division.selected < layers_.size() * n_kv_heads_ * n_tokens;
+    return evicts && division.tail >= 2 * settings_.steps ? settings_.steps : 0;
+  }
+
+  // Parts score layers; the last one allocates and selects as well.
+  Status settle_part(Heads* heads, uint32_t n_tokens, uint32_t part, uint32_t n_parts, Span<uint32_t> capacity) override {
+    if (part == 0) begin_settling(n_tokens, capacity);
     if (rings_.n_other_heads() == 0) return ok_status();
     const TailedBudget::Division division = budget_.divide(n_tokens, n_full_);
     const uint64_t n_compressed = layers_.size() * n_kv_heads_;
     if (n_compressed > 0 && division.selected == 0)
       return error(Code::internal, "%llu compressed heads have no room at %u tokens",
                    static_cast<unsigned long long>(n_compressed), n_tokens);
-    for (Head& h : heads_) h = {0, n_tokens, 0, 0.0f};
-    selected_.clear();
-    if (division.selected < n_compressed * n_tokens) ORRERY_TRY(select_prompt(heads, n_tokens, division.selected));
+    const bool evicts = division.selected < n_compressed * n_tokens;
+    if (part == 0) {
+      for (Head& h : heads_) h = {0, n_tokens, 0, 0.0f};
+      selected_.clear();
+      if (evicts) begin_scores(heads, n_tokens, division.selected);
+    }
+    if (evicts) ORRERY_TRY(score(heads, n_tokens, layers_.size() * part / n_parts, layers_.size() * (part + 1) / n_parts));
+    if (part + 1 < n_parts) return ok_status();
+    if (evicts) ORRERY_TRY(select_prompt(heads, n_tokens, division.selected));
     for (uint32_t head = 0; head < heads_.size(); ++head)
       if (!rings_.has(head)) capacity[head] = heads_[head].n_selected + division.tail;
     return ok_status();
@@ -72,7 +89,8 @@ class WindowPolicy final : public TailedPolicy {
   // settle().
   uint64_t host_bytes(const HostShape& host) const override {
     const uint64_t n = n_context_, n_layers = layers_.size(), n_heads = n_layers * n_kv_heads_, of_layer = n_kv_heads_ * n;
-    const uint64_t kept = bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(n_heads * budget_.head_max()) + bytes_of<float>(n_heads * n);
+    const uint64_t kept = bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(n_heads * budget_.head_max()) +
+                          bytes_of<float>(n_heads * n) + bytes_of<double>(n_layers);
     uint64_t scoring = bytes_of<float>(of_layer * (settings_.score == WindowScore::each ? host.group + 1 : 1));
     if (scores_by_moments()) {
       const uint64_t at_once = std::min(host.n_threads, n_kv_heads_);   // heads that are pooled in parallel
@@ -111,12 +129,11 @@ class WindowPolicy final : public TailedPolicy {
            settings_.layers == LayerBudgets::adaptive;
   }
 
-  // Score, allocate, select: `total` tokens for all compressed heads together. The window takes at most half of what a head keeps on average.
+  // Allocate, select: `total` tokens for all compressed heads together.
   Status select_prompt(Heads* heads, uint32_t n_tokens, uint64_t total) {
     const uint64_t n_compressed = layers_.size() * n_kv_heads_;
-    const auto half = static_cast<uint32_t>(std::max<uint64_t>(total / n_compressed / 2, 1));
-    const uint32_t w = std::min({settings_.window, heads->n_queries(), half});
-    ORRERY_ASSIGN(Scores scores, score(heads, n_tokens, w));
+    Scores& scores = scores_;
+    const uint32_t w = n_tokens - scores.n_old;
     const uint64_t total_old = total - n_compressed * w;
     ORRERY_ASSIGN(const std::vector<uint64_t> budgets, layer_budgets(heads, scores, total_old, n_tokens));
     std::vector<std::vector<uint64_t>> counts(layers_.size());
@@ -142,8 +159,9 @@ class WindowPolicy final : public TailedPolicy {
       return ok_status();
     };
     ORRERY_TRY(heads->try_each(n_compressed, select_best));
-    if (settings_.compensation == 0) return ok_status();
     shares_ = std::move(scores.values);
+    scores.values.clear();
+    if (settings_.compensation == 0) return ok_status();
     return weigh_compensation(heads, n_tokens);
   }
 
@@ -172,30 +190,39 @@ class WindowPolicy final : public TailedPolicy {
   // The head number of the i-th compressed head.
   size_t compressed_head(size_t i) const { return size_t{layers_[i / n_kv_heads_]} * n_kv_heads_ + i % n_kv_heads_; }
 
-  // By the last w queries. Scores lie in the memory of the last settlement's shares.
-  Result<Scores> score(Heads* heads, uint32_t n_tokens, uint32_t w) {
-    Scores scores;
-    const uint32_t n_old = scores.n_old = n_tokens - w;
-    resize_discarding(&shares_, layers_.size() * n_kv_heads_ * n_tokens);
-    scores.values = std::move(shares_);
-    scores.values.resize(layers_.size() * n_kv_heads_ * n_old);
-    if (scores_by_moments()) ORRERY_TRY(score_moments(heads, n_tokens, w, &scores));
-    if (settings_.score == WindowScore::each) ORRERY_TRY(score_each(heads, w, &scores));
-    if (settings_.score == WindowScore::mean && !scores_by_moments()) ORRERY_TRY(score_means(heads, n_tokens, w, &scores));
-    return scores;
+  // The window takes at most half of what a head keeps on average. Scores lie in the memory of the last settlement's shares.
+  void begin_scores(Heads* heads, uint32_t n_tokens, uint64_t total) {
+    const uint64_t n_compressed = layers_.size() * n_kv_heads_;
+    const auto half = static_cast<uint32_t>(std::max<uint64_t>(total / n_compressed / 2, 1));
+    scores_.n_old = n_tokens - std::min({settings_.window, heads->n_queries(), half});
+    if (scores_.values.empty()) scores_.values = std::move(shares_);   // else a settlement has ended before its last part
+    resize_discarding(&scores_.values, n_compressed * n_tokens);
+    scores_.values.resize(n_compressed * scores_.n_old);
+    scores_.preference.assign(scores_by_moments() ? layers_.size() : 0, 0.0);
+  }
+
+  // Scores layers_ [first, end) by the queries of the window.
+  Status score(Heads* heads, uint32_t n_tokens, size_t first, size_t end) {
+    const uint32_t w = n_tokens - scores_.n_old;
+    if (first == end) return ok_status();
+    if (scores_by_moments()) ORRERY_TRY(score_moments(heads, n_tokens, w, first, end));
+    if (settings_.score == WindowScore::each) ORRERY_TRY(score_each(heads, w, first, end));
+    if (settings_.score == WindowScore::mean && !scores_by_moments()) ORRERY_TRY(score_means(heads, n_tokens, w, first, end));
+    return ok_status();
   }
 
   // By mean and variance of each query head's weights, pooled; and the layers' preferences.
-  Status score_moments(Heads* heads, uint32_t n_tokens, uint32_t w, Scores* scores) const {
-    const uint32_t n_old = scores->n_old;
+  Status score_moments(Heads* heads, uint32_t n_tokens, uint32_t w, size_t first_layer, size_t end) {
+    const uint32_t n_old = scores_.n_old;
     const uint32_t group = heads->group();
     const size_t of_head = size_t{group} * n_old;
     const double gamma = settings_.score == WindowScore::variance ? settings_.gamma : 0;
     std::vector<float> moments(n_kv_heads_ * of_head), rows;
     std::vector<MomentsQuery> queries(n_kv_heads_);
     std::vector<Dispersion> dispersions(n_kv_heads_);
-    float* out = scores->values.data();
-    for (const uint32_t layer : layers_) {
+    float* out = &scores_.values[first_layer * n_kv_heads_ * n_old];
+    for (size_t i = first_layer; i < end; ++i) {
+      const uint32_t layer = layers_[i];
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
         queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, n_old, gamma, &moments[h * of_head], &dispersions[h]};
       ORRERY_TRY(heads->key_moments(queries, &rows));
@@ -208,7 +235,7 @@ class WindowPolicy final : public TailedPolicy {
       ORRERY_TRY(heads->try_each(n_kv_heads_, pool_head));
       Dispersion dispersion;
       for (const Dispersion& d : dispersions) dispersion.add(d);
-      scores->preference.push_back(dispersion.preference(settings_.tau_1, settings_.tau_2));
+      scores_.preference[i] = dispersion.preference(settings_.tau_1, settings_.tau_2);
       out += size_t{n_kv_heads_} * n_old;
     }
     return ok_status();
@@ -216,15 +243,16 @@ class WindowPolicy final : public TailedPolicy {
 
   // Ada-KV's algorithm 2, lines 3 and 4: for each query the softmax of its unscaled products with the keys before the window, pooled; then the
   // mean over queries and group.
-  Status score_each(Heads* heads, uint32_t w, Scores* scores) const {
-    const uint32_t n_old = scores->n_old, group = heads->group();
+  Status score_each(Heads* heads, uint32_t w, size_t first_layer, size_t end) {
+    const uint32_t n_old = scores_.n_old, group = heads->group();
     const size_t of_head = size_t{group} * n_old;
     std::vector<float> rows(n_kv_heads_ * of_head), pooled(size_t{n_kv_heads_} * n_old);
     std::vector<ScoresQuery> queries(n_kv_heads_);
-    float* out = scores->values.data();
-    std::fill(scores->values.begin(), scores->values.end(), 0.0f);
+    float* out = &scores_.values[first_layer * n_kv_heads_ * n_old];
+    std::fill(out, out + (end - first_layer) * n_kv_heads_ * n_old, 0.0f);
     const auto each = 1 / static_cast<float>(w * group);
-    for (const uint32_t layer : layers_) {
+    for (size_t i = first_layer; i < end; ++i) {
+      const uint32_t layer = layers_[i];
       for (uint32_t position = n_old; position < n_old + w; ++position) {
         for (uint32_t h = 0; h < n_kv_heads_; ++h)
           queries[h] = {layer * n_kv_heads_ + h, position, 0, n_old, false, false, &rows[h * of_head]};
@@ -248,12 +276,13 @@ class WindowPolicy final : public TailedPolicy {
   }
 
   // By the mean weight over queries and group, pooled.
-  Status score_means(Heads* heads, uint32_t n_tokens, uint32_t w, Scores* scores) const {
-    const uint32_t n_old = scores->n_old;
+  Status score_means(Heads* heads, uint32_t n_tokens, uint32_t w, size_t first_layer, size_t end) {
+    const uint32_t n_old = scores_.n_old;
     std::vector<float> rows(size_t{n_tokens} * n_kv_heads_);
     std::vector<WeightsQuery> queries(n_kv_heads_);
-    float* out = scores->values.data();
-    for (const uint32_t layer : layers_) {
+    float* out = &scores_.values[first_layer * n_kv_heads_ * n_old];
+    for (size_t i = first_layer; i < end; ++i) {
+      const uint32_t layer = layers_[i];
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
         queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, true, &rows[size_t{h} * n_tokens]};
       ORRERY_TRY(heads->key_weights(queries));
@@ -305,6 +334,7 @@ class WindowPolicy final : public TailedPolicy {
   // Since settle():
   std::vector<uint32_t> selected_;   // the compressed heads' tokens, head by head, ascending
   std::vector<float> shares_;        // (compressed heads, n_tokens) of the evicted tokens, where there is compensation
+  Scores scores_;                    // between the parts of settle(); then their memory is shares_'s
 };
 
 }  // namespace
@@ -328,6 +358,7 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettin
   ORRERY_TRY(reader.count("first_layers", 0, 4096, &s.first_layers));
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.fraction("compensation", &s.compensation));
+  ORRERY_TRY(reader.count("steps", 0, 32, &s.steps));
   ORRERY_TRY(reader.finish());
   if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is evicted
   if (s.width % 2 == 0)

@@ -6,7 +6,7 @@
 //             Over a layer's heads: evenly, or by the best scores of all heads, with a safeguard
 //   select    each head keeps its best tokens before the window, the window, and every generated token. Evicted tokens are dropped, or merged
 //             into a compensation token
-//   refresh   never; a full tail or a new prompt selects again from the reservoir
+//   refresh   never; a full tail or a new prompt selects again from the reservoir, at once or in parts beside the next `steps` steps
 #pragma once
 
 #include <array>
@@ -45,10 +45,11 @@ struct WindowSettings {
   uint32_t first_layers = 0;                    // that keep everything
   uint32_t tail = 0, tail_part = 0;             // Tail::slots, Tail::least_part
   double compensation = 0;                      // the compensation token's weight, times the kept share of tokens; 0: no such token
+  uint32_t steps = 0;                           // of an answer that attend to everything, while parts of settle() run; 0: at once
 };
 
 // The methods' option rows, with these defaults.
-constexpr std::array<OptionRow, 15> window_options(const WindowSettings& s) {
+constexpr std::array<OptionRow, 16> window_options(const WindowSettings& s) {
   constexpr const char* kNumbers[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"};
   constexpr OptionRow kShortTail = {
       "tail", "0", "slots for generated tokens; a full tail selects again. 0: a sixteenth of what a head may hold, or less"};
@@ -71,7 +72,10 @@ constexpr std::array<OptionRow, 15> window_options(const WindowSettings& s) {
            s.tail_part > 0 ? kShortTail : kTailRow,
            {"compensation", kNumbers[index(s.compensation)],
             "weight, 0 to 1, of the compensation token that stands for the evicted tokens, times the share of kept tokens; 0: they are "
-            "dropped"}}};
+            "dropped"},
+           {"steps", kNumbers[s.steps],
+            "steps behind a long prompt or a full tail that attend to everything, while the resident KV is chosen beside them; at most 32; "
+            "0: it is chosen at once"}}};
 }
 
 Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettings& defaults, const Shape& shape, const Budget& budget,

@@ -1,12 +1,12 @@
-// auto: the default under a KV budget. CAKE's scores and Ada-KV's selection over heads, and four things of our own: layers compete like heads,
-// a wide max pooling, a short tail, a compensation token. tests/bench has the results.
+// auto: the default under a KV budget. CAKE's scores and Ada-KV's selection over heads, and five things of our own: layers compete like heads,
+// a wide max pooling, a short tail, a compensation token, settling in parts. tests/bench has the results.
 //   score     mean + 200 variance, over the last 32 queries, of each query head's softmax weights; max pooling over 15 keys; mean over the
 //             group
 //   allocate  over layers by the best scores of all layers, each times the root of its layer's preference; over a layer's heads by the
 //             layer's best scores, with kvpress's safeguard
 //   select    each head keeps its best tokens before the window, the window, and every generated token; evicted tokens become one compensation
 //             token
-//   refresh   never; a full tail, or a new prompt, selects again from the reservoir
+//   refresh   never; a full tail, or a new prompt, selects again from the reservoir, in parts beside the next 8 steps
 // Engine: engines/window.
 #include "runtime/policy/engines/window.h"
 #include "runtime/policy/table.h"
@@ -16,7 +16,7 @@ namespace orrery::policy {
 namespace {
 
 constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, LayerBudgets::adaptive, HeadBudgets::adaptive, 32,
-                                      Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1};
+                                      Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1, 8};
 constexpr auto kOptions = window_options(kDefaults);
 constexpr char kPage[] =
     "The policy of a KV budget without a named policy. Short answers over several turns: at 10% of the KV no other measured\n"
@@ -36,6 +36,9 @@ constexpr char kPage[] =
     "  tokens as p is spread out over, e^entropy, times the share of kept tokens. RazorAttention's plain mean of all evicted\n"
     "  tokens weighs too much. The token takes 8 head_dim bytes a head, two tokens of F16. It removes a fifth to more than half\n"
     "  of the divergence from full attention at 20 to 50%.\n"
+    "- Behind a long prompt, and when a tail is full, the first 8 steps attend to everything. Beside each runs a part of the\n"
+    "  selection. So no step waits for all of it. Where a tail has less than 16 slots (up to about 4,000 tokens at 10%), the\n"
+    "  selection is short, and runs at once. So it does on a GPU, and in models with sliding windows.\n"
     "- KV on the device is Q8_0, unless device_kv_type says otherwise: where KV is kept in F16 the same bytes hold 1.88 times\n"
     "  the tokens. A head's second-best keys are worth more than the last bits of its best keys. From 53.2% of the KV on all of\n"
     "  it fits, and nothing is evicted. KV that is kept in Q8_0 or Q4_0, and heads whose dimension is no multiple of 32, keep\n"
