@@ -112,6 +112,7 @@ const char* orrery_speculate_name(uint32_t speculate) {
     ORRERY_NAME(ORRERY_SPECULATE_OFF)
     ORRERY_NAME(ORRERY_SPECULATE_NGRAM)
     ORRERY_NAME(ORRERY_SPECULATE_POLICY)
+    ORRERY_NAME(ORRERY_SPECULATE_DRAFT)
     default: return "unknown speculation";
   }
 }

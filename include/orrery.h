@@ -212,8 +212,7 @@ typedef struct orrery_runtime_options {
   void *log_user;
   int32_t log_level;            /* the most verbose level wanted; default ORRERY_LOG_WARNING */
   uint32_t max_sessions;        /* sessions that may hold device memory at once, over all models; default 16 */
-  uint64_t reservoir_bytes;     /* host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the
-                                   CPU backend */
+  uint64_t reservoir_bytes;     /* host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the CPU backend */
   /* A simulated link for measurement: KV that is fetched while tokens are generated arrives no faster than this. Does not
      change results. */
   uint64_t link_bytes_per_second; /* 0: as fast as it goes */
@@ -489,6 +488,7 @@ ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 #define ORRERY_SPECULATE_NGRAM 1   /* guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full" */
 #define ORRERY_SPECULATE_POLICY 2  /* under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them.
                                       ORRERY_UNSUPPORTED: a policy that replaces resident tokens */
+#define ORRERY_SPECULATE_DRAFT 3   /* the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM */
 ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
 
 /* A KV policy chooses the KV that stays on the device when a prompt is complete. Under every policy but "full", host memory
@@ -539,11 +539,10 @@ struct orrery_session_options {
                                      "auto" if kv_type is finer and head_dim % 32 == 0; else kv_type. Values are converted from
                                      host memory's. "full" takes kv_type alone, also where policy is NULL */
   const char *head_profile;       /* for policies that tell heads apart: JSON of orrery_calibration_profile() or
-                                     orrery_head_profile_import_gates(), or the published HeteroCache format. Copied. NULL:
-                                     "heterocache" and "synckv" calibrate themselves on the prompt; "duoattention" and
-                                     "razorattention" are ORRERY_INVALID_ARGUMENT under a budget that makes heads differ.
-                                     ORRERY_INVALID_ARGUMENT under any policy: the profile is of another model or shape
-                                     (orrery_plan() checks the shape alone) */
+                                     orrery_head_profile_import_gates(), or the published HeteroCache format. Copied. NULL: "heterocache"
+                                     and "synckv" calibrate themselves on the prompt; "duoattention" and "razorattention" are
+                                     ORRERY_INVALID_ARGUMENT under a budget that makes heads differ. ORRERY_INVALID_ARGUMENT under any
+                                     policy: the profile is of another model or shape (orrery_plan() checks the shape alone) */
   uint32_t speculate;             /* ORRERY_SPECULATE_; default OFF */
   uint32_t speculate_tokens;      /* guessed tokens of a step: at most 7; 0: 7. Less where fewer pay */
   uint32_t reuse_prompts;         /* 1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the
@@ -551,6 +550,9 @@ struct orrery_session_options {
                                      first, or when a session needs the room. Prompts take KV from there, with the bits of a fork: of
                                      all sessions' prompts, and of this session's and its forks' tokens. Not under "h2o". 0: off */
   uint32_t reserved;
+  const char *draft_model;        /* DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has
+                                     its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and
+                                     ORRERY_INVALID_ARGUMENT: the vocabularies differ; the message names the first difference */
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
@@ -883,15 +885,13 @@ typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);
    Errors are those of orrery_next(). */
 ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user, orrery_error *error);
 
-/* Cancels the generation: sets a flag and returns. Allowed from any thread, from a callback and from a signal handler, until
-   the generation is freed.
-   orrery_next(), also a call that runs, stops within a tenth of a second of rendering or of waiting (for a transfer of KV to the device,
-   for another session's step), one layer of prefill or one token of decode. It reports DONE with ORRERY_FINISH_CANCELLED. */
+/* Cancels the generation: sets a flag and returns. Allowed from any thread, from a callback and from a signal handler, until the generation
+   is freed. orrery_next(), also a call that runs, stops within a tenth of a second of rendering or of waiting (for a transfer of KV to the
+   device, for another session's step), one layer of prefill or one token of decode. It reports DONE with ORRERY_FINISH_CANCELLED. */
 ORRERY_API void orrery_cancel(orrery_generation *generation);
-/* Ends the generation and frees it. The text so far stays in the conversation.
-   While orrery_next() runs on another thread, it cancels and waits for that call. A callback of the generation must not call it:
-   there, and after a longjmp() out of a callback, it cancels and returns without freeing. Call it again when the callback has
-   returned. */
+/* Ends the generation and frees it. The text so far stays in the conversation. While orrery_next() runs on another thread, it cancels and
+   waits for that call. A callback of the generation must not call it: there, and after a longjmp() out of a callback, it cancels and
+   returns without freeing. Call it again when the callback has returned. */
 ORRERY_API void orrery_generation_free(orrery_generation *generation);
 
 #ifdef __cplusplus

@@ -97,6 +97,7 @@ public static class Speculate {
     public const uint Off = 0;
     public const uint Ngram = 1;
     public const uint Policy = 2;
+    public const uint Draft = 3;
 }
 
 public static class EventType {
@@ -342,6 +343,7 @@ internal unsafe struct orrery_session_options {
     public uint @speculate_tokens;
     public uint @reuse_prompts;
     public uint @reserved;
+    public IntPtr draft_model;
     public static orrery_session_options New() {
         var value = new orrery_session_options();
         Native.orrery_session_options_init(ref value, (UIntPtr)sizeof(orrery_session_options));
@@ -868,6 +870,7 @@ public sealed class SessionOptions {
     public uint Speculate;
     public uint SpeculateTokens;
     public uint ReusePrompts;
+    public string DraftModel;
     public SessionOptions() {
         var raw = orrery_session_options.New();
         NContext = raw.n_context;
@@ -897,6 +900,7 @@ public sealed class SessionOptions {
         raw.speculate = Speculate;
         raw.speculate_tokens = SpeculateTokens;
         raw.reuse_prompts = ReusePrompts;
+        raw.draft_model = keep.Text(DraftModel);
         return raw;
     }
 }

@@ -111,6 +111,7 @@ const (
 	SpeculateOff    = 0
 	SpeculateNgram  = 1
 	SpeculatePolicy = 2
+	SpeculateDraft  = 3
 )
 
 const (
@@ -334,6 +335,7 @@ type SessionOptions struct {
 	Speculate       uint32
 	SpeculateTokens uint32
 	ReusePrompts    uint32
+	DraftModel      string
 }
 
 // DefaultSessionOptions has the library's defaults.
@@ -387,6 +389,9 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 	p.speculate = C.uint32_t(o.Speculate)
 	p.speculate_tokens = C.uint32_t(o.SpeculateTokens)
 	p.reuse_prompts = C.uint32_t(o.ReusePrompts)
+	if o.DraftModel != "" {
+		p.draft_model = (*C.char)(k.str(o.DraftModel))
+	}
 	return p
 }
 

@@ -14,7 +14,7 @@ export const RopeScaling: {readonly FROM_FILE: 0; readonly NONE: 1; readonly LIN
 export const Region: {readonly WEIGHTS: 0; readonly WORKSPACE: 1; readonly KV: 2; readonly SUMMARIES: 3; readonly STAGING: 4; readonly TABLES: 5;};
 export const LoadMode: {readonly MAP: 0; readonly READ: 1;};
 export const Overflow: {readonly STOP: 0; readonly DROP_OLDEST: 1;};
-export const Speculate: {readonly OFF: 0; readonly NGRAM: 1; readonly POLICY: 2;};
+export const Speculate: {readonly OFF: 0; readonly NGRAM: 1; readonly POLICY: 2; readonly DRAFT: 3;};
 export const EventType: {readonly PROGRESS: 1; readonly TOKEN: 2; readonly TEXT: 3; readonly DONE: 4;};
 export const FinishReason: {readonly END: 1; readonly STOP: 2; readonly LENGTH: 3; readonly CONTEXT: 4; readonly CANCELLED: 5;};
 export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'region_kind' | 'load_mode' | 'overflow' | 'speculate' | 'event_type' | 'finish_reason';
@@ -63,6 +63,7 @@ export interface SessionOptions {
   speculate?: number;
   speculateTokens?: number;
   reusePrompts?: number;
+  draftModel?: string;
 }
 export interface CalibrateOptions {
   nSteps?: number;

@@ -96,8 +96,10 @@ OptionGroup session_group() {
             "prompt's end); duoattention and razorattention need it."},
            {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest (drop the oldest turns) (default stop)."},
            {"--speculate", "HOW",
-            "Guess tokens ahead: off, ngram (from earlier text: faster where the answer quotes it), or policy (a KV policy's KV on the "
-            "device drafts, and all KV verifies). The answer is full attention's (default off)."},
+            "Guess tokens ahead: off, ngram (from earlier text: faster where the answer quotes it), policy (a KV policy's KV on the "
+            "device drafts, and all KV verifies), or draft (--draft-model drafts). The answer is full attention's (default off; draft "
+            "with --draft-model)."},
+           {"--draft-model", "FILE", "A smaller model with the same vocabulary, which guesses tokens for the model to verify."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }
 
@@ -164,9 +166,11 @@ SessionSettings::SessionSettings(const Args& args) {
     options.device_kv_type = 1 + static_cast<uint32_t>(args.choice("--device-kv-type", kv_type_names(), 0));
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
-  options.speculate = static_cast<uint32_t>(args.choice("--speculate", {"off", "ngram", "policy"}, ORRERY_SPECULATE_OFF));
+  options.speculate = static_cast<uint32_t>(args.choice("--speculate", {"off", "ngram", "policy", "draft"},
+                                                         args.has("--draft-model") ? ORRERY_SPECULATE_DRAFT : ORRERY_SPECULATE_OFF));
   options.chunk_tokens = static_cast<uint32_t>(args.tokens("--chunk", 0, kMaxTokens, options.chunk_tokens));
   if (const std::string* policy = args.find("--policy")) policy_ = *policy;
+  draft_model_ = args.text("--draft-model", "");
   if (const std::string* path = args.find("--head-profile")) head_profile_ = read_text(*path);
   for (const std::string& text : args.all("--policy-option")) {
     const size_t equals = text.find('=');
@@ -187,6 +191,7 @@ orrery_session_options SessionSettings::options() const {
   pointers_.clear();
   for (const auto& [name, value] : policy_options_) pointers_.push_back({name.c_str(), value.c_str()});
   options.policy = policy_.empty() ? nullptr : policy_.c_str();
+  options.draft_model = draft_model_.empty() ? nullptr : draft_model_.c_str();
   if (head_profile_) options.head_profile = head_profile_->c_str();
   options.policy_options = pointers_.data();
   options.n_policy_options = static_cast<uint32_t>(pointers_.size());

@@ -16,7 +16,8 @@ namespace orrery::tool {
 
 OptionGroup runtime_group();   // --threads --backend --cpu-path --budget --link --verbose
 OptionGroup model_group();     // --load --rope-*
-OptionGroup session_group();   // --context --kv-type --device-kv-type --policy --kv-budget --head-profile --overflow --speculate --chunk
+OptionGroup session_group();   // --context --kv-type --device-kv-type --policy --kv-budget --head-profile --overflow --speculate
+                               // --draft-model --chunk
 OptionGroup template_group();  // --template --template-name --tools --var --no-think
 
 // The structs point into `args`, which must outlive them.
@@ -33,7 +34,7 @@ class SessionSettings {
 
  private:
   orrery_session_options base_;
-  std::string policy_;
+  std::string policy_, draft_model_;
   std::optional<std::string> head_profile_;
   std::vector<std::pair<std::string, std::string>> policy_options_;
   mutable std::vector<orrery_option> pointers_;

@@ -255,6 +255,41 @@ TEST_F(Generations, GuessesNeedFullKv) {
   EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &plan, &error), ORRERY_UNSUPPORTED);
 }
 
+// A draft model is named by its file, belongs to the session, and may not have another vocabulary.
+TEST_F(Generations, AModelDrafts) {
+  orrery_session_options o = session_options();
+  o.n_context = 512;
+  o.speculate = ORRERY_SPECULATE_DRAFT;
+  const std::string draft = dir.write("draft.gguf", TinyModel().build());
+  o.draft_model = draft.c_str();
+  const Session drafting = open_session(model, o);
+  Answer answers[2];
+  const Session* const both[] = {&session, &drafting};
+  for (const Session* s : both) {
+    say(*s, "again and again and again and again");
+    answers[s == &drafting] = pull(generate(*s, generate_options(60)));
+  }
+  EXPECT_EQ(answers[0].tokens, answers[1].tokens);
+  EXPECT_EQ(answers[0].logprobs, answers[1].logprobs);
+
+  Error error;
+  orrery_plan_result with = options(&orrery_plan_result_init), without = with;
+  check(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), error, "orrery_plan");
+  o.speculate = ORRERY_SPECULATE_OFF, o.draft_model = nullptr;
+  check(orrery_plan(path.c_str(), nullptr, nullptr, &o, &without, &error), error, "orrery_plan");
+  EXPECT_GT(with.full_kv_bytes, without.full_kv_bytes);
+  o.speculate = ORRERY_SPECULATE_DRAFT;
+  const std::string demo = source_path("samples/models/demo-q8_0.gguf");
+  o.draft_model = demo.c_str();
+  orrery_session* h = nullptr;
+  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_INVALID_ARGUMENT);
+  EXPECT_NE(std::string(error.message).find("the draft model has another vocabulary: "), std::string::npos) << error.message;
+  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), ORRERY_INVALID_ARGUMENT);
+  o.draft_model = "/nowhere/draft.gguf";
+  EXPECT_EQ(orrery_session_open(model.get(), &o, &h, &error), ORRERY_IO);
+  EXPECT_EQ(orrery_plan(path.c_str(), nullptr, nullptr, &o, &with, &error), ORRERY_IO);
+}
+
 // The resident KV may draft; the answer is full attention's.
 TEST_F(Generations, APolicysDraftsAreVerifiedByFullKv) {
   orrery_session_options o = session_options();

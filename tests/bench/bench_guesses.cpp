@@ -1,4 +1,4 @@
-// What guessed tokens bring: bench_guesses MODEL.gguf [threads [rounds [tokens [context TEXT]]]].
+// What guessed tokens bring: bench_guesses MODEL.gguf [threads [rounds [tokens [draft DRAFT.gguf | context TEXT]]]].
 //   rows    the cost of a decode step of 1 to 8 tokens: an endless repetition, of which every guess is right
 //   quote   the model is asked to repeat a text word for word
 //   code    the model is asked to change one name in a program
@@ -6,8 +6,10 @@
 // With a context and a text file, behind that many tokens instead:
 //   rows    as above
 //   long    the text goes on: policy full, auto at 10% alone, and auto at 10% that drafts (speculate policy)
-// With speculate off and ngram by turns, in new sessions; the fastest round of each counts. Processor time is that of all threads. The
-// answers of the two must be the same. path=NAME as the last argument: the instruction set. Through orrery.h alone, as an application has it.
+// With `draft` and a smaller model: quote, code and free, where this model drafts (speculate draft).
+// With speculate off and ngram (or draft) by turns, in new sessions; the fastest round of each counts. Processor time is that of all
+// threads. The answers of the two must be the same. path=NAME as the last argument: the instruction set. Through orrery.h
+// alone, as an application has it.
 #include <ctime>
 
 #include <algorithm>
@@ -50,7 +52,8 @@ struct Result {
   uint64_t guessed = 0, accepted = 0;
 };
 
-Session session_of(const Model& model, uint32_t speculate, uint32_t most, uint32_t n_context = 2048, bool compressed = false) {
+Session session_of(const Model& model, uint32_t speculate, uint32_t most, uint32_t n_context = 2048, bool compressed = false,
+                   const char* draft = nullptr) {
   orrery_session_options o = session_options();
   o.n_context = n_context;
   o.reuse_prompts = 0;
@@ -58,6 +61,7 @@ Session session_of(const Model& model, uint32_t speculate, uint32_t most, uint32
   o.policy = compressed ? "auto" : "full";
   o.speculate = speculate;
   o.speculate_tokens = most;
+  o.draft_model = draft;
   return open_session(model, o);
 }
 
@@ -113,18 +117,20 @@ void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt, const std::
   std::fflush(stdout);
 }
 
-void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens) {
+// draft: a file whose model drafts; null: ngram guesses.
+void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens, const char* draft) {
   Result off, ngram;
   orrery_generate_options o = generate_options(n_tokens);
   o.temperature = task.temperature;
   o.seed = 7;
   for (int round = 0; round < rounds; ++round)
     for (Result* result : {&off, &ngram}) {
-      const Session session = session_of(model, result == &off ? ORRERY_SPECULATE_OFF : ORRERY_SPECULATE_NGRAM, 0);
+      const uint32_t kind = result == &off ? ORRERY_SPECULATE_OFF : draft ? ORRERY_SPECULATE_DRAFT : ORRERY_SPECULATE_NGRAM;
+      const Session session = session_of(model, kind, 0, 2048, false, result == &off ? nullptr : draft);
       say(session, task.prompt.c_str());
       run(session, generate(session, o), result);
     }
-  if (off.tokens != ngram.tokens) throw std::runtime_error(std::string(task.name) + ": ngram changed the answer");
+  if (off.tokens != ngram.tokens) throw std::runtime_error(std::string(task.name) + ": guesses changed the answer");
   std::printf("| %s | %zu | %.2f | %.2f | **%.2f** | %.2f | %.2f | **%.2f** | %llu | %llu |\n", task.name, off.tokens.size(), off.wall_ms,
               ngram.wall_ms, off.wall_ms / ngram.wall_ms, off.processor_ms, ngram.processor_ms, off.processor_ms / ngram.processor_ms,
               static_cast<unsigned long long>(ngram.guessed), static_cast<unsigned long long>(ngram.accepted));
@@ -173,7 +179,7 @@ std::vector<int32_t> tokens_of(const Model& model, const char* path, size_t n) {
 
 int main_of(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "bench_guesses MODEL.gguf [threads [rounds [tokens [context TEXT]]]] [path=NAME]\n");
+    std::fprintf(stderr, "bench_guesses MODEL.gguf [threads [rounds [tokens [draft DRAFT.gguf | context TEXT]]]] [path=NAME]\n");
     return 2;
   }
   const char* const last = argv[argc - 1];
@@ -190,13 +196,15 @@ int main_of(int argc, char** argv) {
   check(orrery_runtime_create(&wishes, &made, &error), error, "orrery_runtime_create");
   const Runtime runtime(made);
   const Model model = open_model(runtime, argv[1]);
-  if (argc > 6) {
+  const char* const draft = argc > 6 && std::strcmp(argv[5], "draft") == 0 ? argv[6] : nullptr;
+  if (argc > 6 && !draft) {
     const auto n_prompt = static_cast<uint32_t>(std::atoi(argv[5]));
     cost_of_rows(model, rounds, n_prompt, {0, 1, 3, 7}, 64);
     compare_long(model, tokens_of(model, argv[6], n_prompt), rounds, n_tokens);
     return 0;
   }
-  std::printf("| answer | tokens | off, ms wall | ngram | times as fast | off, ms processor | ngram | times as fast | guessed | right |\n"
+  std::printf("| answer | tokens | off, ms wall | guesses | times as fast | off, ms processor | guesses | times as fast | guessed | "
+              "right |\n"
               "|---|---|---|---|---|---|---|---|---|---|\n");
   const std::string quote = std::string("Repeat the following text word for word.\n\n") + kText;
   const std::string code =
@@ -204,7 +212,8 @@ int main_of(int argc, char** argv) {
   const std::string story = "Write a long story about a fox who learns to sail. Then explain what readers may learn from it.";
   for (const Task& task : {Task{"quote", quote, 0.0f}, Task{"quote, drawn", quote, 0.8f}, Task{"code", code, 0.0f},
                            Task{"free", story, 0.0f}, Task{"free, drawn", story, 0.8f}})
-    compare(model, task, rounds, n_tokens);
+    compare(model, task, rounds, n_tokens, draft);
+  if (draft) return 0;
   std::printf("\n");
   cost_of_rows(model, rounds, 480, {0, 1, 2, 3, 4, 5, 6, 7}, 256);
   return 0;

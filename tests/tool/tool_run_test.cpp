@@ -92,6 +92,15 @@ TEST(Run, GuessesChangeTheSpeedAlone) {
   EXPECT_NE(refused.err.find("--speculate ngram needs full KV on the device: policy streaming"), std::string::npos) << refused.err;
 }
 
+TEST(Run, ADraftModelChangesTheSpeedAlone) {
+  Words words = {"--prompt", "Hi there. Hi there.", "--max-tokens", "20", "--ignore-end", "--temperature", "0.3"};
+  const std::string off = ask(words).out;
+  words.insert(words.end(), {"--draft-model", demo_model()});
+  EXPECT_EQ(ask(words).out, off);
+  words.insert(words.end(), {"--speculate", "ngram"});
+  EXPECT_NE(ask(words).err.find("a draft model needs --speculate draft"), std::string::npos) << ask(words).err;
+}
+
 TEST(Run, JsonHoldsTheWholeAnswer) {
   const Json json = ask_json({"--prompt", "Who are you?", "--logprobs", "3"});
   EXPECT_EQ(json.at("text"), kWhoAreYou);

@@ -103,6 +103,7 @@ class Speculate(IntEnum):
     OFF = 0
     NGRAM = 1
     POLICY = 2
+    DRAFT = 3
 
 
 class EventType(IntEnum):
@@ -417,6 +418,7 @@ class orrery_session_options(Structure):
         ("speculate_tokens", c_uint32),
         ("reuse_prompts", c_uint32),
         ("reserved", c_uint32),
+        ("draft_model", c_char_p),
     ]
     INIT = "orrery_session_options_init"
     COUNTS: dict[str, str] = {"policy_options": "n_policy_options"}
@@ -718,6 +720,7 @@ class SessionOptions(TypedDict, total=False):
     speculate: int
     speculate_tokens: int
     reuse_prompts: int
+    draft_model: str
 
 
 class CalibrateOptions(TypedDict, total=False):

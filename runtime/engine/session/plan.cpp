@@ -8,6 +8,29 @@
 
 namespace orrery::engine {
 
+namespace {
+
+// The regions of the draft model and its session: their sums by kind.
+kv::Layout draft_layout(const LayoutInput& in, uint32_t n_context) {
+  const SessionOptions options = in.options.of_draft(n_context);
+  const LayoutInput::Draft& draft = in.draft;
+  const kv::Layout own = session_layout(
+      {*draft.hyper, in.device, options, in.moves_directly, draft.shared, draft.weights_bytes, draft.weights_mapped_bytes}, n_context);
+  kv::Region sums[] = {{"draft model's weights", kv::Holds::weights}, {"draft model's workspace", kv::Holds::workspace},
+                       {"draft model's KV", kv::Holds::kv}, {"draft model's session", kv::Holds::tables}};
+  for (const kv::Region& region : own.regions())
+    for (kv::Region& sum : sums) {
+      if (sum.holds != region.holds) continue;
+      sum.device_bytes += region.device_bytes, sum.reservoir_bytes += region.reservoir_bytes, sum.host_bytes += region.host_bytes;
+      sum.full_heads_bytes += region.full_heads_bytes;
+    }
+  kv::Layout layout;
+  for (const kv::Region& sum : sums) layout.add(sum);
+  return layout;
+}
+
+}  // namespace
+
 kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const model::Hyperparameters& h = in.hyper;
   const bool compressed = in.options.compressed();
@@ -21,6 +44,7 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
   layout.add(key_means_layout(h, in.options));
   layout.add(Session::layout(h, in.options, n_context));
+  if (in.draft.hyper) layout.add(draft_layout(in, n_context));
   return layout;
 }
 
@@ -65,7 +89,7 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budg
   SessionOptions part = *options;
   part.policy = "auto";
   const LayoutInput of_part = {input.hyper, input.device, part, input.moves_directly, {input.shared.limits, 0},
-                               input.weights_bytes, input.weights_mapped_bytes};
+                               input.weights_bytes, input.weights_mapped_bytes, input.draft};
   const auto plan_of_part = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return plan_of(of_part, budget);
@@ -95,7 +119,7 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, ui
     larger.chunk_tokens = chunk;
     const LanguageModel::Shared shared = {input.shared.limits, larger.compressed() ? 0 : input.shared.spare_pages};
     const LayoutInput with_larger = {input.hyper, input.device, larger, input.moves_directly, shared, input.weights_bytes,
-                                     input.weights_mapped_bytes};
+                                     input.weights_mapped_bytes, input.draft};
     const kv::Plan of_larger = plan_of(with_larger, budget);
     if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;
     options->chunk_tokens = chunk;
@@ -110,9 +134,25 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   // If the model's workspace is too small, a whole new one is taken before the old one is given back.
   Runtime& runtime = model.runtime();
   const SessionOptions given = *options;
-  const LayoutInput input = {model.hyper(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
+  LayoutInput input = {model.hyper(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
+  if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->hyper(), draft->shared_with(given.of_draft(0)), 0, 0};
   return decide_with_chunk(input, options, runtime.arena().largest_free());
 }
+
+namespace {
+
+struct WeightsBytes {
+  uint64_t arena = 0, mapped = 0;
+};
+Result<WeightsBytes> weights_of(const gguf::File& file, const model::Hyperparameters& hyper, const Device& device, uint64_t budget) {
+  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, hyper, device, budget));
+  WeightsBytes bytes{weights.arena_bytes, 0};
+  for (const gguf::Tensor& t : file.tensors())
+    if (!weights.repacks || model::repacked_bytes(file, t, device) == 0) bytes.mapped += t.bytes;
+  return bytes;
+}
+
+}  // namespace
 
 Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runtime, const ModelOptions& model,
                            SessionOptions session) {
@@ -123,13 +163,20 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   ORRERY_TRY(session.validate(hyper));
   ORRERY_ASSIGN(const auto backend, make_backend(runtime));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
-  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, hyper, *backend, budget));
-  uint64_t mapped = 0;
-  for (const gguf::Tensor& t : file.tensors())
-    if (!weights.repacks || model::repacked_bytes(file, t, *backend) == 0)
-      mapped += t.bytes;
+  ORRERY_ASSIGN(const WeightsBytes weights, weights_of(file, hyper, *backend, budget));
   const SessionOptions given = session;
-  const LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena_bytes, mapped};
+  LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena, weights.mapped};
+  model::Hyperparameters draft_hyper;
+  if (given.speculate == Speculate::draft) {
+    ORRERY_ASSIGN(const gguf::File draft, gguf::File::open(given.draft_path, open));
+    ORRERY_ASSIGN(draft_hyper, model::read_hyperparameters(draft, {}));
+    ORRERY_ASSIGN(const auto vocabulary, Vocabulary::from_gguf(file));
+    ORRERY_ASSIGN(const auto of_draft, Vocabulary::from_gguf(draft));
+    ORRERY_TRY(vocabulary->check_same_tokens(*of_draft));
+    // The model's weights take their part of the arena first.
+    ORRERY_ASSIGN(const WeightsBytes draft_weights, weights_of(draft, draft_hyper, *backend, budget - std::min(budget, weights.arena)));
+    input.draft = {&draft_hyper, {}, draft_weights.arena, draft_weights.mapped};
+  }
   const kv::Plan plan = decide_with_chunk(input, &session, budget);
   ORRERY_TRY(session.validate(hyper));
   ORRERY_TRY(session.check_device(backend->info()));

@@ -21,6 +21,13 @@ struct LayoutInput {
   bool moves_directly;                                       // engine::moves_directly()
   LanguageModel::Shared shared = {};                         // memory that the model's sessions share already: not in the layout
   uint64_t weights_bytes = 0, weights_mapped_bytes = 0;      // of a model that is not loaded yet; else 0
+  // Speculate::draft: of the model that drafts.
+  struct Draft {
+    const model::Hyperparameters* hyper = nullptr;
+    LanguageModel::Shared shared = {};
+    uint64_t weights_bytes = 0, weights_mapped_bytes = 0;
+  };
+  Draft draft = {};
 };
 kv::Layout session_layout(const LayoutInput& input, uint32_t n_context);
 

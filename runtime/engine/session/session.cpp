@@ -46,7 +46,9 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
   Runtime& runtime = model_->runtime();
-  layout_ = session_layout({h, runtime.device(), options_, runtime.moves_directly()}, n_context);
+  LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
+  if (options_.draft_model) input.draft.hyper = &options_.draft_model->hyper();
+  layout_ = session_layout(input, n_context);
 }
 
 Session::~Session() {
@@ -57,6 +59,15 @@ Session::~Session() {
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
   ORRERY_TRY(options.validate(model->hyper()));
+  if (options.speculate == Speculate::draft) {   // its weights take their part of the arena before the session is planned
+    ORRERY_TRY(options.check_device(model->runtime().device().info()));
+    if (!options.draft_model) {
+      ORRERY_ASSIGN(options.draft_model, LanguageModel::open(model->runtime_ptr(), options.draft_path, {}));
+    }
+    if (&options.draft_model->runtime() != &model->runtime() || options.draft_model == model)
+      return error(Code::invalid_argument, "the draft model is the session's model itself, or belongs to another runtime");
+    ORRERY_TRY(model->vocabulary()->check_same_tokens(*options.draft_model->vocabulary()));
+  }
   if (options.head_profile) {
     const model::Hyperparameters& h = model->hyper();
     policy::Fingerprint fingerprint;
@@ -91,6 +102,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     ORRERY_TRY(options.check_drafts(*policy));
   }
   ORRERY_TRY(session->acquire());
+  if (options.draft_model) ORRERY_TRY(session->open_draft());
   session->tell(plan, wanted);
   return session;
 }
@@ -138,7 +150,10 @@ void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
 }
 
 Status Session::acquire() {
-  ORRERY_ASSIGN(SessionSlot slot, SessionSlot::take(model_->runtime_ptr()));
+  SessionSlot slot;
+  if (!options_.drafts) {
+    ORRERY_ASSIGN(slot, SessionSlot::take(model_->runtime_ptr()));
+  }
   const bool compressed = options_.compressed();
   ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type, compressed));
   ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
@@ -169,7 +184,7 @@ uint64_t Session::kv_bytes() const {
 }
 uint64_t Session::kv_used_bytes() const {
   if (resident_) return resident_->used_bytes();
-  return table_ ? table_->n_pages() * table_->format().page_bytes() : 0;
+  return (table_ ? table_->n_pages() * table_->format().page_bytes() : 0) + (draft_ ? draft_->kv_used_bytes() : 0);
 }
 uint64_t Session::kv_shared_bytes() const { return table_ ? table_->n_shared() * table_->format().page_bytes() : 0; }
 
@@ -367,8 +382,11 @@ GuessCosts Session::guess_costs() const {
   const bool wide = set.substr(0, 6) == "avx512" || set == "amx";
   const auto weights = static_cast<double>(model_->weights().weights_bytes);
   const auto kv = static_cast<double>(n_computed()) * static_cast<double>(table_->format().page_bytes()) / kPageTokens;
-  // A drafted token also takes a step of its own, over the resident KV.
-  const double draft = options_.speculate == Speculate::policy ? weights + static_cast<double>(kv_used_bytes()) : 0.0;
+  // A drafted token also takes a step of its own, over the resident KV or of the draft model.
+  double draft = options_.speculate == Speculate::policy ? weights + static_cast<double>(kv_used_bytes()) : 0.0;
+  if (draft_)
+    draft = static_cast<double>(draft_->model_->weights().weights_bytes) +
+            static_cast<double>(n_computed()) * static_cast<double>(draft_->table_->format().page_bytes()) / kPageTokens;
   GuessCosts costs;
   for (size_t i = 0; i < costs.size(); ++i) {
     const auto n = static_cast<double>(i + 1);
@@ -389,7 +407,7 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
   if (from >= tokens_.size()) return error(Code::internal, "no generated token waits to be computed behind %u", from);
   const int32_t token = tokens_[from];
   const bool ahead = guesses_ && guesses_->n_ahead() > 0, right = guesses_ && guesses_->take(token, logits_, embedding_);
-  if (ahead && options_.speculate == Speculate::policy) guesses_->judge_draft(right);
+  if (ahead && options_.speculate != Speculate::ngram) guesses_->judge_draft(right);
   if (guesses_ && options_.speculate == Speculate::ngram) guesses_->ngrams.read(tokens_, by_decode_);
   if (right) {
     n_computed_ = from + 1;
@@ -438,6 +456,9 @@ Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atom
     if (n > 0) {
       ORRERY_ASSIGN(n, draft(token, n, cancel, drafter));
     }
+  } else if (options_.speculate == Speculate::draft) {
+    n = draft_->parked() ? 0 : guesses_->draft_length(most, guess_costs(), true);
+    if (n > 0) ORRERY_TRY(draft_by_model(n, cancel));
   } else if (guesses_) {
     const Span<const int32_t> guess = guesses_->ngrams.guess(tokens_, most, guess_costs());
     std::copy(guess.begin(), guess.end(), guesses_->tokens() + 1);
@@ -569,6 +590,9 @@ Result<std::unique_ptr<Session>> Session::fork() {
     return room;
   }
   child->n_computed_ = n_computed();
+  if (draft_) {
+    ORRERY_ASSIGN(child->draft_, draft_->fork());
+  }
   return child;
 }
 
@@ -583,6 +607,7 @@ Status Session::park_copy_of(const Session& other) {
 }
 
 Status Session::resume() {
+  if (draft_) ORRERY_TRY(draft_->resume());
   if (!parked()) return ok_status();
   ORRERY_TRY(acquire());
   const uint64_t page_bytes = table_->format().page_bytes();

@@ -78,6 +78,7 @@ class Session {
   Span<const int32_t> tokens() const { return tokens_; }
   uint32_t n_computed() const { return n_computed_.load(std::memory_order_relaxed); }   // from any thread
   bool parked() const { return !table_; }
+  const Session* drafting() const { return draft_.get(); }   // the draft model's session; null without Speculate::draft
   const SessionStats& stats() const { return stats_; }
   SessionStats& stats() { return stats_; }
   uint64_t kv_bytes() const;               // KV and its summaries on the device; 0 while parked
@@ -129,7 +130,7 @@ class Session {
   // status is cancelled, and the token is not computed yet.
   // With options().speculate, the step also computes up to `most_guesses` tokens that may follow. When push_generated() adds the guessed
   // token, the next decode() has its logits already. Guesses change no token, no logit and no KV of the session. drafter: chooses the
-  // drafted tokens of Speculate::policy; null: the likeliest.
+  // drafted tokens of Speculate::policy; null: the likeliest. Speculate::draft takes the likeliest.
   Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr, uint32_t most_guesses = 0,
                 Drafter* drafter = nullptr);
   // The calls of decode() for several sessions of one model, at most kMostTogether. Their steps are computed at once; none makes guesses.
@@ -237,6 +238,10 @@ class Session {
   Status decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter);
   // Fills guesses_->tokens() with a token and its draft. Returns the number of drafted tokens.
   Result<size_t> draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
+  Status open_draft();
+  // Fills guesses_->tokens() with n tokens that the draft model chooses behind tokens().
+  Status draft_by_model(size_t n, const std::atomic<bool>* cancel);
+  Status follow(Span<const int32_t> tokens, const std::atomic<bool>* cancel);   // a draft session computes all of them but the last
   GuessCosts guess_costs() const;
   // Whether generated tokens attend to the resident KV.
   bool decodes_resident() const { return resident_ && options_.speculate != Speculate::policy; }
@@ -266,6 +271,7 @@ class Session {
   PromptPace pace_;
   std::vector<Row> rows_;                      // room for a chunk, or for a token and its guesses
   std::unique_ptr<Guesses> guesses_;           // null: options().speculate is off
+  std::unique_ptr<Session> draft_;             // null: options().speculate is not draft. Its tokens follow before each draft (follow())
   Conversation conversation_;
   SessionStats stats_;
   std::atomic<bool> in_call_{false};

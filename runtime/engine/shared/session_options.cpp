@@ -45,6 +45,10 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
     return error(Code::invalid_argument, "chunk_tokens is %u, expected at most %u", chunk_tokens, kMaxChunk);
   if (speculate_tokens > kMostGuesses)
     return error(Code::invalid_argument, "speculate_tokens is %u, expected at most %u", speculate_tokens, kMostGuesses);
+  if (speculate == Speculate::draft && draft_path.empty() && !draft_model)
+    return error(Code::invalid_argument, "speculate draft needs a draft model");
+  if (speculate != Speculate::draft && (!draft_path.empty() || draft_model))
+    return error(Code::invalid_argument, "a draft model needs speculate draft");
   const KvType resident = resident_type(h);
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
@@ -72,18 +76,26 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
 
 Status SessionOptions::check_device(const BackendInfo& device) const {
   if (speculate == Speculate::off) return ok_status();
-  const char* mode = speculate == Speculate::ngram ? "ngram" : "policy";
-  if (speculate == Speculate::ngram && compressed())
+  const char* mode = speculate == Speculate::ngram ? "ngram" : speculate == Speculate::policy ? "policy" : "draft";
+  if (speculate != Speculate::policy && compressed())
     return error(Code::unsupported,
-                 "speculate ngram needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
+                 "speculate %s needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
                  "one step would attend to other KV; expected speculate off or policy, or policy full",
-                 policy.c_str());
+                 mode, policy.c_str());
   if (speculate == Speculate::policy && !compressed())
     return error(Code::unsupported, "speculate policy needs a KV policy, whose resident KV drafts; policy full keeps all KV on the device");
   if (!device.decodes_rows)
     return error(Code::unsupported, "speculate %s needs decode steps of several tokens, which the %s backend lacks; expected off", mode,
                  device.name);
   return ok_status();
+}
+
+SessionOptions SessionOptions::of_draft(uint32_t context) const {
+  SessionOptions out;
+  out.n_context = context;
+  out.chunk_tokens = chunk_tokens;
+  out.drafts = true;
+  return out;
 }
 
 Status SessionOptions::check_drafts(const policy::Policy& made) const {

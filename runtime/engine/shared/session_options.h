@@ -19,9 +19,10 @@ inline constexpr uint32_t kMaxContext = 1u << 27;
 
 enum class Overflow : uint8_t { stop, drop_oldest };
 inline constexpr uint32_t kMostGuesses = 7;   // of a step
-// How decode guesses tokens ahead: ngram out of earlier text, policy by the resident KV. Tokens are verified by full KV, so all modes
-// answer as full attention does.
-enum class Speculate : uint8_t { off, ngram, policy };
+// How decode guesses tokens ahead: ngram out of earlier text, policy by the resident KV, draft by a smaller model. Tokens are verified by
+// full KV, so all modes answer as full attention does.
+enum class Speculate : uint8_t { off, ngram, policy, draft };
+class LanguageModel;
 // By number of guesses, from 1 on: the time that they add to a step, as a share of a step of one token.
 using GuessCosts = std::array<double, kMostGuesses>;
 
@@ -41,6 +42,9 @@ struct SessionOptions {
   Speculate speculate = Speculate::off;
   uint32_t speculate_tokens = 0;   // guesses of a step: at most kMostGuesses; 0: as many
   std::optional<GuessCosts> guess_costs;   // none: the session's estimate (Session::guess_costs)
+  std::string draft_path;          // Speculate::draft: the file of the model that drafts, unless draft_model is given
+  std::shared_ptr<LanguageModel> draft_model;   // Session::open() opens draft_path; another model may also draft for several sessions
+  bool drafts = false;             // a session that drafts for another one: it belongs to that session, and takes no session slot
 
   Status validate(const model::Hyperparameters& h) const;
   // Errors of the decided policy on a device: unsupported guesses.
@@ -48,6 +52,8 @@ struct SessionOptions {
   Status check_drafts(const policy::Policy& made) const;   // unsupported: the policy cannot draft
   uint32_t chunk() const;
   bool compressed() const { return policy != "full"; }
+  // Of the session that drafts for a session of n_context tokens: full KV in F16.
+  SessionOptions of_draft(uint32_t n_context) const;
   KvType resident_type(const model::Hyperparameters& h) const;
   // How the session changes its KV before it is stored (KvTransform). Centred: where the pages are quantized. Rotated: where they have 4
   // bits. The type of resident KV does not count: pages, and the logits of prompts, are the same beside every device type.

@@ -1,6 +1,9 @@
 #include "runtime/engine/shared/vocabulary.h"
 
 #include <string_view>
+#include <utility>
+
+#include "runtime/text/unicode/utf8.h"
 
 namespace orrery::engine {
 
@@ -22,6 +25,35 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_gguf(const gguf::File
       vocabulary->templates_.emplace(rest.substr(1), source);
   }
   return std::shared_ptr<const Vocabulary>(std::move(vocabulary));
+}
+
+Status Vocabulary::check_same_tokens(const Vocabulary& draft) const {
+  const text::Tokenizer &own = tokenizer_, &other = draft.tokenizer_;
+  if (own.n_vocab() != other.n_vocab())
+    return error(Code::invalid_argument, "the draft model has another vocabulary: %d tokens, where the model has %d", other.n_vocab(),
+                 own.n_vocab());
+  const auto shown = [](std::string_view bytes) {
+    std::string valid;
+    text::utf8_append_valid(bytes.substr(0, 40), &valid);
+    return valid;
+  };
+  for (int32_t id = 0; id < own.n_vocab(); ++id) {
+    if (own.token_bytes(id) != other.token_bytes(id))
+      return error(Code::invalid_argument, "the draft model has another vocabulary: its token %d is '%s', the model's is '%s'", id,
+                   shown(other.token_bytes(id)).c_str(), shown(own.token_bytes(id)).c_str());
+    if (own.token_type(id) != other.token_type(id))
+      return error(Code::invalid_argument, "the draft model has another vocabulary: the type of its token %d is %d, the model's is %d", id,
+                   static_cast<int>(other.token_type(id)), static_cast<int>(own.token_type(id)));
+  }
+  using Special = text::SpecialTokens;
+  constexpr std::pair<const char*, int32_t Special::*> kSpecial[] = {
+      {"bos", &Special::bos}, {"eos", &Special::eos}, {"eot", &Special::eot}, {"eom", &Special::eom},
+      {"unk", &Special::unk}, {"pad", &Special::pad}, {"sep", &Special::sep}};
+  for (const auto& [name, id] : kSpecial)
+    if (own.special().*id != other.special().*id)
+      return error(Code::invalid_argument, "the draft model has another vocabulary: its %s token is %d, the model's is %d", name,
+                   other.special().*id, own.special().*id);
+  return ok_status();
 }
 
 const std::string* Vocabulary::template_source(const std::string& name) const {

@@ -17,6 +17,8 @@ class Vocabulary {
   static Result<std::shared_ptr<const Vocabulary>> from_gguf(const gguf::File& file);
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
+  // invalid_argument, and the first difference: a draft model's tokens do not mean what this vocabulary's tokens mean.
+  Status check_same_tokens(const Vocabulary& draft) const;
   // The source of the file's template of that name ("": the default). Null: the file has no such template.
   const std::string* template_source(const std::string& name) const;
   // The texts of two control tokens that templates print. "": the vocabulary lacks the token.

@@ -59,6 +59,7 @@ pub const ORRERY_OVERFLOW_DROP_OLDEST: u32 = 1;
 pub const ORRERY_SPECULATE_OFF: u32 = 0;
 pub const ORRERY_SPECULATE_NGRAM: u32 = 1;
 pub const ORRERY_SPECULATE_POLICY: u32 = 2;
+pub const ORRERY_SPECULATE_DRAFT: u32 = 3;
 pub const ORRERY_EVENT_PROGRESS: u32 = 1;
 pub const ORRERY_EVENT_TOKEN: u32 = 2;
 pub const ORRERY_EVENT_TEXT: u32 = 3;
@@ -290,8 +291,9 @@ pub struct orrery_session_options {
     pub speculate_tokens: u32,
     pub reuse_prompts: u32,
     pub reserved: u32,
+    pub draft_model: *const c_char,
 }
-const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 80);
+const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 88);
 
 #[repr(C)]
 #[derive(Clone, Copy)]

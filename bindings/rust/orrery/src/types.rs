@@ -84,6 +84,7 @@ pub mod speculate {
     pub const OFF: u32 = 0;
     pub const NGRAM: u32 = 1;
     pub const POLICY: u32 = 2;
+    pub const DRAFT: u32 = 3;
 }
 pub mod event_type {
     pub const PROGRESS: u32 = 1;
@@ -388,6 +389,7 @@ pub struct SessionOptions {
     pub speculate: u32,
     pub speculate_tokens: u32,
     pub reuse_prompts: u32,
+    pub draft_model: Option<String>,
 }
 
 impl Default for SessionOptions {
@@ -407,6 +409,7 @@ impl Default for SessionOptions {
             speculate: raw.speculate,
             speculate_tokens: raw.speculate_tokens,
             reuse_prompts: raw.reuse_prompts,
+            draft_model: None,
         }
     }
 }
@@ -436,6 +439,9 @@ impl SessionOptions {
         raw.speculate = self.speculate;
         raw.speculate_tokens = self.speculate_tokens;
         raw.reuse_prompts = self.reuse_prompts;
+        if let Some(text) = &self.draft_model {
+            raw.draft_model = keep.string(text)?;
+        }
         Ok(raw)
     }
 
@@ -489,6 +495,7 @@ impl SessionOptions {
                 Ok(value) => self.reuse_prompts = value,
                 Err(_) => return false,
             },
+            "draft_model" => self.draft_model = Some(text.to_owned()),
             _ => return false,
         }
         true
