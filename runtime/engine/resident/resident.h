@@ -162,7 +162,7 @@ class Resident final : public model::LayerHook {
   const Turn* turn_ = nullptr;                     // within a Use, else null
   Moment now_;                                     // backend and cancel: within a Use
   Answers answers_;
-  bool moves_directly_ = false;                    // Runtime::moves_directly()
+  bool moves_directly_ = false;                    // ResidentShape::moves_directly
   bool settled_ = false;
   bool waiting_ = false;                           // each layer of the step waits for its own refills
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0;

@@ -129,7 +129,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     if (!weights.repacks || model::repacked_bytes(file, t, *backend) == 0)
       mapped += t.bytes;
   const SessionOptions given = session;
-  const LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena_bytes, mapped};
+  const LayoutInput input = {hyper, *backend, given, moves_directly(runtime), {}, weights.arena_bytes, mapped};
   const kv::Plan plan = decide_with_chunk(input, &session, budget);
   ORRERY_TRY(session.validate(hyper));
   ORRERY_TRY(session.check_device(backend->info()));
