@@ -27,6 +27,7 @@
 namespace orrery::cuda {
 
 inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // of one half of the pinned memory
+inline constexpr uint64_t kResultsBytes = uint64_t{1} << 20;
 inline constexpr size_t kMostOperations = 8192;
 inline constexpr size_t kMostCompensationParts = 4096;
 
@@ -69,6 +70,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   void download_all(Span<const Download> downloads) override;
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override;
   void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
+  void send() override;
   Status synchronize() override;
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override;
   Status share_host(std::byte* at, uint64_t bytes) override;
@@ -116,7 +118,6 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   int32_t n_rows() const { return static_cast<int32_t>(step_.rows.size()); }
   bool within(const Step& step) const;
   Operation& note(Operation::Kind kind, int32_t rows);
-  void send();   // sends the recorded operations to the device
   // Parts of one launch of add_to_compensation_tokens(): as many as fit in the memory of top_keys' entries.
   size_t most_compensation_parts() const {
     return std::min(kMostCompensationParts,
@@ -124,7 +125,11 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   }
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
-  LowRankWork low_rank_work(const LowRankKeys& keys);
+  // has_turns: the tables of turns serve, and the frequencies stay where they are.
+  LowRankWork low_rank_work(const LowRankKeys& keys, bool has_turns = false);
+  // Downloads whose targets are written by finish_collecting(), which waits once. What does not fit results_ is downloaded at once.
+  void collect(Span<const Download> downloads);
+  void finish_collecting();
 
   // The device.
   std::unique_ptr<Gpu> gpu_;          // destroyed last
@@ -161,6 +166,18 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   std::vector<Download> downloads_;
   std::vector<double> totals_;         // key_moments()' entropies and variances, (2, group)
   std::vector<CompensationPart> compensation_parts_;   // room for most_compensation_parts()
+  TopKeysPlan batch_plan_;             // of the batches that run now
+  std::vector<TopKeysPart> key_parts_;
+  std::vector<const void*> key_owners_;   // of each part: its job
+
+  // Results on their way to the host (collect()): in results_, one behind the other.
+  struct Collected {
+    void* to;
+    uint64_t at, bytes;
+  };
+  Pinned results_;
+  std::vector<Collected> collected_;
+  uint64_t collected_bytes_ = 0;
 };
 
 }  // namespace orrery::cuda

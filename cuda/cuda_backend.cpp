@@ -56,6 +56,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   made->io_queue_ = Queue(&opened, made->io_stream_.get());
   ORRERY_TRY(made->bounce_.allocate(opened, kBounceBytes));
   ORRERY_TRY(made->io_bounce_.allocate(opened, kBounceBytes));
+  ORRERY_TRY(made->results_.allocate(opened, kResultsBytes));
   ORRERY_TRY(made->staging_.create(opened));
   made->operations_.reserve(kMostOperations);
   made->tuning_ = tuning_of(shape.architecture);
@@ -175,8 +176,11 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context_ = context;
   staging_.use(scratch_, plan_);
   const TopKeysPlan& keys = plan_.top_keys_plan;
-  uploads_.reserve(2 * TopKeysPlan::kBatch + 1);
-  downloads_.reserve(static_cast<size_t>(TopKeysPlan::kBatch * std::max(keys.group, 1) + 1));
+  constexpr auto kMostQueries = static_cast<size_t>(TopKeysPlan::kMostQueries);
+  const size_t n_results = kMostQueries * static_cast<size_t>(std::max(keys.group, 1)) + 1;
+  key_parts_.reserve(kMostQueries), key_owners_.reserve(kMostQueries);
+  uploads_.reserve(2 * kMostQueries + 1);
+  downloads_.reserve(n_results), collected_.reserve(n_results);
   totals_.resize(static_cast<size_t>(2 * keys.group));
   compensation_parts_.reserve(most_compensation_parts());
   if (plan_.upload_bytes > step_bounce_bytes_) {   // larger than any plan before: once for each model

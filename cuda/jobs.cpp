@@ -1,38 +1,52 @@
 // Jobs between steps, over keys and their digests. The scratch memory limits the size of a batch (TopKeysPlan).
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 #include "cuda/backend.h"
 #include "runtime/base/checked.h"
 
 namespace orrery::cuda {
 
-// Runs jobs in batches of queries. A job's queries share a batch if they fit, so that its keys are read once for all of them.
+// Runs jobs in batches of queries, as many as fit. A job's queries share a batch if they fit, so that its keys are read once for all of
+// them.
 //
 // fill(job, the first query's index in the job, part) sets the part's other members; it may add to uploads_. Then parts and tiles go to the
-// device, and use(parts, jobs, n_parts, n_entries, most_keys) launches the kernels; it may add to downloads_, which are fetched next.
+// device, and use(parts, owner of a part, n_parts, n_entries, most_keys) launches the kernels; it may add to downloads_. The host waits
+// once for the results of all batches (collect()).
 template <class Job, class Fill, class Use>
 void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use) {
-  const TopKeysPlan& plan = plan_.top_keys_plan;
+  int64_t most_of_all = 0, n_queries = 0;
+  for (const Job& job : jobs) {
+    if (job.n_positions <= 0) continue;
+    most_of_all = std::max(most_of_all, int64_t{job.n_keys});
+    n_queries += job.n_positions;
+  }
+  batch_plan_ = plan_.top_keys_plan;
+  if constexpr (!std::is_same_v<Job, KeyMomentsJob>)   // moments are floats within a batch: their bits follow its size
+    batch_plan_ = plan_.top_keys_plan.fitted(most_of_all, n_queries);
+  const TopKeysPlan& plan = batch_plan_;
   std::byte* scratch = scratch_ + plan_.top_keys;
   const Ptr<std::byte> at{address(scratch)};
   const int64_t group_floats = int64_t{plan.group} * shape.kv.head_dim;
   size_t next_job = 0;
   int32_t next_position = 0;
   while (next_job < jobs.size() && !queue_.failed()) {
-    TopKeysPart parts[TopKeysPlan::kBatch] = {};
-    const Job* owners[TopKeysPlan::kBatch];
-    int32_t n_parts = 0, n_entries = 0, most_keys = 0;
+    int32_t n_entries = 0, most_keys = 0;
+    uint64_t tiles = plan.tiles;
+    key_parts_.clear(), key_owners_.clear();
     uploads_.clear(), downloads_.clear();
-    while (next_job < jobs.size() && n_entries < TopKeysPlan::kBatch) {
+    uploads_.push_back({});   // the parts; the tables of tiles lie side by side behind them
+    while (next_job < jobs.size() && n_entries < plan.n_queries) {
       const Job& job = jobs[next_job];
-      if (n_entries > 0 && next_position == 0 && job.n_positions > TopKeysPlan::kBatch - n_entries) break;
-      const int32_t count = std::min(job.n_positions - next_position, TopKeysPlan::kBatch - n_entries);
+      if (n_entries > 0 && next_position == 0 && job.n_positions > plan.n_queries - n_entries) break;
+      const int32_t count = std::min(job.n_positions - next_position, plan.n_queries - n_entries);
       if (count > 0) {
-        const uint64_t tiles = plan.tiles + static_cast<uint64_t>(n_parts * plan.tile_stride) * sizeof(uint64_t);
         const int64_t stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
         const int64_t row = int64_t{job.layer} * shape.queries.n_rows * stride;
-        TopKeysPart& part = parts[n_parts];
+        const uint64_t bytes = static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t);
+        key_parts_.push_back({});
+        TopKeysPart& part = key_parts_.back();
         part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
         part.offset = job.offset;
         part.queries = device(shape.queries.data) + row + job.kv_head * group_floats;
@@ -40,21 +54,24 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
         part.first_position = job.first_position + next_position;
         part.n_positions = count;
         part.first_entry = n_entries;
+        uploads_.push_back({at + tiles, job.tiles, bytes});
         fill(job, next_position, &part);
-        uploads_.push_back({at + tiles, job.tiles, static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t)});
-        owners[n_parts++] = &job;
+        key_owners_.push_back(&job);
+        tiles += bytes;
         n_entries += count;
         most_keys = std::max(most_keys, job.n_keys);
       }
       next_position += std::max(count, 0);
       if (next_position >= job.n_positions) ++next_job, next_position = 0;
     }
-    if (n_parts == 0) continue;
-    uploads_.push_back({at, parts, static_cast<uint64_t>(n_parts) * sizeof(TopKeysPart)});
+    if (key_parts_.empty()) continue;
+    uploads_[0] = {at, key_parts_.data(), key_parts_.size() * sizeof(TopKeysPart)};
     upload_all(uploads_);
-    use(parts, owners, n_parts, n_entries, most_keys);
-    download_all(downloads_);
+    const auto owner = [this](size_t i) { return static_cast<const Job*>(key_owners_[i]); };
+    use(key_parts_.data(), owner, static_cast<int32_t>(key_parts_.size()), n_entries, most_keys);
+    collect(downloads_);
   }
+  finish_collecting();
 }
 
 // In batches, in the memory of top_keys: the keys' addresses among its tiles, the digests' addresses among its results, cosines among its
@@ -146,10 +163,14 @@ void CudaBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, c
 
 void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
   const OnDevice here(*gpu_, queue_);
-  const TopKeysPlan& plan = plan_.top_keys_plan;
+  const TopKeysPlan& plan = batch_plan_;
   std::byte* scratch = scratch_ + plan_.top_keys;
+  int32_t n_out = 0;   // results of the batch
   const auto fill = [&](const TopKeysJob& job, int32_t, TopKeysPart* part) {
+    if (part->first_entry == 0) n_out = 0;
     part->k = job.k, part->by_score = job.by_score;
+    part->first_out = n_out;
+    n_out += part->n_positions * job.k;
     if (!job.n_common) return;
     std::byte* among = scratch + plan.entries + static_cast<uint64_t>(part->first_entry) * plan.entry_bytes + plan.pairs;
     uploads_.push_back({{address(among)}, job.among.data(), job.among.size() * sizeof(uint32_t)});
@@ -157,29 +178,30 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
     part->by_score = 0, *job.n_common = 0;
   };
   for_each_batch(
-      jobs, shape, fill, [&](const TopKeysPart* parts, const TopKeysJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+      jobs, shape, fill, [&](const TopKeysPart* parts, const auto& owner, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
         cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
         for (int32_t i = 0; i < n_parts; ++i) {
           const TopKeysPart& part = parts[i];
-          const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - owners[i]->first_position);
+          const TopKeysJob& job = *owner(static_cast<size_t>(i));
+          const uint64_t k = static_cast<uint64_t>(part.k), first = static_cast<uint64_t>(part.first_position - job.first_position);
           if (k == 0) continue;
-          const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_entry * plan.stride) * sizeof(uint32_t);
+          const std::byte* found = scratch + plan.out + static_cast<uint64_t>(part.first_out) * sizeof(uint32_t);
           if (part.among)
-            downloads_.push_back({owners[i]->n_common, {address(found)}, sizeof(uint32_t)});
+            downloads_.push_back({job.n_common, {address(found)}, sizeof(uint32_t)});
           else
             downloads_.push_back(
-                {owners[i]->out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
+                {job.out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
         }
       });
 }
 
 void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
   const OnDevice here(*gpu_, queue_);
-  const TopKeysPlan& plan = plan_.top_keys_plan;
+  const TopKeysPlan& plan = batch_plan_;
   std::byte* scratch = scratch_ + plan_.top_keys;
   int32_t slot = 0;   // of the last part; a job keeps its slot from batch to batch, and the next job takes the next slot
   const auto fill = [&](const KeyWeightsJob& job, int32_t n_before, TopKeysPart* part) {
-    if (n_before == 0) slot = (slot + 1) % TopKeysPlan::kBatch;
+    if (n_before == 0) slot = (slot + 1) % plan.n_queries;
     part->mean = job.mean, part->add = job.add, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
     const uint64_t row = plan.out + static_cast<uint64_t>(slot * plan.stride) * sizeof(float);
     if (job.add && n_before == 0)
@@ -187,19 +209,20 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
   };
   for_each_batch(
       jobs, shape, fill,
-      [&](const TopKeysPart* parts, const KeyWeightsJob** owners, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+      [&](const TopKeysPart* parts, const auto& owner, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
         cuda::key_weights(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
         for (int32_t i = 0; i < n_parts; ++i) {
           const TopKeysPart& part = parts[i];
+          const KeyWeightsJob& job = *owner(static_cast<size_t>(i));
           const uint64_t bytes = static_cast<uint64_t>(part.n_keys) * sizeof(float);
           if (part.mean && part.n_before + part.n_positions == part.n_all)
             downloads_.push_back(
-                {owners[i]->out, {address(scratch + plan.out + static_cast<uint64_t>(part.slot * plan.stride) * sizeof(float))}, bytes});
+                {job.out, {address(scratch + plan.out + static_cast<uint64_t>(part.slot * plan.stride) * sizeof(float))}, bytes});
           for (int32_t row = 0; !part.mean && row < part.n_positions * plan.group; ++row) {
             const uint64_t entry = plan.entries + static_cast<uint64_t>(part.first_entry + row / plan.group) * plan.entry_bytes;
             const uint64_t weights = entry + static_cast<uint64_t>(row % plan.group * plan.stride) * sizeof(float);
             downloads_.push_back(
-                {owners[i]->out + (int64_t{part.n_before} * plan.group + row) * part.n_keys, {address(scratch + weights)}, bytes});
+                {job.out + (int64_t{part.n_before} * plan.group + row) * part.n_keys, {address(scratch + weights)}, bytes});
           }
         }
       });
@@ -208,14 +231,14 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
 // One job at a time. Its window takes several batches; the sums stay in the scratch memory between them.
 void CudaBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) {
   const OnDevice here(*gpu_, queue_);
-  const TopKeysPlan& plan = plan_.top_keys_plan;
+  const TopKeysPlan& plan = batch_plan_;
   std::byte* scratch = scratch_ + plan_.top_keys;
   for (const KeyMomentsJob& job : jobs) {
     const auto fill = [](const KeyMomentsJob& of, int32_t n_before, TopKeysPart* part) {
       part->n_before = n_before, part->n_all = of.n_positions;
     };
     for_each_batch(Span<const KeyMomentsJob>(&job, 1), shape, fill,
-                   [&](const TopKeysPart* parts, const KeyMomentsJob**, int32_t, int32_t n_entries, int32_t n_keys) {
+                   [&](const TopKeysPart* parts, const auto&, int32_t, int32_t n_entries, int32_t n_keys) {
       cuda::key_moments(queue_, plan, scratch, shape, n_entries, n_keys, job.n_measured, static_cast<float>(job.gamma));
       if (parts->n_before + parts->n_positions < parts->n_all) return;
       const std::byte *scores = scratch + plan.moments_scores, *totals = scratch + plan.moments_totals;

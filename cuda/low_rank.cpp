@@ -7,7 +7,7 @@
 namespace orrery::cuda {
 
 // The layout of `keys.work`: the batch's keys, then the products; at its end the sums and the frequencies.
-LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys) {
+LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys, bool has_turns) {
   LowRankWork w;
   const auto width = static_cast<uint64_t>(keys.padded_width());
   w.kv = keys.kv;
@@ -20,7 +20,8 @@ LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys) {
   const uint64_t frequencies = keys.work_bytes() - align_up(static_cast<uint64_t>(keys.kv.head_dim), 16) * sizeof(float);
   w.frequencies = reinterpret_cast<const float*>(device(keys.work) + frequencies);
   w.sums = reinterpret_cast<float*>(device(keys.work) + frequencies) - width;
-  if (keys.rope.n_rot > 0)
+  w.page_rotations = device(keys.page_rotations), w.rotations = device(keys.rotations);
+  if (keys.rope.n_rot > 0 && !has_turns)
     upload(keys.work + frequencies, keys.rope.inverse_frequency, static_cast<uint64_t>(keys.rope.n_rot / 2) * sizeof(float));
   return w;
 }
@@ -59,7 +60,7 @@ void CudaBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis,
 
 void CudaBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) {
   const OnDevice here(*gpu_, queue_);
-  const LowRankWork w = low_rank_work(keys);
+  const LowRankWork w = low_rank_work(keys, static_cast<bool>(keys.rotations));
   const size_t most = LowRankKeys::kBatch * static_cast<size_t>(keys.padded_width()) * sizeof(float) / sizeof(RebuiltRun);
   for (size_t first = 0; first < runs.size(); first += most) {
     const Span<const RebuiltRun> some = runs.subspan(first, std::min(most, runs.size() - first));

@@ -17,10 +17,21 @@ void CudaBackend::upload_all(Span<const Upload> uploads) {
   const OnDevice here(*gpu_, queue_);
   for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
     Pinned& bounce = bounce_.next(queue_);
+    std::byte* to = nullptr;   // one copy takes the pieces whose targets lie side by side: so many bytes from `first` on
+    uint64_t first = 0, bytes = 0;
+    const auto flush = [&] {
+      if (bytes > 0) queue_.copy(to, bounce.data() + first, bytes, "copying to the device");
+    };
     for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
       std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
-      queue_.copy(device(u.to) + at, bounce.data() + in_bounce, n, "copying to the device");
+      if (bytes > 0 && device(u.to) + at == to + bytes) {
+        bytes += n;
+        return;
+      }
+      flush();
+      to = device(u.to) + at, first = in_bounce, bytes = n;
     });
+    flush();
     bounce.mark(queue_);
   }
 }
@@ -57,6 +68,35 @@ void CudaBackend::download_all(Span<const Download> downloads) {
     if (!next) return;
     under_way = next;
   }
+}
+
+void CudaBackend::collect(Span<const Download> downloads) {
+  uint64_t bytes = 0;
+  for (const Download& d : downloads) bytes += d.bytes;
+  if (bytes > kResultsBytes - collected_bytes_) finish_collecting();
+  if (bytes > kResultsBytes) return download_all(downloads);
+  for (size_t i = 0, end = 0; i < downloads.size(); i = end) {   // one copy takes what lies side by side
+    uint64_t n = 0;
+    for (end = i; end < downloads.size() && downloads[end].from.address == downloads[i].from.address + n; ++end) {
+      collected_.push_back({downloads[end].to, collected_bytes_ + n, downloads[end].bytes});
+      n += downloads[end].bytes;
+    }
+    if (!queue_.failed()) queue_.copy(results_.data() + collected_bytes_, device(downloads[i].from), n, "copying from the device");
+    collected_bytes_ += n;
+  }
+  if (!queue_.failed()) results_.mark(queue_);
+}
+
+void CudaBackend::finish_collecting() {
+  if (!collected_.empty() && !queue_.failed()) results_.wait(queue_);
+  for (const Collected& c : collected_) {
+    if (queue_.failed())
+      std::memset(c.to, 0, c.bytes);   // as download_all() does
+    else
+      std::memcpy(c.to, results_.data() + c.at, c.bytes);
+  }
+  collected_.clear();
+  collected_bytes_ = 0;
 }
 
 void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) {

@@ -1,7 +1,8 @@
 // A queue of work for the device: a stream, whose errors its GPU latches. Launches and copies return no errors. A caller who waits for the
 // device asks for the error. After a failure nothing more is sent.
 //
-// The queue numbers its calls, and knows up to which call the device has certainly come: a wait for work that is done asks the driver nothing.
+// The queue numbers its calls, and knows up to which call the device has certainly come: a wait for work that is done asks the driver
+// nothing.
 #pragma once
 
 #include <cstddef>

@@ -180,6 +180,7 @@ struct TopKeysPart {
   int32_t first_position, n_positions;
   int32_t first_entry;     // index of the first query in the batch
   uint32_t by_score;
+  int32_t first_out;       // of top_keys(): index of the part's first result, (n_positions, k), among the results
   const uint32_t* among;   // a list of keys, on the device, ascending. The result is the number of best keys in it. null: the best keys
   int32_t n_among;
   // Of key_weights(). mean: the result is the mean. add: the result is the sum, added to what the row of the results holds. slot: this row.
@@ -188,17 +189,23 @@ struct TopKeysPart {
   int32_t slot, n_before, n_all;
 };
 // Offsets of a batch in the scratch memory, in bytes; strides count keys and tiles:
-// - parts, from 0 on; tiles (kBatch, tile_stride);
-// - out (kBatch, stride): a part's keys, k for each query; or their number; or a row's mean of weights;
+// - parts, from 0 on; the parts' tables of tiles, one behind the other (at most n_queries, tile_stride);
+// - out (n_queries, stride): keys, part by part; or their number; or a row's mean of weights;
 // - entries, one for each query, with room for at least n_keys pairs at `pairs`, for selections by score or a list `among`;
 // - moments: three sums, doubles, and moments_scores: floats, (group, stride) each; moments_totals: two doubles for each query head.
 struct TopKeysPlan {
-  static constexpr int32_t kBatch = 10;   // queries
+  static constexpr int32_t kBatch = 10;         // queries over as many keys as a session may have
+  static constexpr int32_t kMostQueries = 512;  // of a batch over fewer keys
   uint64_t tiles = 0, out = 0, entries = 0, pairs = 0, entry_bytes = 0, moments = 0, moments_scores = 0, moments_totals = 0, bytes = 0;
   int64_t stride = 0, tile_stride = 0;
-  int32_t group = 0;
+  int32_t group = 0, n_queries = kBatch;
   TopKeysPlan() = default;
   explicit TopKeysPlan(const StepLimits& limits);
+  // The same memory for batches of at most n queries over at most `keys` keys: more than kBatch queries, if they fit.
+  TopKeysPlan fitted(int64_t keys, int64_t n) const;
+
+ private:
+  void lay_out(int64_t keys, int32_t n);
 };
 // The digests of one job. The tables of the keys' tiles and of the digests' tiles lie on the device.
 struct DigestPart {
@@ -252,7 +259,8 @@ struct LowRankWork {
   float* batch;               // (kBatch, width) keys, or RebuiltRuns
   float* products;            // (width, width)
   float* sums;                // (width) or null
-  const float* frequencies;   // (n_rot / 2)
+  const float* frequencies;   // (n_rot / 2); of rebuild_keys() only without the tables of turns
+  const float *page_rotations, *rotations;   // LowRankKeys; or null
 };
 // Fills the batch with the keys of positions [first, first + n), rotated back to position 0. pages: addresses, in host memory.
 void load_keys(Queue& queue, const LowRankWork& work, const uint64_t* pages, int32_t first, int32_t n);

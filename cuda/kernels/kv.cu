@@ -6,7 +6,8 @@
 // rotate_and_append_kv() also norms and rotates a step's heads. A warp has a vector, in blocks of 32 values, and a lane has one value of
 // each block. The partner of a rotated pair comes through shared memory. This saves up to four launches a layer, and passes over q and k.
 //
-// move_kv() cuts runs into pieces, one for a warp, and copies them in units of 16 bytes where addresses allow: 2 KB of a warp are under way.
+// move_kv() cuts runs into pieces, one for a warp, and copies them in units of 16 bytes where addresses allow: 2 KB of a warp are under
+// way.
 //
 // Stored bits are those of runtime/cpu/formats/blocks.h: the same divisions and roundings, no product fused into a sum. Cost: README.md.
 #include <algorithm>
@@ -121,8 +122,8 @@ struct MoveWork {
   int32_t token_values;
 };
 
-// A move is cut into pieces of kPieceValues values, and a warp has one piece: a token, or a part of a run, in device memory or in shared host
-// memory. The bytes of a piece are a multiple of 16 in every type. A lane has kInFlight loads under way before its first store.
+// A move is cut into pieces of kPieceValues values, and a warp has one piece: a token, or a part of a run, in device memory or in shared
+// host memory. The bytes of a piece are a multiple of 16 in every type. A lane has kInFlight loads under way before its first store.
 constexpr int kPieceValues = 1024, kInFlight = 4;
 constexpr int kMostPieces = 256;   // warps that share a move
 
@@ -168,7 +169,8 @@ __global__ void __launch_bounds__(kThreads, 4) move_kv_kernel(MoveWork w) {
   if (i >= w.n_moves) return;
   const KvMove move = w.moves[i];
   const int64_t n_values = static_cast<int64_t>(move.n_tokens) * w.token_values;
-  for (int64_t first = static_cast<int64_t>(blockIdx.y) * kPieceValues; first < n_values; first += static_cast<int64_t>(gridDim.y) * kPieceValues) {
+  const int64_t step = static_cast<int64_t>(gridDim.y) * kPieceValues;
+  for (int64_t first = static_cast<int64_t>(blockIdx.y) * kPieceValues; first < n_values; first += step) {
     const int64_t piece = first / kPieceValues;
     const int n = static_cast<int>(n_values - first < kPieceValues ? n_values - first : kPieceValues);
     const std::byte* from = in_global(reinterpret_cast<const std::byte*>(move.from)) + piece * kv_bytes(w.from_type, kPieceValues);

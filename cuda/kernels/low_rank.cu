@@ -5,8 +5,8 @@
 // - Products: a thread block has 64 x 64 of them, a thread 4 x 4, over strips of 16 tokens in shared memory. Blocks below the diagonal are
 //   left out. Each sum is one chain over the tokens, wherever a batch ends. A thread has the sum of one dimension.
 // - Coefficients, of keys and of queries: a warp has one product with a row of the basis.
-// - Rebuilt keys: a thread block has every 65,535th token of a run, and a thread a dimension. Coefficients and basis come from the
-//   second-level cache.
+// - Rebuilt keys: a thread block has 8 tokens of a run, as the columns of tensor products whose rows are dimensions. 64 rows of the
+//   basis at a time lie in shared memory. Turns come from the tables that LowRankKeys brings; double precision is for keys without them.
 //
 // Cost: README.md.
 #include <algorithm>
@@ -21,16 +21,19 @@ namespace low_rank_cu {
 constexpr int kThreads = 256, kTile = 64, kStrip = 16;
 constexpr int kBatchPages = LowRankKeys::kBatch / kPageTokens + 1;
 
-// Writes (n_rot / 2) cosines, then (n_rot / 2) sines, of the position's rotation, or if `back` of its inverse. Angles are doubles, as in
-// prepare_rope().
-__device__ __forceinline__ void fill_table(const LowRankWork& w, int position, bool back, float* table) {
+// The cosine and the sine of a pair's angle at a position. The angle is a double, as in prepare_rope().
+__device__ __forceinline__ float2 turn_of(const LowRankWork& w, int position, int pair) {
+  double sine, cosine;
+  sincos(static_cast<double>(position) * static_cast<double>(w.frequencies[pair]), &sine, &cosine);
+  return make_float2(static_cast<float>(cosine), static_cast<float>(sine));
+}
+// Writes (n_rot / 2) cosines, then (n_rot / 2) sines, of the inverse of the position's rotation.
+__device__ __forceinline__ void fill_table(const LowRankWork& w, int position, float* table) {
   const int half = w.n_rot / 2;
   for (int i = static_cast<int>(threadIdx.x); i < half; i += kThreads) {
-    double sine, cosine;
-    sincos(static_cast<double>(position) * static_cast<double>(w.frequencies[i]), &sine, &cosine);
-    const float c = static_cast<float>(cosine), s = static_cast<float>(sine);
-    table[i] = back ? c / w.magnitude : c * w.magnitude;
-    table[half + i] = back ? -s / w.magnitude : s * w.magnitude;
+    const float2 turn = turn_of(w, position, i);
+    table[i] = turn.x / w.magnitude;
+    table[half + i] = -turn.y / w.magnitude;
   }
 }
 __device__ __forceinline__ void rotate_pair(const LowRankWork& w, const float* table, int pair, float* vector) {
@@ -57,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, Batc
     const std::byte* key = layer + (i / dim * kPageTokens + position % kPageTokens) * 2 * vector_bytes;
     row[i] = load_value(w.kv.type, key, i % dim / 32, i % dim % 32);
   }
-  fill_table(w, position, true, table);
+  fill_table(w, position, table);
   __syncthreads();
   for (int i = thread; i < w.n_heads * half; i += kThreads) rotate_pair(w, table, i % half, row + i / half * dim);
 }
@@ -123,40 +126,151 @@ __global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjecti
   if (threadIdx.x % 32 == 0) w.out[static_cast<int64_t>(head) * w.rank + j] = sum;
 }
 
-// Makes the key of token t of a run, and copies its value.
-__device__ __forceinline__ void rebuild_key(const LowRankWork& w, KvType slot_type, const RebuiltRun& run, int t) {
-  const int thread = static_cast<int>(threadIdx.x), dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, half = w.n_rot / 2;
-  float *key = dynamic_shared<float>(), *table = key + dim;
-  const std::byte* row = w.rows + 2 * static_cast<int64_t>(run.position + t) * w.rank;
-  for (int i = thread; i < dim; i += kThreads) {
-    float sum = 0.0f;
-    for (int j = 0; j < w.rank; ++j)
-      sum = fmaf(half_at(row + 2 * j), half_at(w.basis + 2 * (static_cast<int64_t>(j) * width + run.kv_head * dim + i)), sum);
-    key[i] = sum;
+// ---- rebuilt keys
+
+constexpr int kRebuildThreads = 128, kRebuilt = 8;   // tokens that a thread block makes at once: the columns of a tensor product
+constexpr int kStripRank = 64;                       // rows of the basis that lie in shared memory
+constexpr int kMostTiles = 4;                        // of 16 dimensions, for each warp: heads of up to 256
+constexpr int kCoefficientPitch = kStripRank + 8;    // + 16 bytes: eight rows meet different banks
+ORRERY_HOST_DEVICE constexpr int key_pitch(int dim) { return dim + 4; }
+ORRERY_HOST_DEVICE constexpr int basis_pitch(int dim) { return dim + 8; }
+
+// Shared memory of a thread block: keys (kRebuilt, key_pitch) and a table of turns (kRebuilt, n_rot), floats; a strip of the basis
+// (kStripRank, basis_pitch) and of coefficients (kRebuilt, kCoefficientPitch), halves.
+struct RebuildMemory {
+  float *keys, *turns;
+  std::byte *basis, *coefficients;
+  __device__ __forceinline__ explicit RebuildMemory(const LowRankWork& w) {
+    keys = dynamic_shared<float>();
+    basis = reinterpret_cast<std::byte*>(keys + kRebuilt * key_pitch(w.kv.head_dim));
+    coefficients = basis + 2 * kStripRank * basis_pitch(w.kv.head_dim);
+    turns = reinterpret_cast<float*>(coefficients + 2 * kRebuilt * kCoefficientPitch);
   }
-  fill_table(w, run.position + t, false, table);
-  __syncthreads();
-  for (int i = thread; i < half; i += kThreads) rotate_pair(w, table, i, key);
-  __syncthreads();
-  const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
-  std::byte* slot = reinterpret_cast<std::byte*>(run.to.address) + static_cast<int64_t>(t) * 2 * slot_bytes;
-  const std::byte* value =
-      reinterpret_cast<const std::byte*>(run.values.address) + static_cast<int64_t>(t) * (value_bytes + run.values_gap);
-  for (int i = thread; i < dim; i += kThreads) {   // only with F32 and F16 may the last warp be partly idle
-    store_value(slot_type, key[i], slot, i / 32, i % 32);
-    if (!run.values.address) continue;
-    if (slot_type == w.kv.type && in_blocks(slot_type)) continue;
-    store_value(slot_type, load_value(w.kv.type, value, i / 32, i % 32), slot + slot_bytes, i / 32, i % 32);
-  }
-  if (run.values.address && slot_type == w.kv.type && in_blocks(slot_type))   // equal types are copied byte by byte
-    for (int i = thread; i < slot_bytes; i += kThreads) slot[slot_bytes + i] = value[i];
+};
+size_t rebuild_bytes(int dim, int n_rot) {
+  return static_cast<size_t>(kRebuilt * (key_pitch(dim) + n_rot)) * sizeof(float) +
+         static_cast<size_t>(kStripRank * basis_pitch(dim) + kRebuilt * kCoefficientPitch) * 2;
 }
 
-__global__ void __launch_bounds__(kThreads) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
+// keys (n, dim) = coefficients of positions [position, position + n) times the head's part of the basis: 16 dimensions and 8 tokens a
+// tensor product, over strips of the rank.
+__device__ __forceinline__ void multiply_keys(const LowRankWork& w, const RebuildMemory& m, int kv_head, int position, int n) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  const int dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, pitch = basis_pitch(dim);
+  const std::byte* basis = w.basis + 2 * static_cast<int64_t>(kv_head) * dim;
+  const std::byte* rows = w.rows + 2 * static_cast<int64_t>(position) * w.rank;
+  const bool aligned = reinterpret_cast<uint64_t>(basis) % 16 == 0;   // the rows in front of a layer's basis may end anywhere
+  float sums[kMostTiles][4] = {};
+  for (int first = 0; first < w.rank; first += kStripRank) {
+    const int n_rank = min(kStripRank, w.rank - first), n_padded = (n_rank + 15) / 16 * 16;
+    __syncthreads();   // the last strip has been read
+    for (int i = thread; i < n_padded * (dim / 8); i += kRebuildThreads) {
+      const int row = i / (dim / 8), at = i % (dim / 8) * 8;
+      const std::byte* from = basis + 2 * (static_cast<int64_t>(first + min(row, n_rank - 1)) * width + at);
+      std::byte* to = m.basis + 2 * (row * pitch + at);
+      if (aligned)
+        copy_async_16(to, from, row < n_rank ? 16 : 0);
+      else
+        for (int v = 0; v < 8; ++v) store_half(to + 2 * v, row < n_rank ? load_16(from + 2 * v) : 0);
+    }
+    copy_async_commit();
+    for (int i = thread; i < kRebuilt * n_padded; i += kRebuildThreads) {
+      const int t = i / n_padded, j = i % n_padded;
+      const uint32_t bits = t < n && j < n_rank ? load_16(rows + 2 * (static_cast<int64_t>(t) * w.rank + first + j)) : 0;
+      store_half(m.coefficients + 2 * (t * kCoefficientPitch + j), bits);
+    }
+    copy_async_wait<0>();
+    __syncthreads();
+    for (int step = 0; step < n_padded; step += 16) {
+      const std::byte* at = m.coefficients + 2 * (lane / 4 * kCoefficientPitch + step + lane % 4 * 2);
+      const uint32_t b[2] = {*reinterpret_cast<const uint32_t*>(at), *reinterpret_cast<const uint32_t*>(at + 16)};
+      ORRERY_UNROLL for (int tile = 0; tile < kMostTiles; ++tile) {
+        const int dim0 = 16 * (warp + kRebuildThreads / 32 * tile);
+        if (dim0 >= dim) continue;
+        uint32_t a[4];
+        load_matrices_4_transposed(a, m.basis + 2 * ((step + lane / 16 * 8 + lane % 8) * pitch + dim0 + lane / 8 % 2 * 8));
+        mma_f16(sums[tile], a, b);
+      }
+    }
+  }
+  ORRERY_UNROLL for (int tile = 0; tile < kMostTiles; ++tile) {
+    const int i = 16 * (warp + kRebuildThreads / 32 * tile) + lane / 4;
+    if (i >= dim) continue;
+    float* key = m.keys + lane % 4 * 2 * key_pitch(dim) + i;
+    key[0] = sums[tile][0], key[key_pitch(dim)] = sums[tile][1];
+    key[8] = sums[tile][2], key[key_pitch(dim) + 8] = sums[tile][3];
+  }
+}
+
+// The turns of n positions: a page's turn composed with a turn within the page, or without these tables by their angles.
+template <bool kHasTables>
+__device__ __forceinline__ void fill_turns(const LowRankWork& w, float* turns, int position, int n) {
+  const int half = w.n_rot / 2;
+  for (int i = static_cast<int>(threadIdx.x); i < n * half; i += kRebuildThreads) {
+    const int t = i / half, pair = i % half, p = position + t;
+    float* out = turns + t * w.n_rot + pair;
+    if constexpr (kHasTables) {
+      const float* page = w.page_rotations + static_cast<int64_t>(p / kPageTokens) * w.n_rot + pair;
+      const float* within = w.rotations + p % kPageTokens * w.n_rot + pair;
+      out[0] = __fadd_rn(__fmul_rn(page[0], within[0]), -__fmul_rn(page[half], within[half]));
+      out[half] = __fadd_rn(__fmul_rn(page[half], within[0]), __fmul_rn(page[0], within[half]));
+    } else {
+      const float2 turn = turn_of(w, p, pair);
+      out[0] = turn.x * w.magnitude, out[half] = turn.y * w.magnitude;
+    }
+  }
+}
+
+// Copies a vector, by a warp.
+template <class T>
+__device__ __forceinline__ void copy_as(std::byte* to, const std::byte* from, int n_bytes) {
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < n_bytes / static_cast<int>(sizeof(T)); i += 32)
+    reinterpret_cast<T*>(to)[i] = reinterpret_cast<const T*>(from)[i];
+}
+__device__ __forceinline__ void copy_vector(std::byte* to, const std::byte* from, int n_bytes) {
+  const uint64_t all = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) | static_cast<uint64_t>(n_bytes);
+  if (all % 16 == 0)
+    copy_as<uint4>(to, from, n_bytes);
+  else if (all % 4 == 0)
+    copy_as<uint32_t>(to, from, n_bytes);
+  else
+    copy_as<uint16_t>(to, from, n_bytes);
+}
+
+// Makes the keys of tokens [first, first + n) of a run, and copies their values. The block's warps take the tokens in turns to store them.
+template <bool kHasTables>
+__device__ __forceinline__ void rebuild_tokens(const LowRankWork& w, KvType slot_type, const RebuiltRun& run, int first, int n) {
+  const RebuildMemory m(w);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, dim = w.kv.head_dim, half = w.n_rot / 2;
+  fill_turns<kHasTables>(w, m.turns, run.position + first, n);
+  multiply_keys(w, m, run.kv_head, run.position + first, n);
+  __syncthreads();
+  for (int i = thread; i < n * half; i += kRebuildThreads)
+    rotate_pair(w, m.turns + i / half * w.n_rot, i % half, m.keys + i / half * key_pitch(dim));
+  __syncthreads();
+  const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
+  for (int t = thread / 32; t < n; t += kRebuildThreads / 32) {
+    std::byte* slot = in_global(reinterpret_cast<std::byte*>(run.to.address)) + static_cast<int64_t>(first + t) * 2 * slot_bytes;
+    for (int i = lane; i < dim; i += 32)   // only with F32 and F16 may a warp be partly idle
+      store_value(slot_type, m.keys[t * key_pitch(dim) + i], slot, i / 32, lane);
+    if (!run.values.address) continue;
+    const std::byte* value = in_global(reinterpret_cast<const std::byte*>(run.values.address)) +
+                             static_cast<int64_t>(first + t) * (value_bytes + run.values_gap);
+    if (slot_type == w.kv.type) {
+      copy_vector(slot + slot_bytes, value, slot_bytes);
+      continue;
+    }
+    for (int i = lane; i < dim; i += 32)
+      store_value(slot_type, load_value(w.kv.type, value, i / 32, lane), slot + slot_bytes, i / 32, lane);
+  }
+}
+
+template <bool kHasTables>
+__global__ void __launch_bounds__(kRebuildThreads, 4) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
   const RebuiltRun run = reinterpret_cast<const RebuiltRun*>(w.batch)[blockIdx.x];
-  for (int t = static_cast<int>(blockIdx.y); t < run.count; t += static_cast<int>(gridDim.y)) {
-    rebuild_key(w, slot_type, run, t);
-    __syncthreads();   // before the next key takes the place of this one
+  for (int first = static_cast<int>(blockIdx.y) * kRebuilt; first < run.count; first += static_cast<int>(gridDim.y) * kRebuilt) {
+    rebuild_tokens<kHasTables>(w, slot_type, run, first, min(kRebuilt, run.count - first));
+    __syncthreads();   // before the next keys take the place of these
   }
 }
 
@@ -187,8 +301,12 @@ void project_queries(Queue& queue, const QueryProjection& w) {
 }
 
 void rebuild_keys(Queue& queue, const LowRankWork& w, KvType slot_type, int32_t n_runs, int32_t longest) {
-  launch<rebuild_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_runs), static_cast<unsigned>(std::min<int64_t>(longest, kMostGridYZ))), Dim3(kThreads),
-                 static_cast<size_t>(w.kv.head_dim + w.n_rot) * sizeof(float)}, w, slot_type);
+  const auto n_pieces = static_cast<unsigned>(std::min<int64_t>(tiles(longest, kRebuilt), kMostGridYZ));
+  const Geometry geometry{Dim3(static_cast<unsigned>(n_runs), n_pieces), Dim3(kRebuildThreads), rebuild_bytes(w.kv.head_dim, w.n_rot)};
+  if (w.rotations)
+    launch<rebuild_keys_kernel<true>>(queue, geometry, w, slot_type);
+  else
+    launch<rebuild_keys_kernel<false>>(queue, geometry, w, slot_type);
 }
 
 }  // namespace orrery::cuda

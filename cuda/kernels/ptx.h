@@ -85,8 +85,8 @@ __device__ __forceinline__ uint2 load_once_8(const void* p) {
   asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];\n" : "=r"(v.x), "=r"(v.y) : "l"(p));
   return v;
 }
-// The pointer, which the caller knows to point to global memory (of the device, or of the host), though the code does not show that: an address
-// out of a list. Loads and stores become those of global memory.
+// The pointer, which points to global memory (of the device, or of the host): an address out of a list, of which the compiler does not
+// know that. Loads and stores become those of global memory.
 template <class T>
 __device__ __forceinline__ T* in_global(T* p) {
   __builtin_assume(__isGlobal(p));

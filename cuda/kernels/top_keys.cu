@@ -1,4 +1,4 @@
-// Between steps, in batches of up to ten queries: the best keys of KV heads (KeyOperations::top_keys), the queries' weights (key_weights),
+// Between steps, in batches of queries: the best keys of KV heads (KeyOperations::top_keys), the queries' weights (key_weights),
 // or the weights' moments over a window (key_moments). README.md: each kernel, and the cost.
 // 1. Weights of each tile, 2^(y - unit): y is the scaled product, unit the tile's largest y, rounded (runtime/cpu/kernels/kernels.h:
 //    KeyWeightsTask). So K is read once for all queries of its head, and equal products give equal bits in any tile.
@@ -45,9 +45,16 @@ __device__ __forceinline__ unsigned long long* pairs_of(const TopKeysWork& w, fl
   return reinterpret_cast<unsigned long long*>(reinterpret_cast<std::byte*>(entry) + w.plan.pairs);
 }
 __device__ __forceinline__ const TopKeysPart& part_of(const TopKeysWork& w, int entry) {
-  const TopKeysPart* part = parts_of(w);
-  while (entry >= part->first_entry + part->n_positions) ++part;
-  return *part;
+  const TopKeysPart* parts = parts_of(w);
+  int first = 0, last = w.n_parts - 1;   // searches the first part that ends behind the entry
+  while (first < last) {
+    const int middle = (first + last) / 2;
+    if (parts[middle].first_entry + parts[middle].n_positions > entry)
+      last = middle;
+    else
+      first = middle + 1;
+  }
+  return parts[first];
 }
 
 // 2^(y - unit), or 0 for NaN. y is split into a whole number and the rest, so that the unit changes the exponent only.
@@ -70,7 +77,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int pitch = w.head_dim + 4;   // + 16 bytes: eight rows meet different banks
   float* keys = dynamic_shared<float>();
-  const std::byte* from = reinterpret_cast<const std::byte*>(part.tiles[tile] + part.offset);
+  const std::byte* from = in_global(reinterpret_cast<const std::byte*>(in_global(part.tiles)[tile] + part.offset));
   // A digest's two bounds are two halves in the place of one float.
   for (int key = warp; key < n; key += kWeightThreads / 32)
     for (int i = lane; i < w.head_dim; i += 32) {
@@ -84,7 +91,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   for (int i = warp; i < part.n_positions * group; i += kWeightThreads / 32) {
     const int g = i % group, position = part.first_position + i / group;
     const int seen = w.causal ? min(n, position + 1 - tile * kPageTokens) : n;
-    const float* q = part.queries + (position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
+    const float* q = in_global(part.queries) + (position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
     float y[2] = {0.0f, 0.0f};
     for (int at = 0; at < w.head_dim; at += 4) {
       const float4 x = *reinterpret_cast<const float4*>(q + at);
@@ -344,7 +351,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
   if (part.k <= 0) return;
   float* entry = entry_of(w, index);
   const uint32_t* bits = bits_of(w, entry);
-  uint32_t* out = reinterpret_cast<uint32_t*>(w.scratch + w.plan.out) + part.first_entry * w.plan.stride +
+  uint32_t* out = reinterpret_cast<uint32_t*>(w.scratch + w.plan.out) + part.first_out +
                   static_cast<int64_t>(index - part.first_entry) * part.k;
   unsigned long long* pairs = part.by_score ? pairs_of(w, entry) : nullptr;
   const Threshold least = find_threshold(bits, part.n_keys, static_cast<unsigned>(part.k));
@@ -374,24 +381,43 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
 }  // namespace top_keys_cu
 using namespace top_keys_cu;
 
-TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
-  const int64_t keys = limits.max_top_keys;
-  if (keys <= 0) return;
-  group = limits.n_heads / std::max(limits.n_kv_heads, 1);
+namespace top_keys_cu {
+uint64_t aligned(int64_t n) { return static_cast<uint64_t>(n + 255) / 256 * 256; }
+}  // namespace top_keys_cu
+using namespace top_keys_cu;
+
+void TopKeysPlan::lay_out(int64_t keys, int32_t n) {
+  n_queries = n;
   tile_stride = (keys + kPageTokens - 1) / kPageTokens;
   stride = tile_stride * kPageTokens;
   int64_t n_pairs = 1;
   while (n_pairs < keys) n_pairs *= 2;
-  const auto aligned = [](int64_t n) { return static_cast<uint64_t>(n + 255) / 256 * 256; };
-  tiles = aligned(kBatch * static_cast<int64_t>(sizeof(TopKeysPart)));
-  out = tiles + aligned(kBatch * tile_stride * 8);
-  entries = out + aligned(kBatch * stride * 4);
+  tiles = aligned(n * static_cast<int64_t>(sizeof(TopKeysPart)));
+  out = tiles + aligned(n * tile_stride * 8);
+  entries = out + aligned(n * stride * 4);
   pairs = static_cast<uint64_t>(group * stride + 2 * group * tile_stride + stride) * 4;
   entry_bytes = aligned(static_cast<int64_t>(pairs) + n_pairs * 8);
+}
+
+TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
+  const int64_t keys = limits.max_top_keys;
+  if (keys <= 0) return;
+  group = limits.n_heads / std::max(limits.n_kv_heads, 1);
+  lay_out(keys, kBatch);
   moments = entries + kBatch * entry_bytes;
   moments_scores = moments + aligned(3 * group * stride * static_cast<int64_t>(sizeof(double)));
   moments_totals = moments_scores + aligned(group * stride * static_cast<int64_t>(sizeof(float)));
   bytes = moments_totals + aligned(2 * group * static_cast<int64_t>(sizeof(double)));
+}
+
+TopKeysPlan TopKeysPlan::fitted(int64_t keys, int64_t n) const {
+  TopKeysPlan most = *this;
+  if (bytes == 0 || keys <= 0 || n <= kBatch) return most;
+  const auto ends = [&most] { return most.entries + static_cast<uint64_t>(most.n_queries) * most.entry_bytes; };
+  most.lay_out(keys, 1);
+  const auto of_one = static_cast<int64_t>(ends());   // with its padding: no less than one more query takes
+  most.lay_out(keys, static_cast<int32_t>(std::min({n, int64_t{kMostQueries}, static_cast<int64_t>(moments) / of_one})));
+  return most.n_queries > kBatch ? most : *this;
 }
 
 namespace top_keys_cu {

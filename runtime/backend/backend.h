@@ -51,6 +51,8 @@ class Backend : public Device, public StepOperations {
   // Announces that [at, at + bytes) will be written and that its content is not needed. Where device memory is the system's, the
   // backend takes the memory now, not in the middle of a step.
   virtual void commit(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
+  // Sends what a step has recorded so far: operations between steps that are called within one run behind it. Does not wait.
+  virtual void send() {}
   // Returns when all operations are done, with the first failure.
   virtual Status synchronize() = 0;
   // Host work between operations: call(context, i) for each i in [0, n), in any order, on the backend's own threads if it has any.

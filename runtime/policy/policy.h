@@ -91,6 +91,8 @@ class Policy {
   // before_attend() of a layer runs one layer early: when the layer before it is about to be computed, with queries that the layer makes of
   // that layer's attention input. The first layer runs with its own queries. A layer waits for its refills when it begins.
   virtual bool asks_a_layer_ahead() const { return false; }
+  // Nearly all refills are asked for by before_attend(), and are of its own layer. No transfer of them could run in parallel with the step.
+  virtual bool refills_its_layer() const { return false; }
   // Upper bound on the policy's host memory in bytes: its state between settlements, and the working memory of settle().
   virtual uint64_t host_bytes(const HostShape& host) const = 0;
 

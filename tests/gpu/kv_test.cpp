@@ -137,8 +137,8 @@ TEST(GpuKv, TokensGoWhereTheyBelong) {
   }
 }
 
-// Runs of up to a page among single tokens, at places that 16, 8 and 4 bytes divide, between equal types and different ones. Bytes beside the
-// targets stay as they were.
+// Runs of up to a page among single tokens, at places that 16, 8 and 4 bytes divide, between equal types and different ones. Bytes
+// beside the targets stay as they were.
 TEST(GpuKv, LongRunsMoveInPieces) {
   for (const KvType type : kKvTypes)
     for (const KvType to : kKvTypes)

@@ -12,8 +12,10 @@ struct Shape {
   int32_t dim, rank, n_rot;
   bool interleaved;
   float magnitude;
+  bool has_turns;   // LowRankKeys::rotations; without them the GPU makes turns itself
 };
-constexpr Shape kShapes[] = {{16, 5, 16, false, 1.0f}, {32, 40, 32, true, 1.0f}, {80, 7, 40, false, 1.19f}, {128, 33, 64, true, 1.0f}};
+constexpr Shape kShapes[] = {{16, 5, 16, false, 1.0f, false}, {32, 40, 32, true, 1.0f, true}, {80, 7, 40, false, 1.19f, true},
+                             {128, 33, 64, true, 1.0f, false}, {128, 130, 128, false, 1.1f, true}};
 
 StepLimits limits(int32_t dim) {
   StepLimits l;
@@ -40,6 +42,17 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   LowRankKeys keys;
   keys.kv = kv, keys.layer = 1, keys.rank = shape.rank, keys.pages = pages.addresses();
   keys.rope = {shape.interleaved, shape.n_rot, frequencies.data(), shape.magnitude};
+  std::vector<float> turns;
+  const auto add_turns = [&](int32_t position, double magnitude) {
+    for (const auto f : {+[](double x) { return std::cos(x); }, +[](double x) { return std::sin(x); }})
+      for (const float frequency : frequencies)
+        turns.push_back(static_cast<float>(f(static_cast<double>(position) * static_cast<double>(frequency)) * magnitude));
+  };
+  constexpr int32_t kPages = (kTokens + kPageTokens - 1) / kPageTokens;
+  for (int32_t page = 0; page < kPages; ++page) add_turns(page * kPageTokens, static_cast<double>(shape.magnitude));
+  for (int32_t p = 0; p < kPageTokens; ++p) add_turns(p, 1);
+  Buffer<float> turns_at(m, turns);
+  if (shape.has_turns) keys.page_rotations = turns_at.ptr(), keys.rotations = turns_at.ptr() + static_cast<uint64_t>(kPages * shape.n_rot);
   const auto width = static_cast<size_t>(keys.width()), rank = static_cast<size_t>(shape.rank);
   std::vector<std::byte> basis(2 * rank * width);
   const std::vector<float> values = normal_values(rank * width, 6, .1f);

@@ -2,7 +2,8 @@
 """What machine code must show: sass.py BUILD ARCHITECTURE checks the cubins of BUILD/ptx; sass.py --tool BUILD prints where nvdisasm is.
 
 For some kernels: the most bytes of global memory that a lane has under way in straight code, loads and stores of 16 bytes, and
-instructions of the whole kernel for each of its dot products; for moves also the loads of 16 bytes before the first store. The bounds are what the code has: a change that makes one worse fails.
+instructions of the whole kernel for each of its dot products; for moves also the loads of 16 bytes before the first store; numbers of
+some instructions. The bounds are what the code has: a change that makes one worse fails.
 `target` is what is wanted. Without nvdisasm the check is skipped, and says so.
 """
 import os
@@ -21,7 +22,17 @@ CHECKS = [
     ("kv", r"move_kv_kernel", "wide_loads", 4, 4),
     ("kv", r"move_kv_kernel", "wide_stores", 4, 4),
     ("kv", r"move_kv_kernel", "loads_before_store", 4, 4),
+    ("low_rank", r"rebuild_keys_kernelILb1E", "doubles", 0, 0),
+    ("low_rank", r"rebuild_keys_kernelILb1E", "products", 12, 4),
+    ("low_rank", r"rebuild_keys_kernelILb1E", "async_copies", 1, 1),
+    ("top_keys", r"key_weights_kernel", "generic_loads", 0, 0),
 ]
+
+
+# Instructions of the whole kernel: double precision, tensor products of halves, copies from global to shared memory past the registers,
+# loads whose place the compiler does not know.
+COUNTED = {"doubles": ("DADD", "DMUL", "DFMA"), "products": ("HMMA",), "async_copies": ("LDGSTS",), "generic_loads": ("LD",)}
+AT_MOST = ("per_product", "doubles", "generic_loads")
 
 
 def find_tool(name, build):
@@ -88,6 +99,8 @@ def wide_loads_before_store(names):
 
 def measure(what, code):
     names = [operation(i).split()[0] for i in code]
+    if what in COUNTED:
+        return sum(n.split(".")[0] in COUNTED[what] for n in names)
     if what == "loads_before_store":
         return wide_loads_before_store(names)
     if what == "bytes":
@@ -113,7 +126,7 @@ def main():
         code = kernels(tool, os.path.join(build, "ptx", f"{module}.sm_{architecture}.cubin"))
         for symbol in (s for s in code if re.search(pattern, s)):
             found = measure(what, code[symbol])
-            bad = bound is not None and (found > bound if what == "per_product" else found < bound)
+            bad = bound is not None and (found > bound if what in AT_MOST else found < bound)
             failed |= bad
             print(f"sm_{architecture} {symbol[:90]} {what}: {found:.4g}, bound {bound}, target {target}{'  WORSE' if bad else ''}")
     return failed

@@ -31,7 +31,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
     ORRERY_TRY(shape.check_operations(&turn.backend(), options.policy.c_str()));
   }
   std::unique_ptr<Resident> r(new Resident(shape, pages));
-  r->moves_directly_ = runtime.moves_directly();
+  r->moves_directly_ = shape.moves_directly;
   r->attends_pages_ = shape.backend.decodes_rows;
   ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, rope));
   const size_t n_heads = r->parts_.slots->n_heads();
@@ -113,13 +113,13 @@ Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
     ORRERY_TRY(parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, last_layer, now_.cancel));
   }
   if (!next_q) return ok_status();
-  ORRERY_TRY(now_.backend->synchronize());   // next_q is written
+  now_.backend->send();   // answers are computed behind next_q
   return ask(layer + 1, next_q);
 }
 
 Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
   Backend& backend = *now_.backend;
-  ORRERY_TRY(backend.synchronize());   // q is written, and the device is idle before the refills
+  backend.send();   // answers and refills come behind q
   if (parts_.sums && parts_.sums->under_way()) return parts_.sums->add_layer(&backend, *pages_, layer, q, q_stride);
   const auto place = [&] {
     if (!parts_.refills) return ok_status();

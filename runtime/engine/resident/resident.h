@@ -174,7 +174,7 @@ class Resident final : public model::LayerHook {
   const Turn* turn_ = nullptr;                     // within a Use, else null
   Moment now_;                                     // backend and cancel: within a Use
   Answers answers_;
-  bool moves_directly_ = false;                    // Runtime::moves_directly()
+  bool moves_directly_ = false;                    // ResidentShape::moves_directly
   bool attends_pages_ = false;                     // a decode step can attend to the reservoir
   bool settled_ = false;
   struct Parted {                                  // a settlement in parts

@@ -31,12 +31,14 @@ struct ResidentShape {
   bool rotated = false;               // whether pages hold rotated KV
   uint32_t n_compensation_tokens = 0;
   bool refills = false;
+  bool moves_directly = false;        // the backend itself reads the reservoir for refills
   uint64_t staging_tokens = 0;        // of the staging ring; 0: nothing is transferred
   uint32_t n_query_rows = 0;          // last positions whose queries are kept
   uint32_t n_scored_heads = 0;        // heads whose attention weights a step exports
   int64_t exported_stride = 0;        // keys of a scored head
 
-  // moves_directly: engine::moves_directly(); then there is no staging ring. Errors are those of make_policy().
+  // moves_directly: engine::moves_directly(). The shape's member is also false for a device beside host memory, if transfers can run in
+  // parallel with its steps: refills that the policy asks for ahead. Errors are those of make_policy().
   static Result<ResidentShape> make(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options,
                                     uint32_t n_context, bool moves_directly);
   // ok if the backend has the operations that the shape needs; else unsupported, which names the missing ones. policy_name: for the

@@ -165,7 +165,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   ORRERY_ASSIGN(const WeightsBytes weights, weights_of(file, hyper, *backend, budget));
   const SessionOptions given = session;
-  LayoutInput input = {hyper, *backend, given, moves_directly(runtime, *backend), {}, weights.arena, weights.mapped};
+  LayoutInput input = {hyper, *backend, given, moves_directly(runtime), {}, weights.arena, weights.mapped};
   model::Hyperparameters draft_hyper;
   if (given.speculate == Speculate::draft) {
     ORRERY_ASSIGN(const gguf::File draft, gguf::File::open(given.draft_path, open));

@@ -77,8 +77,8 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   return cpu::make_backend(cpu);
 }
 
-bool moves_directly(const RuntimeOptions& options, const Device& device) {
-  return device.info().unified_memory && options.link.bytes_per_second == 0 && options.link.latency_us == 0 && !options.io_fault;
+bool moves_directly(const RuntimeOptions& options) {
+  return options.link.bytes_per_second == 0 && options.link.latency_us == 0 && !options.io_fault;
 }
 
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device) {

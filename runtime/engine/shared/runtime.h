@@ -64,8 +64,8 @@ struct RuntimeOptions {
 
 // The backend that the options name, without an arena: enough to plan with.
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options);
-// Whether KV moves from the reservoir to the arena without a transfer: the backend reads the reservoir in place, and no link is simulated.
-bool moves_directly(const RuntimeOptions& options, const Device& device);
+// Whether backends may read the reservoir in place of transfers by the I/O thread: no link is simulated, and no faults of transfers.
+bool moves_directly(const RuntimeOptions& options);
 // The size of the device arena.
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device);
 
@@ -89,7 +89,7 @@ class Runtime {
   // The I/O thread, for sessions with refills. The first call starts it.
   Result<kv::IoThread*> io();
   uint64_t prompt_part_us() const { return options_.prompt_part_us; }
-  bool moves_directly() const { return engine::moves_directly(options_, turns_->device()); }
+  bool moves_directly() const { return engine::moves_directly(options_); }
 
   // Takes one of max_sessions slots. A session with device memory has a slot.
   Status take_session_slot();

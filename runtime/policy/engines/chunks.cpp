@@ -133,6 +133,7 @@ class ChunkPolicy final : public Policy {
   }
 
   bool asks_before_attend() const override { return !heads_.empty(); }
+  bool refills_its_layer() const override { return asks_before_attend(); }
 
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     const auto at = [this](uint32_t head) {

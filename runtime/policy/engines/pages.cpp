@@ -55,14 +55,17 @@ class PagePolicy final : public PagedPolicy {
   uint32_t queries_wanted() const override { return options_.adaptive ? kPageQueries : 1; }
 
   bool asks_before_attend() const override { return options_.refresh && options_.tau > 0 && !heads_.empty(); }
+  bool refills_its_layer() const override { return asks_before_attend() && all_change(); }
 
   // FreeKV's correction: a layer whose query has changed selects again with this step's query. The heads whose query has changed wait for
   // their pages; the other heads get theirs in the next step.
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     const auto [begin, end] = heads_of(layer);
     if (!paged_ || begin == end) return ok_status();
-    ORRERY_TRY(heads->query_similarity(similarity_));
-    const auto changed = [this](size_t i) { return static_cast<double>(similarity_[heads_[i] % n_kv_heads_]) < options_.tau; };
+    if (!all_change()) ORRERY_TRY(heads->query_similarity(similarity_));
+    const auto changed = [this](size_t i) {
+      return all_change() || static_cast<double>(similarity_[heads_[i] % n_kv_heads_]) < options_.tau;
+    };
     uint32_t n_changed = 0;
     for (size_t i = begin; i < end; ++i) n_changed += changed(i);
     report_.n_checks += end - begin;
@@ -103,6 +106,9 @@ class PagePolicy final : public PagedPolicy {
     return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_sink_pages_ + n_window_pages_ + 1, n) - n_sink_pages_ -
            n_window_pages_;
   }
+
+  // Whether every query counts as changed: no cosine reaches this tau.
+  bool all_change() const { return options_.tau >= 2; }
 
   Status select_best(Heads* heads) {
     if (queries_.empty()) return ok_status();

@@ -23,6 +23,7 @@ class TokenPolicy : public PagedPolicy {
   PageDigests digests() const override { return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits}; }
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override;
   bool asks_before_attend() const override { return !heads_.empty(); }
+  bool refills_its_layer() const override { return asks_before_attend() && !asks_a_layer_ahead(); }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
 
  protected:
