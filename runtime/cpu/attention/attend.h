@@ -107,11 +107,12 @@ template <int kLines>
     ORRERY_UNROLL for (int l = part * kLines / n_parts; l < (part + 1) * kLines / n_parts; ++l) V::ask_behind(x, soon + 64 * l);
 }
 
-// scores[t][query] for G queries and the keys [first, last) of a tile. kPart: the last dimensions are less than a vector.
-template <KvType kType, int kDim, int G, bool kPart>
+// scores[t][query] for N of G queries and the keys [first, last) of a tile. kPart: the last dimensions are less than a vector.
+template <KvType kType, int kDim, int G, int N, bool kPart>
 void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
                    const DecodeScratch& s) {
-  constexpr int kKeys = 8 / G;
+  constexpr int kSets = N == 3 ? 2 : 1;   // three queries: twelve sums keep the multipliers busy, and six do not
+  constexpr int kKeys = kSets * 8 / G;
   constexpr int kUnit = in_blocks(kType) ? kBlockChunks : 1;  // chunks at a time
   const int whole = head.dim() / V::kLanes, left = head.dim() % V::kLanes;
   for (int t = first; t < last; t += kKeys) {
@@ -123,14 +124,14 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
     const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();  // the first half of the next tile
     if (kDim == 0)
       for (uint64_t b = 0; b < kKeys * head.vector_bytes(); b += 64) V::ask(soon + b);
-    V::F sums[8];
-    ORRERY_UNROLL for (int i = 0; i < 8; ++i) sums[i] = V::zero();
+    V::F sums[8 * kSets];
+    ORRERY_UNROLL for (int i = 0; i < 8 * kSets; ++i) sums[i] = V::zero();
     const auto add = [&](const V::F* x, int i) {
-      ORRERY_UNROLL for (int g = 0; g < G; ++g) {
+      ORRERY_UNROLL for (int g = 0; g < N; ++g) {
         V::F q = V::load(s.q + (i * G + g) * V::kLanes);
         // Loaded once for all keys. Compilers would load it again for every product, and loads are the limit.
         if (kKeys > 1) V::hold(q);
-        ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64)>(q, soon, i * G + g, kDim / V::kLanes * G);
+        ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64)>(q, soon, i * N + g, kDim / V::kLanes * N);
         ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) sums[k * G + g] = V::fma(x[k], q, sums[k * G + g]);
       }
     };
@@ -153,8 +154,8 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
       ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) x[k] = load_last<kType>(keys[k], whole, left);
       add(x, whole);
     }
-    // Beyond the last key this writes up to 7 more scores. The caller overwrites them or does not read them.
-    V::store_eight(s.scores + t * G, V::sum_eight(sums));
+    // Beyond the last key this writes up to 15 more scores. The caller overwrites them or does not read them.
+    ORRERY_UNROLL for (int set = 0; set < kSets; ++set) V::store_eight(s.scores + t * G + 8 * set, V::sum_eight(sums + 8 * set));
   }
 }
 
@@ -170,15 +171,15 @@ void scale_weights(const DecodeHead<kType, kDim>& head, const std::byte* tile, i
   }
 }
 
-// o[query] = o[query] * decay[query] + sum over keys of p[t][query] * V[t], for C chunks and G queries at a time.
-template <KvType kType, int kDim, int G, int C>
+// o[query] = o[query] * decay[query] + sum over keys of p[t][query] * V[t], for C chunks and N of G queries at a time.
+template <KvType kType, int kDim, int G, int N, int C>
 void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
                          const float* decay, int chunk, int part, const DecodeScratch& s) {
   constexpr int kShared = in_blocks(kType) && C > kBlockChunks ? kBlockChunks : C;  // chunks that share the same weights
   const int32_t dim = padded_dim(head.dim());
   float* out = s.o + chunk * V::kLanes;
-  V::F o[G * C];
-  ORRERY_UNROLL for (int i = 0; i < G * C; ++i)
+  V::F o[N * C];
+  ORRERY_UNROLL for (int i = 0; i < N * C; ++i)
     o[i] = V::mul(V::load(out + i / C * dim + i % C * V::kLanes), V::set(decay[i / C]));
   const std::byte* value = tile + static_cast<uint64_t>(first) * head.token_bytes() + head.vector_bytes();
   const float* weights = (in_blocks(kType) ? s.weights + chunk / kBlockChunks * kTile * G : s.scores) + first * G;
@@ -196,18 +197,18 @@ void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* t
         x[c] = in_blocks(kType) ? block_chunk<kType>(block, (chunk + c0 + c) % kBlockChunks)
                : part           ? load_last<kType>(value, chunk + c0 + c, part)
                                 : load_chunk<kType>(value, chunk + c0 + c);
-      ORRERY_UNROLL for (int j = 0; j < G * kShared; ++j) {
+      ORRERY_UNROLL for (int j = 0; j < N * kShared; ++j) {
         const int g = j / kShared, c = j % kShared;
         V::F p = V::set(weights[c0 / kBlockChunks * kTile * G + g]);
-        if (c == 0) ask_part<kLines>(p, soon, c0 / kShared * G + g, C / kShared * G);
+        if (c == 0) ask_part<kLines>(p, soon, c0 / kShared * N + g, C / kShared * N);
         o[g * C + c0 + c] = V::fma(p, x[c], o[g * C + c0 + c]);
       }
     }
   }
-  ORRERY_UNROLL for (int i = 0; i < G * C; ++i) V::store(out + i / C * dim + i % C * V::kLanes, o[i]);
+  ORRERY_UNROLL for (int i = 0; i < N * C; ++i) V::store(out + i / C * dim + i % C * V::kLanes, o[i]);
 }
 
-template <KvType kType, int kDim, int G>
+template <KvType kType, int kDim, int G, int N>
 void decode_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
                    const float* decay, const DecodeScratch& s) {
   constexpr int kChunks = V::kAccumulators / G;
@@ -215,11 +216,11 @@ void decode_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
   if (in_blocks(kType)) scale_weights<kType, kDim, G>(head, tile, first, last, s);
   int c = 0;
   for (; c + kChunks <= whole; c += kChunks)
-    decode_values_block<kType, kDim, G, kChunks>(head, tile, next, first, last, decay, c, 0, s);
+    decode_values_block<kType, kDim, G, N, kChunks>(head, tile, next, first, last, decay, c, 0, s);
   if (kChunks > 2)
-    for (; c + 2 <= whole; c += 2) decode_values_block<kType, kDim, G, 2>(head, tile, next, first, last, decay, c, 0, s);
-  for (; c < whole; ++c) decode_values_block<kType, kDim, G, 1>(head, tile, next, first, last, decay, c, 0, s);
-  if (left) decode_values_block<kType, kDim, G, 1>(head, tile, next, first, last, decay, whole, left, s);
+    for (; c + 2 <= whole; c += 2) decode_values_block<kType, kDim, G, N, 2>(head, tile, next, first, last, decay, c, 0, s);
+  for (; c < whole; ++c) decode_values_block<kType, kDim, G, N, 1>(head, tile, next, first, last, decay, c, 0, s);
+  if (left) decode_values_block<kType, kDim, G, N, 1>(head, tile, next, first, last, decay, whole, left, s);
 }
 
 // Turns scores[t][query] into weights in units of 2^m. m is rounded to a whole number. Lane i of m, l and decay belongs to query i
@@ -305,9 +306,9 @@ void load_query(const float* q, int32_t head_dim, float scale, int g, const Deco
 namespace orrery::cpu {
 namespace {
 
-// Attends with `n` <= G queries of each head, from first_query on. Heads that lie side by side alternate, tile by tile, so that
-// memory is read in longer stretches.
-template <KvType kType, int kDim, int G>
+// Attends with `n` <= N <= G queries of each head, from first_query on. Arrays have room for G queries, and N are computed. Heads that
+// lie side by side alternate, tile by tile, so that memory is read in longer stretches.
+template <KvType kType, int kDim, int G, int N = G>
 void decode_queries(const DecodeTask& t, int first_query, int n) {
   constexpr bool kIntegers = by_integers(kType);
   const DecodeHead<kType, kDim> head{t.kv};
@@ -335,18 +336,18 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
       const DecodeScratch s(t.scratch, dim, h);
       const std::byte* next = h + 1 < t.n_heads ? tile + head_bytes : then;
       if constexpr (kIntegers)
-        block_scores<V, kType, kDim, G>(head, tile, next, first, last, BlockScratch<V>(s, dim, G));
+        block_scores<V, kType, kDim, G, N>(head, tile, next, first, last, BlockScratch<V>(s, dim, G));
       else if (!in_blocks(kType) && head_dim % V::kLanes != 0)
-        decode_scores<kType, kDim, G, !in_blocks(kType) && kDim == 0>(head, tile, next, first, last, s);
+        decode_scores<kType, kDim, G, N, !in_blocks(kType) && kDim == 0>(head, tile, next, first, last, s);
       else
-        decode_scores<kType, kDim, G, false>(head, tile, next, first, last, s);
+        decode_scores<kType, kDim, G, N, false>(head, tile, next, first, last, s);
       alignas(64) float decays[V::kLanes];
       decode_softmax<G>(s.scores, first, last, &m[h], &l[h], decays);
       if (t.exported.weights != nullptr) export_weights<G>(s.scores, m[h], first_query, n, start / kTile, t.exported);
       if constexpr (kIntegers)
-        block_values<V, kType, kDim, G>(head, tile, next, first, last, decays, BlockScratch<V>(s, dim, G));
+        block_values<V, kType, kDim, G, N>(head, tile, next, first, last, decays, BlockScratch<V>(s, dim, G));
       else
-        decode_values<kType, kDim, G>(head, tile, next, first, last, decays, s);
+        decode_values<kType, kDim, G, N>(head, tile, next, first, last, decays, s);
     }
     key = start + last;
   }
@@ -380,8 +381,13 @@ void decode_group(const DecodeTask& t) {
         decode_queries<kType, kDim, 2>(t, first, n);
         break;
       case 3:
+        decode_queries<kType, kDim, 4, 3>(t, first, n);
+        break;
       case 4:
         decode_queries<kType, kDim, 4>(t, first, n);
+        break;
+      case 7:
+        decode_queries<kType, kDim, 8, 7>(t, first, n);
         break;
       default:
         decode_queries<kType, kDim, 8>(t, first, n);

@@ -162,12 +162,12 @@ void load_block_query(const float* q, int32_t dim, float scale, int g, const Blo
 }
 
 // scores[t][query] of the keys [first, last) of a tile. Other keys of the same groups get arbitrary scores. Also copies V's scales.
-template <class V, KvType kType, int kDim, int G>
+template <class V, KvType kType, int kDim, int G, int N>
 void block_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const BlockScratch<V>& s) {
   if constexpr (V::kKeysAsBytes)
     byte_scores<V, kType, kDim, G>(head, tile, next, first, last, s);
   else
-    word_scores<V, kType, kDim, G>(head, tile, next, first, last, s);
+    word_scores<V, kType, kDim, G, N>(head, tile, next, first, last, s);
   if (last - first < kTile)
     for (int b = 0; b < head.dim() / 32; ++b) {   // slots without a token get the weight 0
       __builtin_memset(s.scales + b * kTile, 0, sizeof(uint16_t) * static_cast<size_t>(first));
@@ -200,13 +200,13 @@ void block_weights(int32_t n_blocks, const BlockScratch<V>& s) {
 }
 
 // o[query] = o[query] * decay[query] + sum over tokens of weight * V, for C units and Q of G queries, from `unit` and `query` on.
-// Reads tokens [from, to) of both half tiles. The second half ends at `last`.
-template <class V, KvType kType, int kDim, int G, int Q, int C>
+// Reads tokens [from, to) of both half tiles. The second half ends at `last`. kPasses: over each unit.
+template <class V, KvType kType, int kDim, int G, int Q, int C, int kPasses>
 void block_values_part(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* soon, uint64_t step, int from, int to, int last,
                        const float* decay, int unit, int query, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   constexpr int kPerBlock = 32 / Shape::kUnitDims;
-  constexpr int kLines = static_cast<int>((C * 2 * block_bytes(kType) * Q / G / kPerBlock + 63) / 64);   // of one token pair
+  constexpr int kLines = static_cast<int>((C * 2 * block_bytes(kType) / kPasses / kPerBlock + 63) / 64);   // of one token pair
   typename V::I sums[2 * Q * C];
   ORRERY_UNROLL for (int i = 0; i < 2 * Q * C; ++i) sums[i] = V::zero_i();
   const std::byte* value = tile + static_cast<uint64_t>(from) * head.token_bytes() + head.vector_bytes();
@@ -237,33 +237,37 @@ void block_values_part(const DecodeHead<kType, kDim>& head, const std::byte* til
 }
 
 template <int N>
-struct Units {
+struct Count {
   static constexpr int value = N;
 };
-template <class V, KvType kType, int kDim, int G>
+template <class V, KvType kType, int kDim, int G, int N>
 void block_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const float* decay,
                   const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   block_weights<V, G>(head.dim() / 32, s);
   const int from = last <= kHalfTile ? first : first >= kHalfTile ? first - kHalfTile : 0;
   const int to = last <= kHalfTile ? last : first >= kHalfTile ? last - kHalfTile : kHalfTile;
-  constexpr int kQueries = V::kAccumulators / 2 < G ? V::kAccumulators / 2 : G, kUnits = V::kAccumulators / 2 / kQueries;
-  const int n_units = head.dim() / Shape::kUnitDims, n_passes = n_units * (G / kQueries);
+  constexpr int kQueries = V::kAccumulators / 2 < N ? V::kAccumulators / 2 : N, kUnits = V::kAccumulators / 2 / kQueries;
+  constexpr int kPasses = (N + kQueries - 1) / kQueries;
+  const int n_units = head.dim() / Shape::kUnitDims;
   // Each pass prefetches its share of the next tile's second half.
-  const uint64_t step = 2 * head.vector_bytes() / static_cast<uint64_t>(n_passes);
+  const uint64_t step = 2 * head.vector_bytes() / static_cast<uint64_t>(n_units * kPasses);
   const std::byte* soon = next + kTile * head.vector_bytes();
-  for (int g = 0; g < G; g += kQueries) {
+  const auto pass_over = [&](auto queries, int g) {
     int unit = 0;
     const auto pass = [&](auto units) {
       constexpr int kCount = decltype(units)::value;
-      block_values_part<V, kType, kDim, G, kQueries, kCount>(head, tile, soon, step * kCount, from, to, last, decay, unit, g, s);
+      block_values_part<V, kType, kDim, G, decltype(queries)::value, kCount, kPasses>(head, tile, soon, step * kCount, from, to, last, decay, unit,
+                                                                                      g, s);
       soon += step * kCount * kHalfTile;
       unit += kCount;
     };
-    while (unit + kUnits <= n_units) pass(Units<kUnits>{});
+    while (unit + kUnits <= n_units) pass(Count<kUnits>{});
     if (kUnits > 1)
-      while (unit < n_units) pass(Units<1>{});
-  }
+      while (unit < n_units) pass(Count<1>{});
+  };
+  for (int g = 0; g + kQueries <= N; g += kQueries) pass_over(Count<kQueries>{}, g);
+  if constexpr (N % kQueries != 0) pass_over(Count<N % kQueries>{}, N / kQueries * kQueries);
 }
 
 }  // namespace

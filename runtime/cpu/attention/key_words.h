@@ -23,8 +23,9 @@ void load_word_query(const float* q, int32_t dim, float scale, int g, const Bloc
   }
 }
 
-template <class V, KvType kType, int kDim, int G>
-void word_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const BlockScratch<V>& s) {
+template <class V, KvType kType, int kDim, int G, int N>
+void word_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
+                 const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   constexpr int kKeys = 8 / G;
   constexpr int kLines = kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64);
@@ -33,7 +34,8 @@ void word_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, con
     if (kDim == 0)
       for (uint64_t b = 0; b < kKeys * head.vector_bytes(); b += 64) V::ask(soon + b);
     const std::byte* keys[kKeys];
-    for (int k = 0; k < kKeys; ++k) keys[k] = tile + static_cast<uint64_t>(t + k < last ? t + k : last - 1) * head.token_bytes();   // memory may end there
+    for (int k = 0; k < kKeys; ++k)   // memory may end at the last key
+      keys[k] = tile + static_cast<uint64_t>(t + k < last ? t + k : last - 1) * head.token_bytes();
     typename V::F sums = V::zero();
     const auto add = [&](int b) {
       const uint8_t* at[kKeys];
@@ -43,7 +45,8 @@ void word_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, con
         typename V::I low = Shape::value(at[k] + 2, 0);
         const typename V::I high = Shape::value(at[k] + 2, 1);
         ask_part<V, kLines>(low, soon, b * kKeys + k, kDim / 32 * kKeys);
-        ORRERY_UNROLL for (int g = 0; g < G; ++g) {
+        ORRERY_UNROLL for (int g = N; g < G; ++g) dots[k * G + g] = V::zero_i();
+        ORRERY_UNROLL for (int g = 0; g < N; ++g) {
           const int8_t* q = s.q + (b * G + g) * 64;
           dots[k * G + g] = V::dot_words(V::times_words(low, V::load_i(q)), high, V::load_i(q + 32));
         }

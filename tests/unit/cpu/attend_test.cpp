@@ -281,7 +281,7 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
 // A query with something in it that is no number: no output of its head may look like one, and no other head's may change.
 TEST_P(CpuAttend, AQueryThatIsNoNumberShows) {
   for (KvType type : kKvTypes)
-    for (const int32_t group : {1, 2, 4, 8})
+    for (const int32_t group : {1, 2, 3, 4, 7, 8})
       for (const float odd : {INFINITY, std::numeric_limits<float>::quiet_NaN()}) {
         const Attention a{{type, 1, 1, 64}, group, 0, .125f};
         const int32_t n = 70;
@@ -299,6 +299,29 @@ TEST_P(CpuAttend, AQueryThatIsNoNumberShows) {
         EXPECT_TRUE(same_bits(out.data(), before.data(), static_cast<size_t>(group - 1) * 64)) << "group " << group;
         for (size_t i = static_cast<size_t>(group - 1) * 64; i < out.size(); ++i)
           ASSERT_FALSE(std::isfinite(out[i])) << "type " << static_cast<int>(type) << ", group " << group << ", " << odd << ": " << out[i];
+      }
+}
+
+// Groups of three and of seven heads have kernels of their own: the bits of the same heads in groups of four and of eight.
+TEST_P(CpuAttend, ThreeAndSevenHeadsHaveTheBitsOfFourAndEight) {
+  for (KvType type : kKvTypes)
+    for (const int32_t dim : {32, 64, 96, 128})
+      for (const int32_t group : {4, 8}) {
+        if (GetParam() == "amx" && type == KvType::q8_0) continue;   // tiles take seven heads, vectors take eight
+        for (const int32_t window : {0, 70}) {   // 70: the first key lies within a page
+          const int32_t n = 129;
+          const Attention more{{type, 1, 1, dim}, group, window, .125f}, fewer{{type, 1, 1, dim}, group - 1, window, .125f};
+          const Sequence s(more.format, n, 31);
+          Rig rig(GetParam(), 1, {n, n, group, 1, dim, 64});
+          std::vector<float> q(static_cast<size_t>(n * group * dim));
+          Random random(14);
+          for (float& x : q) x = random.normal();
+          run(rig, more, Phase::prefill, s, 0, n, q.data());
+          const std::vector<float> all = run(rig, more, Phase::decode, s, n - 1, 1, q.data());
+          const std::vector<float> most = run(rig, fewer, Phase::decode, s, n - 1, 1, q.data());
+          ASSERT_TRUE(same_bits(most.data(), all.data(), most.size()))
+              << type_traits(kv_tensor_type(type))->name << ", " << group << " heads of " << dim << ", window " << window;
+        }
       }
 }
 
