@@ -84,7 +84,7 @@ RUNS = [
     run("heterocache", "0.5", FLOATS, adapted(hetero), {"share": "0.5", "full_share": "0.25", "tau_sim": "0.35", "tau_stable": "0.3", "tau_drift": "0.9", "tail": 32},
         full_share="0.25", tau_sim="0.35", tau_stable="0.3", tau_drift="0.9", tail="32"),
     run("synckv", "0.5", FLOATS / 10, adapted(sync), {"share": "0.5", "n_representatives": 1, "tail": 32}, representatives="1", tail="32"),
-    run("auto", "0.3", FLOATS, adapted(window), {"share": "0.3", "ties": True, **AUTO}, tail="32"),
+    run("auto", "0.3", FLOATS, adapted(window), {"share": "0.3", "ties": True, **AUTO}, tail="32", steps="0"),
     run("adakv", "0.4", FLOATS, adapted(window), {"share": "0.4", "ties": True, "score": "each", "pool": "max", "width": 7, "heads": "adaptive", "tail": 32},
         score="each", tail="32"),
 ]

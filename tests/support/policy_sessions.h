@@ -62,7 +62,7 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"adapyramid", "adapyramid", {{"safeguard", "protect"}, {"alpha", "0.8"}}, false},
       {"cake", "cake", {}, false},
       {"auto", "auto", {}, false},
-      {"auto_in_parts", "auto", {{"steps", "4"}, {"tail", "10"}}, false},
+      {"auto_in_parts", "auto", {{"steps", "3"}, {"tail", "60"}}, false},
       {"duoattention", "duoattention", {}, false},
       {"razorattention", "razorattention", {}, false},
       {"duoattention_compensated", "duoattention", {{"compensation", "1"}, {"full_share", "0.2"}, {"sinks", "10"}}, false},

@@ -180,7 +180,7 @@ class Resident final : public model::LayerHook {
   struct Parted {                                  // a settlement in parts
     uint32_t n_tokens = 0;                         // that the session held when it began
     uint32_t n_steps = 0, step = 0;                // one part each; 0: none is under way. The next part
-    uint32_t n_scoring() const { return std::max(1u, n_steps * 3 / 4); }   // first parts, which the policy has. Then layers are filled
+    uint32_t n_scoring() const { return std::max(1u, n_steps * 7 / 8); }   // first parts, which are the policy's. Then layers are filled
     // The layers that are filled before part i.
     uint32_t filled(uint32_t i, uint32_t n_layers) const {
       return i == n_steps ? n_layers : i <= n_scoring() ? 0 : n_layers * (i - n_scoring()) / (n_steps - n_scoring());

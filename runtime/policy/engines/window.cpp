@@ -53,7 +53,7 @@ class WindowPolicy final : public TailedPolicy {
     return evicts && division.tail >= 2 * settings_.steps ? settings_.steps : 0;
   }
 
-  // Parts score layers; the last one allocates and selects as well.
+  // Parts score layers; the last one allocates and selects as well, which takes about as long as to score a seventh of the layers.
   Status settle_part(Heads* heads, uint32_t n_tokens, uint32_t part, uint32_t n_parts, Span<uint32_t> capacity) override {
     if (part == 0) begin_settling(n_tokens, capacity);
     if (rings_.n_other_heads() == 0) return ok_status();
@@ -68,7 +68,9 @@ class WindowPolicy final : public TailedPolicy {
       selected_.clear();
       if (evicts) begin_scores(heads, n_tokens, division.selected);
     }
-    if (evicts) ORRERY_TRY(score(heads, n_tokens, layers_.size() * part / n_parts, layers_.size() * (part + 1) / n_parts));
+    const size_t n_layers = layers_.size();
+    const auto end = [&](size_t i) { return i == n_parts ? n_layers : std::min(n_layers, n_layers * i * 8 / (n_parts * 7)); };
+    if (evicts) ORRERY_TRY(score(heads, n_tokens, end(part), end(part + 1)));
     if (part + 1 < n_parts) return ok_status();
     if (evicts) ORRERY_TRY(select_prompt(heads, n_tokens, division.selected));
     for (uint32_t head = 0; head < heads_.size(); ++head)
