@@ -263,8 +263,8 @@ TEST_F(EngineDraftModel, AnotherVocabularyIsRefused) {
   });
   EXPECT_EQ(refusal(larger), prefix + "161 tokens, where the model has 160");
   EXPECT_EQ(refusal(with(std::string("\2\0\0\0\0\0\0\0b", 9), 0, 'z')), prefix + "its token 150 is 'bz', the model's is 'ba'");
-  EXPECT_EQ(refusal(with("tokenizer.ggml.token_type", 4 + 4 + 8 + 4 * 120, 4)),
-            prefix + "the type of its token 120 is 4, the model's is 1");
+  EXPECT_EQ(refusal(with("tokenizer.ggml.token_type", 4 + 4 + 8 + 4 * 20, 4)),
+            prefix + "the type of its token 20 is 4, the model's is 1");
   EXPECT_EQ(refusal(with("tokenizer.ggml.eos_token_id", 4, 5)), prefix + "its eos token is 5, the model's is 2");
 }
 
