@@ -4,8 +4,6 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <thread>
 
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/engine_fixture.h"
@@ -243,6 +241,26 @@ TEST_F(EngineDraftModel, ADraftThatDoesNotFitIsRefused) {
   }
 }
 
+// Without room for a second draft session, a fork waits in host memory with its draft, and answers once there is room.
+TEST_F(EngineDraftModel, AForkWithoutRoomIsParkedWithItsDraft) {
+  const std::string own = dir.write("model.gguf", named_model_gguf(kSpec)), draft = dir.write("draft.gguf", named_model_gguf(kSpec));
+  const kv::Plan plan = unwrap(engine::plan_file(own, runtime_options(), {}, wishes(300, draft)));
+  const auto opened = unwrap(engine::LanguageModel::open(
+      unwrap(engine::Runtime::create(runtime_options(2, "auto", plan.device_bytes))), own, {}));
+  auto session = unwrap(Session::open(opened, wishes(300, draft)));
+  const auto off = plain(300);
+  EXPECT_EQ(answer(session.get(), some_tokens(40), greedily(20)), answer(off.get(), some_tokens(40), greedily(20)));
+  const auto fork = unwrap(session->fork());
+  EXPECT_TRUE(fork->parked());
+  EXPECT_TRUE(fork->drafting()->parked());
+  EXPECT_EQ(fork->resume().code(), Code::out_of_device_memory);
+  session.reset();
+  const std::vector<int32_t> tokens = as_vector(fork->tokens());
+  EXPECT_EQ(answer(fork.get(), tokens, greedily(20)), answer(off.get(), tokens, greedily(20)));
+  EXPECT_EQ(fork->stats().accepted_tokens, fork->stats().guessed_tokens);
+  EXPECT_GT(fork->stats().accepted_tokens, 10u);
+}
+
 // The first difference of two vocabularies is named: the size, a token's text, its type, or a special token.
 TEST_F(EngineDraftModel, AnotherVocabularyIsRefused) {
   const std::vector<std::byte> same = other_weights();
@@ -263,8 +281,8 @@ TEST_F(EngineDraftModel, AnotherVocabularyIsRefused) {
   });
   EXPECT_EQ(refusal(larger), prefix + "161 tokens, where the model has 160");
   EXPECT_EQ(refusal(with(std::string("\2\0\0\0\0\0\0\0b", 9), 0, 'z')), prefix + "its token 150 is 'bz', the model's is 'ba'");
-  EXPECT_EQ(refusal(with("tokenizer.ggml.token_type", 4 + 4 + 8 + 4 * 120, 4)),
-            prefix + "the type of its token 120 is 4, the model's is 1");
+  EXPECT_EQ(refusal(with("tokenizer.ggml.token_type", 4 + 4 + 8 + 4 * 20, 4)),
+            prefix + "the type of its token 20 is 4, the model's is 1");
   EXPECT_EQ(refusal(with("tokenizer.ggml.eos_token_id", 4, 5)), prefix + "its eos token is 5, the model's is 2");
 }
 
