@@ -166,12 +166,13 @@ __device__ __forceinline__ void multiply_keys(const LowRankWork& w, const Rebuil
     __syncthreads();   // the last strip has been read
     for (int i = thread; i < n_padded * (dim / 8); i += kRebuildThreads) {
       const int row = i / (dim / 8), at = i % (dim / 8) * 8;
-      const std::byte* from = basis + 2 * (static_cast<int64_t>(first + min(row, n_rank - 1)) * width + at);
+      const int j = first + min(row, n_rank - 1);   // rows behind the rank are multiplied by zeros
+      const std::byte* from = basis + 2 * (static_cast<int64_t>(j) * width + at);
       std::byte* to = m.basis + 2 * (row * pitch + at);
       if (aligned)
-        copy_async_16(to, from, row < n_rank ? 16 : 0);
+        copy_async_16(to, from);
       else
-        for (int v = 0; v < 8; ++v) store_half(to + 2 * v, row < n_rank ? load_16(from + 2 * v) : 0);
+        for (int v = 0; v < 8; ++v) store_half(to + 2 * v, load_16(from + 2 * v));
     }
     copy_async_commit();
     for (int i = thread; i < kRebuilt * n_padded; i += kRebuildThreads) {
@@ -268,10 +269,9 @@ __device__ __forceinline__ void rebuild_tokens(const LowRankWork& w, KvType slot
 template <bool kHasTables>
 __global__ void __launch_bounds__(kRebuildThreads, 4) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
   const RebuiltRun run = reinterpret_cast<const RebuiltRun*>(w.batch)[blockIdx.x];
-  for (int first = static_cast<int>(blockIdx.y) * kRebuilt; first < run.count; first += static_cast<int>(gridDim.y) * kRebuilt) {
+  // The next tokens' products wait for all warps before they write what these tokens' stores read.
+  for (int first = static_cast<int>(blockIdx.y) * kRebuilt; first < run.count; first += static_cast<int>(gridDim.y) * kRebuilt)
     rebuild_tokens<kHasTables>(w, slot_type, run, first, min(kRebuilt, run.count - first));
-    __syncthreads();   // before the next keys take the place of these
-  }
 }
 
 unsigned tiles(int64_t n, int64_t of) { return static_cast<unsigned>((n + of - 1) / of); }

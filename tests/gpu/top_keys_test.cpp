@@ -2,7 +2,7 @@
 // plain kernels.
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
-#include "tests/emulation/cuda/threads.h"
+#include "tests/emulation/cuda/device.h"
 #endif
 
 namespace orrery {
@@ -95,6 +95,23 @@ TEST(GpuTopKeys, EveryTypeAndHeadSize) {
 TEST(GpuTopKeys, SeveralJobs) { expect_as_plain(KvType::f16, 64, kJobs, {}); }
 
 TEST(GpuTopKeys, MoreQueriesThanABatch) { expect_as_plain(KvType::q8_0, 32, {{0, 0, 100, 0, 3, 7, false}, {1, 1, 130, 0, 12, 9, true}}, {}); }
+
+// All heads of a step are one launch where their keys are few, and as few launches as the scratch memory allows where they are many.
+TEST(GpuTopKeys, ManyHeadsAreFewLaunches) {
+  for (const auto& [n_keys, n_launches] : {std::pair{130, 1}, std::pair{1190, 3}}) {
+    std::vector<Job> jobs;
+    for (int32_t i = 0; i < 24; ++i) jobs.push_back({i % kLayers, i / 2 % kKvHeads, n_keys - i, i % kRing, 1, 5 + i, i % 3 == 0});
+#ifdef ORRERY_EMULATED
+    const uint64_t before = emulated::launches_of("select_keys_kernel");
+#endif
+    expect_as_plain(KvType::f16, 32, jobs, {});
+#ifdef ORRERY_EMULATED
+    EXPECT_EQ(emulated::launches_of("select_keys_kernel") - before, static_cast<uint64_t>(n_launches));
+#else
+    (void)n_launches;
+#endif
+  }
+}
 
 TEST(GpuTopKeys, EveryScoring) {
   for (const bool max_of_group : {false, true})
