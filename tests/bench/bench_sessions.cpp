@@ -2,9 +2,9 @@
 //
 //     bench_sessions MODEL.gguf steps CONTEXT [SHARE=0.2] [STEPS=12] [ROUNDS=5] [POLICY[:OPTION=VALUE...]...]
 //
-// Prefills 64 tokens behind CONTEXT invented ones, and decodes, in sessions of full attention and of the policies (auto:steps=0 and auto), by
-// turns. Prints each step's median in milliseconds, of all rounds, and the number of tokens from which a policy's decode takes less time in all
-// than full attention.
+// Prefills 64 tokens behind CONTEXT invented ones, and decodes, in sessions of full attention and of the policies (auto:steps=0 and
+// auto), by turns. Prints each step's median in milliseconds, of all rounds, and the number of tokens from which a policy's decode takes
+// less time in all than full attention.
 //
 //     bench_sessions MODEL.gguf parts CONTEXT [TOKENS=512]
 //
@@ -122,7 +122,8 @@ int measure_steps(const char* path, uint32_t n_context, double share, size_t n_s
     options.policy = policy.substr(0, colon);
     while (colon != std::string::npos) {
       const size_t next = policy.find(':', colon + 1), equals = policy.find('=', colon);
-      options.policy_options.emplace_back(policy.substr(colon + 1, equals - colon - 1), policy.substr(equals + 1, next == std::string::npos ? next : next - equals - 1));
+      const size_t length = next == std::string::npos ? next : next - equals - 1;   // of the value
+      options.policy_options.emplace_back(policy.substr(colon + 1, equals - colon - 1), policy.substr(equals + 1, length));
       colon = next;
     }
     if (options.compressed()) options.kv_share = share;

@@ -97,7 +97,8 @@ class Resident final : public model::LayerHook {
   Positions missing_queries(uint32_t n_tokens) const;
 
   // Begins the step of the token at position n_tokens: chooses each head's slot for it and makes views(). Settles first if needed, or
-  // computes the next part of it; an error or a cancellation gives the parts up. Given must_settle, it does not settle, but says so there; then prepare() comes again.
+  // computes the next part of it; an error or a cancellation gives the parts up. Given must_settle, it does not settle, but says so there;
+  // then prepare() comes again.
   Status prepare(uint32_t n_tokens, bool* must_settle = nullptr);
   // Whether a step may wait until KV has come over a link.
   bool waits_for_transfers() const { return parts_.refills && !moves_directly_; }

@@ -76,9 +76,8 @@ TEST_F(SettlingInParts, SlotsAreFilledFromThePages) {
     for (uint32_t slot = 0; slot < resident.store().length(head); ++slot) {
       const uint64_t bytes = resident.format().token_bytes();
       const uint64_t at = resident.store().tiles(head)[slot / kPageTokens] + slot % kPageTokens * bytes;
-      ASSERT_EQ(std::memcmp(reinterpret_cast<const void*>(at),
-                            reinterpret_cast<const void*>(resident.reservoir().tokens_of(head).address(resident.store().positions(head)[slot])), bytes),
-                0)
+      const uint64_t page_at = resident.reservoir().tokens_of(head).address(resident.store().positions(head)[slot]);
+      ASSERT_EQ(std::memcmp(reinterpret_cast<const void*>(at), reinterpret_cast<const void*>(page_at), bytes), 0)
           << head << ", " << slot;
     }
 }
