@@ -78,7 +78,7 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "auto";
-  o.policy_options = {{"tail", "16"}};
+  o.policy_options = {{"tail", "16"}, {"steps", "0"}};
   o.kv_share = share_of_tokens(.3, GetParam().type, GetParam().device_type);
   o.kv_type = GetParam().type;
   o.device_kv_type = GetParam().device_type;
