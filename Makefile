@@ -132,7 +132,8 @@ bench_part = $(if $(filter $(1),$(BENCH_PARTS)),$(2))
 bench:
 	@.ci/packages bench
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
-	@$(call build,$(BUILD),orrery_tool bench_cpu bench_kv bench_start make_model)
+	@$(call build,$(BUILD),orrery_tool bench_cpu bench_kv bench_start make_model \
+		$(if $(filter published,$(BENCH_PARTS)),bench_together bench_guesses))
 	@$(call bench_part,kernels,echo "== kernels"; $(BUILD)/tests/bench/bench_cpu)
 	@$(call bench_part,demo,echo; echo "== orrery bench$(,) demo model"; \
 		$(BUILD)/orrery bench $(DEMO_MODEL) --prompt-tokens 512$(,)4096)
