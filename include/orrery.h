@@ -495,7 +495,7 @@ ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate)
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
    the policy fetches for them. The policies:
      "full"          full attention: all KV on the device
-     "auto"          the default under a KV budget
+     "auto"          the default under a KV budget. On the CPU its first 8 steps attend to all KV, while the resident KV is chosen
      "streaming", "h2o", "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"   keep single tokens of each head
      "duoattention", "razorattention", "heterocache", "synckv"                  keep some heads whole
      "freekv", "quest", "arkvale", "raas", "shadowkv", "shadowkv+"              find pages or chunks of tokens by digests
@@ -687,7 +687,7 @@ ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orr
 /* Writes how many tokens each KV head holds on the device. Allowed while a generation is unfinished; never waits.
      tokens   (n_layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
    Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or
-   a load, until a generated token is computed. A parked session's heads hold 0. */
+   a load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's heads hold 0. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_session_residency(const orrery_session *session, uint32_t *tokens, size_t capacity, size_t *n,
                                                   orrery_error *error);
