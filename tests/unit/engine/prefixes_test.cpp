@@ -147,6 +147,30 @@ TEST(EnginePrefixes, GeneratedAndForeignTokensStayTheSessions) {
   EXPECT_EQ(ask(one.get(), longer).restored, 256u) << "two has computed them now, and one has its own";
 }
 
+// What was generated stays so when the session takes it from the tree and keeps it again.
+TEST(EnginePrefixes, RestoredTokensAreKeptAsTheyWere) {
+  const auto model = open_demo();
+  const auto one = unwrap(Session::open(model, options_of("full"))), two = unwrap(Session::open(model, options_of("full")));
+  std::vector<int32_t> turns = tokens_of(100, 1);
+  const Answer a = ask(one.get(), turns, 160);
+  turns.insert(turns.end(), a.tokens.begin(), a.tokens.end());
+  ask(one.get(), tokens_of(90, 20, {turns.begin(), turns.begin() + 70}), 3);
+  const std::vector<int32_t> back = tokens_of(330, 21, turns);
+  EXPECT_EQ(ask(one.get(), back).reused, 256u);
+  EXPECT_EQ(ask(two.get(), back).restored, 64u) << "not the generated ones";
+}
+
+TEST(EnginePrefixes, APageOfAnotherTypeIsAnotherPage) {
+  const auto model = open_demo();
+  const std::vector<int32_t> prompt = tokens_of(200, 1);
+  for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0}) {
+    const auto session = unwrap(Session::open(model, options_of("full", type)));
+    const Answer found = ask(session.get(), prompt);
+    EXPECT_EQ(found.restored, 0u);
+    expect_same(found, ask(unwrap(Session::open(model, options_of("full", type, false))).get(), prompt));
+  }
+}
+
 // 16K tokens of a prompt, counted: those of the pages are copied, and the rest is computed.
 TEST(EnginePrefixes, ARestoredPrefixOf16KTokensIsNotComputed) {
   const auto model = open_spec("llama3-factors");

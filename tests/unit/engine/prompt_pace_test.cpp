@@ -181,6 +181,20 @@ TEST(EnginePromptInParts, NothingStaysOfAChunkThatIsGivenUp) {
   }
 }
 
+TEST(EnginePromptInParts, ACancelledChunkGivesItsPagesBack) {
+  const auto model = open_demo(layer_by_layer());
+  const auto session = open_session(model, 320, KvType::f16, 64);
+  const auto g = unwrap(Generation::proceed(session.get(), tokens_of(200, 7), {}));
+  Event event;
+  do unwrap(g->next(&event));
+  while (session->n_computed() < 64 || session->part_done() == 0);   // in the middle of the second chunk, which has a page of its own
+  const uint64_t page = engine::kv_format(model->hyper(), KvType::f16).page_bytes();
+  EXPECT_EQ(session->kv_used_bytes(), 2 * page);
+  g->cancel();
+  unwrap(g->next(&event));
+  EXPECT_EQ(session->kv_used_bytes(), page);
+}
+
 // One call computes a long chunk on a thread. Another session's step that is asked for meanwhile does not wait for the chunk's end: the
 // thread that asks after it sees the step's token, and the chunk between two layers.
 TEST(EnginePromptInParts, AnotherThreadsTokenComesBetweenTwoLayers) {
