@@ -17,7 +17,7 @@ void CudaBackend::upload_all(Span<const Upload> uploads) {
   const OnDevice here(*gpu_, queue_);
   for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
     Pinned& bounce = bounce_.next(queue_);
-    std::byte* to = nullptr;   // one copy takes the pieces whose targets lie side by side: so many bytes from `first` on
+    std::byte* to = nullptr;   // one copy takes the pieces whose targets lie side by side: its bytes follow `first`
     uint64_t first = 0, bytes = 0;
     const auto flush = [&] {
       if (bytes > 0) queue_.copy(to, bounce.data() + first, bytes, "copying to the device");

@@ -107,7 +107,7 @@ class Policy {
     (void)n_tokens;
     return 0;
   }
-  // Part `part` of n_parts of settle(), in this order. The last part writes `capacity`. Part 0 begins anew, and follows an error.
+  // Part `part` of n_parts of settle(), in this order. The last part writes `capacity`. Part 0 begins a settlement, also behind an error.
   virtual Status settle_part(Heads* heads, uint32_t n_tokens, uint32_t part, uint32_t n_parts, Span<uint32_t> capacity) {
     (void)part, (void)n_parts;
     return settle(heads, n_tokens, capacity);

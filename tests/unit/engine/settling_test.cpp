@@ -67,7 +67,7 @@ TEST_F(SettlingInParts, AttendsToEverythingAndAddsUp) {
   }
 }
 
-// The slots hold what the pages hold of the same tokens, also of those of the steps beside the parts.
+// The slots hold the bits that the pages hold for the same tokens, also for the tokens of the steps beside the parts.
 TEST_F(SettlingInParts, SlotsAreFilledFromThePages) {
   const auto session = prompted(in_parts());
   greedy(session.get(), kSteps);
@@ -96,7 +96,7 @@ TEST_F(SettlingInParts, ThreadsChunksAndLinksDoNotShow) {
   }
 }
 
-// Between any two parts: a fork goes on alike, a rewind begins anew, and a file's session settles anew, attending to everything.
+// Between any two parts: a fork goes on alike, a rewind and a file's session begin with the first part, and attend to everything.
 TEST_F(SettlingInParts, ForksRewindsAndFiles) {
   const TempDir folder;
   const std::vector<float> fresh = trace(prompted(in_parts()).get(), 20);
