@@ -187,8 +187,8 @@ void run(const std::string& path, const Settings& settings) {
       engine::SessionOptions wishes;
       const std::vector<std::string> parts = split(policy, ':');
       wishes.policy = parts[0];
-      const uint32_t anew = settlings > 0 ? n / 32 + 8 * static_cast<uint32_t>(settlings) : 0;   // a whole tail, and steps that settle
-      wishes.n_context = n + static_cast<uint32_t>(steps * (repeat + 1)) + 64 + anew;
+      const uint32_t of_settlings = settlings > 0 ? n / 32 + 8 * static_cast<uint32_t>(settlings) : 0;   // a tail, and settling steps
+      wishes.n_context = n + static_cast<uint32_t>(steps * (repeat + 1)) + 64 + of_settlings;
       for (size_t i = 1; i < parts.size(); ++i) {
         const size_t equals = parts[i].find('=');
         if (parts[i].substr(0, equals) == "device_kv") {
