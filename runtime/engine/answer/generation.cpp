@@ -301,6 +301,7 @@ Status Generation::sample_step(Event* event) {
 }
 
 void Generation::finish(Finish reason, Event* event) {
+  session_->leave_steps();
   if (stage_ != Stage::finished && reason != Finish::cancelled) session_->keep_prefix();
   end(reason);
   session_->model().runtime().log_trace();
@@ -319,6 +320,7 @@ void Generation::end(Finish reason) noexcept {
   if (stage_ == Stage::finished) return;
   stage_ = Stage::finished;
   finish_ = reason;
+  session_->leave_steps();
   session_->forget_guesses();
   session_->drop_part();
   prefill_us_ = session_->stats().prefill_us - prefill_before_us_;

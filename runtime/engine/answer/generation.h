@@ -58,7 +58,10 @@ class Generation {
   // Computes the steps of at most kMostTogether generations that need a step, at once. Their sessions share a model. Then they need nothing,
   // and an error comes from the generation's own next().
   static void step_together(Span<Generation* const> generations);
-  void cancel() { cancel_.store(true, std::memory_order_relaxed); }   // from any thread
+  void cancel() {   // from any thread
+    cancel_.store(true, std::memory_order_relaxed);
+    session_->stays_away();
+  }
   std::atomic<bool>* cancel_flag() { return &cancel_; }               // cancel() sets it
   bool finished() const { return stage_ == Stage::finished; }
   // Ends the generation: the text so far stays in the conversation. Does nothing if it is finished.

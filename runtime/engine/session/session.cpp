@@ -34,7 +34,7 @@ double expected_row_layer_us(const model::Model& model, const BackendInfo& devic
 }  // namespace
 
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
-    : model_(std::move(model)), options_(options), n_context_(n_context), owner_(model_->runtime().new_id()),
+    : model_(std::move(model)), member_(&model_->runtime().turns()), options_(options), n_context_(n_context), owner_(model_->runtime().new_id()),
       pace_(model_->hyper(), options.chunk(), model_->runtime().prompt_part_us(),
             expected_row_layer_us(model_->weights(), model_->runtime().device().info())) {
   const model::Hyperparameters& h = model_->hyper();

@@ -145,6 +145,9 @@ class Session {
   static void decode_together(Span<DecodeCall> calls);
   // Whether decode_together() may take the session, which has a token to compute.
   bool decodes_together() const;
+  // It computes no token soon: sessions that shared its last step do not wait for it. stays_away(): from any thread or signal handler.
+  void leave_steps() { member_.leave(); }
+  void stays_away() { member_.stays_away(); }
   // Drops the guessed tokens that are computed ahead.
   void forget_guesses();
   // Makes logits() belong to the last computed token, and computes that token again if they do not. After an error, or if cancelled as
@@ -248,6 +251,7 @@ class Session {
 
   const AccountRef account_ = AccountRef::current();   // the session's, for steps that another thread computes
   std::shared_ptr<LanguageModel> model_;
+  Member member_;                              // of the sessions that compute steps together
   SessionOptions options_;
   uint32_t n_context_;
   kv::Layout layout_;                          // the session's own regions, for statistics

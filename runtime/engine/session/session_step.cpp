@@ -8,7 +8,7 @@
 namespace orrery::engine {
 
 SessionStep::SessionStep(Session* session, const Request& request)
-    : SharedWork(&session->model()), session_(session), request_(request), from_(session->n_computed() + request.ahead) {}
+    : SharedWork(&session->model(), &session->member_), session_(session), request_(request), from_(session->n_computed() + request.ahead) {}
 
 bool SessionStep::shares() const {
   const Request& r = request_;
@@ -36,14 +36,17 @@ Status SessionStep::take_status() {
 Status SessionStep::run() {
   if (request_.rows == Rows::usual) session_->forget_guesses();
   if (!request_.in_parts || session_->pace_.n_rows() != request_.tokens.size()) session_->drop_part();
-  ORRERY_ASSIGN(const std::optional<Turn> turn, session_->model_->runtime().turns().take(request_.cancel, joins() ? this : nullptr));
+  awaited_ = shares();
+  const bool joins = may_join();
+  if (!joins) session_->leave_steps();
+  ORRERY_ASSIGN(const std::optional<Turn> turn, session_->model_->runtime().turns().take(request_.cancel, joins ? this : nullptr));
   SessionStep* const self = this;
   if (turn) gather_and_compute(*turn, {&self, 1});   // else another thread has computed the step
   return take_status();
 }
 
 void SessionStep::run_together(Span<SessionStep* const> steps) {
-  for (SessionStep* step : steps) step->session_->drop_part();
+  for (SessionStep* step : steps) step->session_->drop_part(), step->session_->leave_steps();
   std::array<SessionStep*, static_cast<size_t>(kMostTogether)> live;
   const auto end = std::copy(steps.begin(), steps.end(), live.begin());
   size_t n = static_cast<size_t>(end - live.begin());
@@ -87,7 +90,15 @@ void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> 
     std::exchange(step->hands_back_, false) ? turn.hand_back(step) : turn.done(step);
     gathered[i] = nullptr;
   }
+  const uint64_t start_us = turn.now_us();
   if (n > 0) compute(turn, {steps.data(), n});
+  if (n > 1) {
+    std::array<SharedWork*, static_cast<size_t>(kMostTogether)> members;
+    const auto end = std::copy_if(steps.begin(), steps.begin() + static_cast<ptrdiff_t>(n), members.begin(),
+                                  [](const SessionStep* step) { return step->awaited_ && !step->failed(); });
+    const uint64_t now_us = turn.now_us();
+    turn.expect({members.data(), static_cast<size_t>(end - members.begin())}, now_us + (now_us - start_us) / kShareToAwait);
+  }
   for (size_t i = 0; i < n_gathered; ++i)
     if (gathered[i]) turn.done(gathered[i]);
 }

@@ -5,6 +5,8 @@
 // session waits for the step under way, and then for its own. A session's results, errors and exceptions are the same as in a step alone,
 // and its allocations are charged to its account, whichever thread works. A gathered step whose session must settle first is handed back.
 //
+// Behind a step of several, whoever asks first waits for the other sessions that shared it, for 1 / kShareToAwait of the step's time.
+//
 // These steps take their turn alone: chunks of prompts, steps with guesses and drafts, steps on a backend without
 // BackendInfo::decodes_rows, and steps of sessions that may wait for transfers (Resident::waits_for_transfers), because the others would
 // wait with them, where they cannot be cancelled.
@@ -24,6 +26,8 @@
 #include "runtime/model/forward.h"
 
 namespace orrery::engine {
+
+inline constexpr uint64_t kShareToAwait = 4;
 
 class SessionStep final : public SharedWork, model::LayerHook {
  public:
@@ -55,7 +59,7 @@ class SessionStep final : public SharedWork, model::LayerHook {
 
  private:
   // Whether a thread that has the turn may take the step from the thread that waits.
-  bool joins() const { return shares() && (!on_resident() || session_->resident_->settled()); }
+  bool may_join() const { return shares() && (!on_resident() || session_->resident_->settled()); }
   bool on_resident() const {
     return request_.phase == Phase::decode && (session_->decodes_resident() || request_.rows == Rows::draft);
   }
@@ -78,6 +82,7 @@ class SessionStep final : public SharedWork, model::LayerHook {
   const uint32_t from_;                  // position of the first token
   Status status_;
   std::exception_ptr thrown_;
+  bool awaited_ = false;                 // whether others wait for its session's next step
   bool begun_ = false, hands_back_ = false, ran_ = false;
   std::optional<Resident::Use> use_;     // from begin() to end()
   KvView view_;

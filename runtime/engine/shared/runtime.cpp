@@ -99,7 +99,7 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   const uint64_t bytes = budget_bytes(options, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   if (Status reserved = backend->reserve_arena(bytes); !reserved.ok())
     return with_advice(std::move(reserved), ", for the arena: a smaller device_budget_bytes helps");
-  runtime->turns_ = std::make_unique<Turns>(std::move(backend));
+  runtime->turns_ = std::make_unique<Turns>(std::move(backend), options.turn_clock);
   runtime->arena_ = std::make_unique<kv::Arena>(&runtime->device(), bytes);
   const os::MemoryLimits limits = os::memory_limits();
   const uint64_t host = options.reservoir_bytes ? options.reservoir_bytes : os::default_reservation_bytes(limits);

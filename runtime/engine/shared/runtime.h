@@ -14,6 +14,7 @@
 #include "runtime/backend/turn.h"
 #include "runtime/base/allocation/account.h"
 #include "runtime/base/cancel.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/priority.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
@@ -54,9 +55,10 @@ struct RuntimeOptions {
   uint32_t max_sessions = 16;
   uint64_t prompt_part_us = 100'000;  // time of a prompt's part, between two turns (PromptPace); 0: one layer
   kv::Link link;                      // a simulated link between reservoir and device, for measurement
-  // For tests: faults of transfers (called on the I/O thread), and the time limit of waits.
+  // For tests: faults of transfers (called on the I/O thread), the time limit of waits, and the clock of turns.
   std::function<kv::IoThread::Fault(const kv::IoRequest&)> io_fault;
   uint64_t io_wait_limit_us = kv::IoThread::Options().wait_limit_us;
+  std::function<uint64_t()> turn_clock = now_us;
   LogSink log = nullptr;
   void* log_user = nullptr;
   LogLevel log_level = LogLevel::warning;

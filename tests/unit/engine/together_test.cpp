@@ -6,10 +6,12 @@
 #include <atomic>
 #include <memory>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
+#include "runtime/engine/answer/generation.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery {
@@ -226,6 +228,179 @@ TEST(TogetherInThreads, APromptWaitsForOneStep) {
   EXPECT_EQ(passes_before_prompt - before.passes, 1u);
   EXPECT_EQ(counts_of(model.get()).passes - before.passes, 1u);
   for (const Lone& lone : found) expect_same(expected, lone, "");
+}
+
+// ---- Whoever asks first waits for the others of the last step ----
+
+// A clock that goes on only within steps, and once nothing has happened for long: then waits for members end.
+struct StepClock {
+  std::atomic<uint64_t> time{1};
+  std::atomic<int> asked{0};
+  std::atomic<bool> gave_up{false};
+  uint64_t operator()() {
+    if (++asked > 50) time += 1'000'000, gave_up = true;   // a wait asks every 20 ms
+    return time;
+  }
+  // Each step of the session takes a second.
+  void follow(Session* session) {
+    session->resident()->set_step_fault([this](uint64_t) {
+      time += 1'000'000, asked = 0;
+      return ok_status();
+    });
+  }
+};
+
+class TogetherAgain : public ::testing::Test {
+ protected:
+  TogetherAgain() : model_(make()), expected_(alone(model_, with_mode(policy_modes()[0], 0.5), 60, 1, 8)) {}
+  // A session that has settled.
+  std::unique_ptr<Session> settled() {
+    auto session = begun(model_, expected_);
+    feed(session.get(), argmax(session->logits()));
+    clock_.follow(session.get());
+    return session;
+  }
+  std::unique_ptr<engine::Generation> answering(Session* session, uint32_t max_tokens) {
+    engine::GenerateOptions options;
+    options.max_tokens = max_tokens;
+    options.ignore_end = true;
+    const std::vector<int32_t> more = {3, 4, 5};
+    std::vector<int32_t> prompt = as_vector(session->tokens());
+    prompt.insert(prompt.end(), more.begin(), more.end());
+    auto generation = unwrap(engine::Generation::proceed(session, prompt, options));
+    pull(generation.get(), 1);
+    pull(generation.get(), 1);   // the first step behind a prompt settles
+    return generation;
+  }
+  // n tokens, or as many as come.
+  static size_t pull(engine::Generation* generation, size_t n) {
+    engine::Event event;
+    size_t pulled = 0;
+    while (pulled < n) {
+      unwrap(generation->next(&event));
+      if (event.type == engine::EventType::done) break;
+      pulled += event.type == engine::EventType::token;
+    }
+    return pulled;
+  }
+  // A token of each of the two, in one step.
+  void one_step(Session* a, Session* b) {
+    const uint64_t passes = counts_of(model_.get()).passes;
+    Lone found[2];
+    {
+      InThreads threads(model_.get());
+      threads.decode(a, 1, &found[0]);
+      threads.decode(b, 1, &found[1]);
+    }
+    EXPECT_EQ(counts_of(model_.get()).passes - passes, 1u);
+  }
+  std::shared_ptr<LanguageModel> make() {
+    engine::RuntimeOptions options = runtime_options(2, "auto", 256u << 20);
+    options.turn_clock = [this] { return clock_(); };
+    return open_spec("qwen3", options);
+  }
+  void TearDown() override { EXPECT_FALSE(clock_.gave_up) << "somebody has waited for a session that did not come"; }
+
+  StepClock clock_;
+  std::shared_ptr<LanguageModel> model_;
+  Lone expected_;
+};
+
+// However the threads run: a step takes a second, so there is time to wait, and each step has all sessions.
+TEST_F(TogetherAgain, EveryStepHasAllSessions) {
+  constexpr size_t kSessions = 4, kTokens = 6;
+  std::vector<std::unique_ptr<Session>> sessions;
+  for (size_t i = 0; i < kSessions; ++i) sessions.push_back(settled());
+  std::vector<Lone> found(kSessions);
+  const LanguageModel::DecodeCounts before = counts_of(model_.get());
+  {
+    InThreads threads(model_.get());
+    for (size_t i = 0; i < kSessions; ++i)
+      threads.decode(sessions[i].get(), kTokens, &found[i]);
+  }
+  EXPECT_EQ(counts_of(model_.get()).passes - before.passes, kTokens);
+  for (const Lone& lone : found)
+    EXPECT_EQ(lone.tokens, std::vector<int32_t>(expected_.tokens.begin() + 1, expected_.tokens.begin() + 1 + kTokens));
+}
+
+// A session that settles in its own turn, and gathers the others for the step, is awaited behind it.
+TEST_F(TogetherAgain, SoItIsWithASessionThatSettles) {
+  const auto settles = begun(model_, expected_), other = settled();
+  std::vector<Lone> found(2);
+  const uint64_t before = counts_of(model_.get()).passes;
+  {
+    InThreads threads(model_.get());
+    threads.decode(settles.get(), 4, &found[0]);
+    threads.decode(other.get(), 4, &found[1]);
+  }
+  EXPECT_EQ(counts_of(model_.get()).passes - before, 4u);
+}
+
+TEST_F(TogetherAgain, NobodyWaitsForASessionThatHasEnded) {
+  const auto a = settled(), b = settled(), c = settled();
+  std::unique_ptr<engine::Generation> answers[] = {answering(a.get(), 4), answering(b.get(), 7), answering(c.get(), 20)};
+  size_t pulled[3] = {};
+  const uint64_t before = counts_of(model_.get()).passes;
+  {
+    std::vector<std::thread> threads;
+    std::optional<Turn> turn(model_->runtime().take_turn());
+    for (size_t i = 0; i < 3; ++i) threads.emplace_back([&, i] { pulled[i] = pull(answers[i].get(), 10); });
+    while (model_->runtime().turns().n_waiting() != 3) std::this_thread::yield();
+    turn.reset();
+    for (std::thread& thread : threads) thread.join();
+  }
+  EXPECT_EQ(pulled[0], 2u);
+  EXPECT_EQ(pulled[1], 5u);
+  EXPECT_EQ(pulled[2], 10u);
+  EXPECT_EQ(counts_of(model_.get()).passes - before, 10u);
+}
+
+TEST_F(TogetherAgain, NobodyWaitsForASessionThatIsDestroyedComputesAPromptOrIsPulledWithOthers) {
+  const auto a = settled();
+  for (const int way : {0, 1, 2}) {
+    auto b = settled();
+    one_step(a.get(), b.get());
+    if (way == 0) b.reset();
+    if (way == 1) unwrap(b->prefill({&expected_.prompt[0], 1}, nullptr, nullptr));
+    if (way == 2) {   // by one thread with several sessions: it may look after them for long
+      b->push_generated(1);
+      Session::DecodeCall call;
+      call.session = b.get();
+      Session::decode_together({&call, 1});
+      unwrap(std::move(call.status));
+    }
+    feed(a.get(), 1);
+    EXPECT_FALSE(clock_.gave_up) << way;
+  }
+}
+
+TEST_F(TogetherAgain, NobodyWaitsForASessionThatWasCancelled) {
+  const auto a = settled(), b = settled();
+  const auto answer = answering(b.get(), 0);
+  std::thread thread;
+  Lone found;
+  {
+    InThreads threads(model_.get());
+    threads.decode(a.get(), 1, &found);
+    thread = std::thread([&] { pull(answer.get(), 1); });
+    threads.wait_for(2);
+  }
+  thread.join();
+  answer->cancel();   // and nobody pulls it
+  feed(a.get(), 1);
+}
+
+// One thread pulls two sessions by turns, another thread a third: a step of both threads is followed by one of the first thread's other
+// session. Only the first time the wait is in vain.
+TEST_F(TogetherAgain, OneThreadWithTwoSessionsIsAwaitedOnce) {
+  const auto a = settled(), b = settled(), c = settled();
+  one_step(a.get(), c.get());
+  feed(b.get(), 1), feed(b.get(), 1);
+  EXPECT_TRUE(clock_.gave_up) << "b has waited for a and c";
+  clock_.gave_up = false, clock_.asked = 0;
+  feed(c.get(), 1), feed(a.get(), 1);   // late
+  one_step(a.get(), c.get());
+  feed(b.get(), 1);
 }
 
 // Sessions of every policy, each in a thread, with a session of policy full beside each.

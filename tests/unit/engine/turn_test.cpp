@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/in_parallel.h"
@@ -129,6 +132,191 @@ TEST_F(TurnTest, EndsWhenTheDeviceIsDone) {
     EXPECT_EQ(backend_->n_synchronized, 0);
   }
   EXPECT_EQ(backend_->n_synchronized, 1);
+}
+
+// ---- Members of a step that ask again ----
+
+class MemberTest : public ::testing::Test {
+ protected:
+  struct Work final : SharedWork {
+    Work(const void* kind, Member* member) : SharedWork(kind, member) {}
+  };
+  MemberTest() : turns_(std::make_unique<kv::MemoryBackend>(), [this] { return time_.load(); }) {}
+  // A step of these members at time 1, which awaits them until time 100.
+  void step(const std::vector<Member*>& members) {
+    std::vector<std::unique_ptr<Work>> works;
+    std::vector<SharedWork*> all;
+    for (Member* member : members) works.push_back(std::make_unique<Work>(&kind_, member)), all.push_back(works.back().get());
+    time_ = 1;
+    turns_.take().expect({all.data(), all.size()}, 100);
+  }
+  // Asks for a turn. `meanwhile` runs whenever a wait asks whether it is cancelled.
+  struct Asked {
+    bool waited = false, cancelled = false;
+    size_t n_gathered = 0;
+  };
+  Asked ask(Member* member, const std::function<bool()>& meanwhile = {}, const void* kind = nullptr) {
+    Asked asked;
+    Work work(kind ? kind : &kind_, member);
+    const auto waits = [&] {
+      asked.waited = true;
+      return meanwhile && meanwhile();
+    };
+    auto turn = turns_.take(Cancel::when(&waits), &work);
+    asked.cancelled = !turn.ok();
+    if (asked.cancelled || !*turn) return asked;
+    std::vector<SharedWork*> gathered(4);
+    asked.n_gathered = (*turn)->gather(&kind_, {gathered.data(), gathered.size()});
+    for (size_t i = 0; i < asked.n_gathered; ++i) (*turn)->done(gathered[i]);
+    return asked;
+  }
+  // A thread that asks for a turn; it has asked when this returns.
+  std::thread asks(Member* member) {
+    const size_t n = turns_.n_waiting();
+    std::thread thread([=] { ask(member); });
+    while (turns_.n_waiting() == n) std::this_thread::yield();
+    return thread;
+  }
+  // Another step of the two, for which b asks behind a. Whether a waits for b.
+  bool waits_for_b() {
+    step({&a, &b});
+    std::thread other;
+    const Asked asked = ask(&a, [&] {
+      other = asks(&b);
+      return false;
+    });
+    if (!asked.waited) ask(&b);
+    if (other.joinable()) other.join();
+    EXPECT_EQ(asked.n_gathered, asked.waited ? 1u : 0u);
+    return asked.waited;
+  }
+
+  const int kind_ = 0, other_kind_ = 0;
+  std::atomic<uint64_t> time_{1};
+  Turns turns_;
+  Member a{&turns_}, b{&turns_}, c{&turns_};
+};
+
+TEST_F(MemberTest, WhoeverAsksFirstWaitsForTheOthersOfItsStep) {
+  step({&a, &b, &c});
+  std::vector<std::thread> threads;
+  const Asked asked = ask(&a, [&] {
+    threads.push_back(asks(&b));
+    threads.push_back(asks(&c));
+    return false;
+  });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(asked.waited);
+  EXPECT_EQ(asked.n_gathered, 2u);
+  EXPECT_FALSE(ask(&a).waited) << "nobody is expected behind a step of its own";
+}
+
+// So does a thread that has waited for the turn.
+TEST_F(MemberTest, WhoeverGetsTheTurnWaitsForTheOthersOfItsStep) {
+  step({&a, &b, &c});
+  std::atomic<bool> ended{false};   // the turn of this thread
+  std::thread threads[3];
+  Asked asked;
+  {
+    const Turn turn = turns_.take();
+    threads[0] = std::thread([&] {
+      asked = ask(&a, [&] {
+        if (!threads[1].joinable()) threads[1] = asks(&c);
+        if (ended && !threads[2].joinable()) threads[2] = asks(&b);
+        return false;
+      });
+    });
+    while (turns_.n_waiting() < 2) std::this_thread::yield();   // a and c
+  }
+  ended = true;
+  for (std::thread& thread : threads)
+    if (thread.joinable()) thread.join();
+  EXPECT_EQ(asked.n_gathered, 2u);
+}
+
+// From the time on that the step has set, a member is late, and those who wait go on. Nobody waits for it behind its next step; when it has
+// asked in time, they do again.
+TEST_F(MemberTest, ALateMemberIsNotAwaitedTheNextTime) {
+  EXPECT_TRUE(waits_for_b());
+  step({&a, &b});
+  const Asked asked = ask(&a, [&] {
+    time_ = 100;
+    return false;
+  });
+  EXPECT_TRUE(asked.waited && !asked.cancelled);
+  EXPECT_EQ(asked.n_gathered, 0u);
+  ask(&b);
+  EXPECT_FALSE(waits_for_b()) << "late behind the last step";
+  EXPECT_TRUE(waits_for_b()) << "in time behind the last step";
+}
+
+TEST_F(MemberTest, WhoeverLeavesIsNotAwaited) {
+  const std::function<void(std::optional<Member>*)> ways[] = {[](auto* left) { (*left)->leave(); }, [](auto* left) { (*left)->stays_away(); },
+                                                             [](auto* left) { left->reset(); }};
+  for (const auto& way : ways)
+    for (const bool before : {false, true}) {
+      std::optional<Member> left(&turns_);
+      step({&a, &*left, &b});
+      if (before) way(&left);
+      b.leave();
+      const Asked asked = ask(&a, [&] {
+        way(&left);
+        return false;
+      });
+      EXPECT_EQ(asked.waited, !before);
+      EXPECT_FALSE(asked.cancelled);
+      EXPECT_EQ(asked.n_gathered, 0u);
+    }
+  EXPECT_EQ(time_, 1u);
+}
+
+// A cancelled wait for members passes the turn on.
+TEST_F(MemberTest, AWaitForMembersIsCancelled) {
+  step({&a, &b});
+  std::thread next;
+  std::atomic<bool> had_turn{false};
+  const Asked asked = ask(&a, [&] {
+    next = std::thread([&] {
+      turns_.take();
+      had_turn = true;
+    });
+    while (turns_.n_waiting() == 0) std::this_thread::yield();
+    EXPECT_FALSE(had_turn) << "the turn is taken";
+    return true;
+  });
+  next.join();
+  EXPECT_TRUE(asked.cancelled && had_turn);
+}
+
+TEST_F(MemberTest, WhoeverIsOfNoStepTogetherWaitsForNobody) {
+  ask(&a);
+  EXPECT_FALSE(ask(&a).waited) << "a member alone";
+  step({&a, &b});
+  EXPECT_FALSE(ask(&c, {}, &other_kind_).waited) << "work of another kind";
+  EXPECT_FALSE(ask(nullptr).waited) << "work without a member";
+  turns_.take();   // without work
+  EXPECT_TRUE(ask(&c, [] { return true; }).cancelled) << "of the kind, and not of the step";
+}
+
+// Work that was handed back gets its turn at once.
+TEST_F(MemberTest, WorkThatWasHandedBackWaitsForNobody) {
+  Asked asked;
+  std::atomic<bool> ended{false};   // the turn of this thread
+  std::thread thread;
+  {
+    const Turn turn = turns_.take();
+    thread = std::thread([&] { asked = ask(&c, [&] { return ended.load(); }); });
+    while (turns_.n_waiting() == 0) std::this_thread::yield();
+    SharedWork* gathered = nullptr;
+    while (turn.gather(&kind_, {&gathered, 1}) == 0) std::this_thread::yield();
+    Work others[] = {{&kind_, &a}, {&kind_, &b}};
+    SharedWork* const works[] = {&others[0], &others[1]};
+    turn.expect({works, 2}, 100);
+    turn.hand_back(gathered);
+  }
+  ended = true;
+  thread.join();
+  EXPECT_FALSE(asked.cancelled);
 }
 
 // A backend that lacks something: the policies that need it are refused when a session is opened, the others are not.
