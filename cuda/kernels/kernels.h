@@ -230,6 +230,23 @@ void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, con
 // The caller has uploaded the batch's parts and tiles; so it has for the next two functions.
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys);
+// ---- fetch.cu
+struct FetchMiss {
+  uint32_t place, page;
+};
+// A job of FetchOperations, behind top_keys(). All memory is the device's.
+struct FetchPart {
+  const uint32_t* best;    // (k) ascending
+  uint32_t* held;          // (n_held)
+  FetchMiss* misses;       // (n_held): the results, *n_misses of them
+  int32_t* n_misses;
+  uint32_t* resident;      // (n_held) working memory
+  uint64_t slots, from;    // FetchJob
+  int32_t n_held, n_keys, k, first_page, n_first;
+};
+void fetch_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t most_held);
+
+// ---- top_keys.cu, on
 // Writes each query's weights, or products, to the start of its entry, (group, stride); or a job's mean or sum to its slot of the results.
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys);
