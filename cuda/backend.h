@@ -133,6 +133,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   }
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
+  // Rebuilds the keys of the misses. low_rank.cpp
+  void rebuild_fetched(const FetchPart* parts, const FetchShape& fetch, int32_t n_parts, int32_t most_held);
   // has_turns: the tables of turns serve, and the frequencies stay where they are.
   LowRankWork low_rank_work(const LowRankKeys& keys, bool has_turns = false);
   // Sends lists of moves to a queue. upload(to, moves, bytes) sends a list ahead of its kernel.

@@ -116,15 +116,16 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
       ++n_parts;
       most_pages = std::max(most_pages, job.n_pages);
     }
-    if (n_parts == 0) return;
+    if (n_parts == 0) break;
     uploads_.push_back({at, parts, static_cast<uint64_t>(n_parts) * sizeof(DigestPart)});
     upload_all(uploads_);
     cuda::digest(queue_, reinterpret_cast<const DigestPart*>(scratch), shape, n_parts, most_pages);
     for (int32_t i = 0; i < n_parts && shape.kind == DigestKind::mean; ++i)
       if (owners[i]->cosines)
         downloads_.push_back({owners[i]->cosines, {address(parts[i].cosines)}, static_cast<uint64_t>(parts[i].n_pages) * sizeof(float)});
-    download_all(downloads_);
+    if (!downloads_.empty()) collect(downloads_);
   }
+  finish_collecting();
 }
 
 // Parts lie in the memory of top_keys' entries, up to most_compensation_parts() in a launch, so that a step's jobs are one launch. A job
@@ -213,8 +214,9 @@ void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shap
   const TopKeysPlan& plan = batch_plan_;
   std::byte *scratch = scratch_ + plan_.top_keys, *list = scratch_ + plan_.moves;
   int32_t n_out = 0, most_held = 0;   // of the batch
+  bool excludes = false;
   const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
-    if (part->first_entry == 0) n_out = 0, most_held = 0, fetch_parts_.clear();
+    if (part->first_entry == 0) n_out = 0, most_held = 0, excludes = false, fetch_parts_.clear();
     part->k = job.k, part->by_score = 0;
     part->first_out = n_out;
     std::byte* entry = scratch + plan.entries + static_cast<uint64_t>(part->first_entry) * plan.entry_bytes;
@@ -225,6 +227,12 @@ void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shap
     to.resident = reinterpret_cast<uint32_t*>(to.misses + job.n_held());
     to.n_misses = reinterpret_cast<int32_t*>(to.resident + job.n_held());
     to.slots = job.slots.address, to.from = job.from;
+    to.kv_head = job.kv_head, to.n_excluded = static_cast<int32_t>(job.excluded.size());
+    if (to.n_excluded > 0) {
+      to.excluded = reinterpret_cast<const uint32_t*>(entry + plan.pairs);
+      uploads_.push_back({{address(entry) + plan.pairs}, job.excluded.data(), job.excluded.size() * sizeof(uint32_t)});
+    }
+    excludes |= to.n_excluded > 0;
     to.n_held = job.n_held(), to.n_keys = job.n_keys, to.k = job.k, to.first_page = job.first_page, to.n_first = job.n_first;
     fetch_parts_.push_back(to);
     n_out += job.k, most_held = std::max(most_held, job.n_held());
@@ -232,8 +240,13 @@ void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shap
   for_each_batch(
       jobs, shape, fill, [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
         upload({address(list)}, fetch_parts_.data(), fetch_parts_.size() * sizeof(FetchPart));
-        cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
-        fetch_pages(queue_, reinterpret_cast<const FetchPart*>(list), context_.step.pages, fetch, n_parts, most_held);
+        const auto* parts = reinterpret_cast<const FetchPart*>(list);
+        cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys, excludes ? parts : nullptr);
+        plan_fetch(queue_, parts, n_parts);
+        if (fetch.rebuilt)
+          rebuild_fetched(parts, fetch, n_parts, most_held);
+        else
+          fill_pages(queue_, parts, context_.step.pages, fetch, n_parts, most_held);
       });
   if (queue_.failed() || tables.bytes > kTablesBytes - tables_bytes_ || tables_sent_.size() == kMostTables) return;
   queue_.copy(tables_.data() + tables_bytes_, device(tables.from), tables.bytes, "copying from the device");

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "runtime/backend/keys.h"
+#include "runtime/backend/low_rank.h"
 
 namespace orrery {
 
@@ -13,6 +14,7 @@ namespace orrery {
 // that the slots hold stays where it is. The other wanted pages, ascending, take the slots of unwanted pages, ascending.
 struct FetchJob : TopKeysJob {   // of one position; without out, among and by_score
   int32_t first_page = 0, n_first = 0, n_last = 0;
+  Span<const uint32_t> excluded = {};   // keys that are not among the best: at least k others remain
   Ptr<uint32_t> held;            // (n_held()) the page in each place, each page once; the job updates it
   Ptr<std::byte> slots;          // the first place, page_tokens slots of FetchShape::slot_type
   uint64_t from = 0;             // of the head's first token in a page of the reservoir: KvFormat::head_offset()
@@ -22,6 +24,8 @@ struct FetchShape {
   KvFormat reservoir;
   KvType slot_type = KvType::f16;
   int32_t page_tokens = 1;       // a divisor of kPageTokens
+  // If given, the low-rank keys of the jobs' layer: V alone is read, and K is rebuilt as LowRankOperations::rebuild_keys() does.
+  const LowRankKeys* rebuilt = nullptr;
 };
 
 class FetchOperations {

@@ -31,6 +31,7 @@ struct Case {
   int32_t n_numbers = kMostKeys;    // keys behind these are NaN
   bool equal_keys = false;          // each tile of keys is the first one
   KvType from = KvType::f16, to = KvType::f16;
+  int32_t n_excluded = 0;           // every third key
   int32_t n_held() const { return n_first + k + n_last; }
 };
 
@@ -96,6 +97,9 @@ Fetched fetched(Machine* m, const Case& c) {
   shape.kv = kv_format(KvType::f16, 1, kKvHeads, kDim), shape.n_heads = kKvHeads * kGroup, shape.scale = .2f, shape.queries = {q.ptr(), 1};
   Step step;
   step.kv = kv, step.sequences = {&view, 1};
+  std::vector<uint32_t> excluded;
+  for (int32_t i = 0; i < c.n_excluded; ++i) excluded.push_back(static_cast<uint32_t>(3 * i));
+  for (FetchJob& job : jobs) job.excluded = excluded;
   Fetched result;
   for (int round = 0; round < 2; ++round) {
     if (m->cuda()) {
@@ -110,8 +114,15 @@ Fetched fetched(Machine* m, const Case& c) {
       for (size_t i = 0; i < n_jobs; ++i) result.tables[round].push_back(held[i]->get());
     } else {
       std::vector<TopKeysJob> asked(jobs.begin(), jobs.end());
-      for (size_t i = 0; i < n_jobs; ++i) asked[i].out = best[i].data();
+      std::vector<std::vector<uint32_t>> all(n_jobs, std::vector<uint32_t>(static_cast<size_t>(c.n_keys)));
+      for (size_t i = 0; i < n_jobs; ++i) asked[i].out = all[i].data(), asked[i].k = c.n_keys, asked[i].by_score = true;
       (*m)->keys()->top_keys(asked, shape);
+      for (size_t i = 0; i < n_jobs; ++i) {
+        const auto is_excluded = [&](uint32_t key) { return std::find(excluded.begin(), excluded.end(), key) != excluded.end(); };
+        all[i].erase(std::remove_if(all[i].begin(), all[i].end(), is_excluded), all[i].end());
+        std::copy_n(all[i].begin(), c.k, best[i].begin());
+        std::sort(best[i].begin(), best[i].end());
+      }
       std::vector<KvMove> moves;
       for (size_t i = 0; i < n_jobs; ++i)
         for (const auto& [place, page] : plan(c, best[i], &tables[i])) {
@@ -161,6 +172,12 @@ TEST(GpuFetch, TiesGoToTheLowerPages) { expect_as_planned({1, 1190, 30, 0, 0, 0,
 
 // Keys without a number come last, the lower ones first.
 TEST(GpuFetch, NoNumbers) { expect_as_planned({1, 120, 110, 0, 0, 2, 2, 100}); }
+
+// Excluded keys are not selected, even where others have no weight. Keys without a number have none.
+TEST(GpuFetch, ExcludedPages) {
+  expect_as_planned({8, 130, 30, 0, 0, 0, 4, kMostKeys, false, KvType::f16, KvType::f16, 10});
+  expect_as_planned({8, 120, 100, 0, 0, 0, 4, 70, false, KvType::f16, KvType::f16, 20});
+}
 
 TEST(GpuFetch, ConvertsAsMovesDo) {
   for (const KvType to : {KvType::f16, KvType::q8_0, KvType::q4_0}) expect_as_planned({16, 30, 7, 1, 1, 2, 4, kMostKeys, false, KvType::f32, to});
@@ -243,7 +260,8 @@ TEST_P(GpuFetchModes, TheHostsSelectionToTheBit) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuFetchModes,
                          ::testing::Values(Mode{"quest", KvType::f16}, Mode{"quest_adaptive", KvType::q8_0}, Mode{"loki", KvType::f16},
-                                           Mode{"loki_max", KvType::q8_0}));
+                                           Mode{"loki_max", KvType::q8_0}, Mode{"shadowkv", KvType::f16}, Mode{"shadowkv_exact_keys", KvType::f16},
+                                           Mode{"shadowkv_plus", KvType::q8_0}));
 
 // Tokens that kernels read in the reservoir, ahead or within their layer, are those that the I/O thread carries over a link.
 class GpuDirectModes : public ::testing::TestWithParam<Mode> {};
@@ -261,7 +279,7 @@ TEST_P(GpuDirectModes, TheIoThreadsTokensToTheBit) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuDirectModes,
                          ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16},
-                                           Mode{"infinigen", KvType::q8_0}, Mode{"infinigen_few", KvType::f16}));
+                                           Mode{"shadowkv", KvType::q8_0}, Mode{"infinigen", KvType::q8_0}, Mode{"infinigen_few", KvType::f16}));
 
 }  // namespace
 }  // namespace orrery

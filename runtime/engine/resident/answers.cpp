@@ -236,6 +236,7 @@ Status Answers::fetch_pages(Span<const policy::PageQuery> queries, const policy:
     job.first_page = static_cast<int32_t>(query.first_page);
     job.n_first = static_cast<int32_t>(places.n_first), job.n_last = static_cast<int32_t>(places.n_last);
     job.slots = parts_->slots->slot(query.head, places.first_slot);
+    job.excluded = query.excluded;
     job.from = pages_->format().head_offset(query.head);
     const auto n_held = static_cast<uint32_t>(job.n_held());
     const uint64_t at = parts_->slots->first_slot(query.head) / page_tokens_;
@@ -256,7 +257,10 @@ Status Answers::fetch_pages(Span<const policy::PageQuery> queries, const policy:
   const uint64_t first = fetch_jobs_.front().held.address, end = (fetch_jobs_.back().held + static_cast<uint64_t>(fetch_jobs_.back().n_held())).address;
   const uint64_t at = (first - region_.data().address - projected_bytes_) / sizeof(uint32_t);
   tables_read_.push_back({&tables_[at], {first}, end - first});
-  backend.fetches()->fetch_best(fetch_jobs_, shape, {pages_->format(), format_.type, static_cast<int32_t>(page_tokens_)}, tables_read_.back());
+  FetchShape fetch = {pages_->format(), format_.type, static_cast<int32_t>(page_tokens_), nullptr};
+  LowRankKeys rebuilt;
+  if (parts_->low_rank && !parts_->low_rank->by_head()) rebuilt = parts_->low_rank->of_layer(layer_of(queries[0].head)), fetch.rebuilt = &rebuilt;
+  backend.fetches()->fetch_best(fetch_jobs_, shape, fetch, tables_read_.back());
   return ok_status();
 }
 

@@ -80,6 +80,7 @@ struct PageQuery {
   uint32_t head = 0, position = 0;
   uint32_t first_page = 0, n_pages = 0, k = 0;   // k <= n_pages
   uint32_t* out = nullptr;      // (k) pages, ascending
+  Span<const uint32_t> excluded = {};   // of fetch_pages(): pages that are not selected, counted from first_page; k others remain
 };
 
 // Where a head's pages lie: its slots from first_slot on hold the first n_first pages, k pages that a query has selected, and the n_last pages
