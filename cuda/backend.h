@@ -28,6 +28,9 @@ namespace orrery::cuda {
 
 inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // of one half of the pinned memory
 inline constexpr uint64_t kResultsBytes = uint64_t{1} << 20;
+inline constexpr uint64_t kTablesBytes = uint64_t{4} << 20;
+inline constexpr size_t kMostTables = 1024;
+inline constexpr uint64_t kAheadBytes = uint64_t{1} << 20;
 inline constexpr size_t kMostOperations = 8192;
 inline constexpr size_t kMostCompensationParts = 4096;
 
@@ -40,7 +43,7 @@ uint64_t address(T* p) {
   return reinterpret_cast<uintptr_t>(p);
 }
 
-class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, ShortlistOperations {
+class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, ShortlistOperations {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
@@ -57,6 +60,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
   KvMoves* kv_moves() override { return this; }
   KeyOperations* keys() override { return this; }
+  FetchOperations* fetches() override { return this; }
   KvSummaries* summaries() override { return this; }
   LowRankOperations* low_rank() override { return this; }
   ShortlistOperations* shortlists() override { return this; }
@@ -70,6 +74,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   void download_all(Span<const Download> downloads) override;
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override;
   void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
+  void move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
+  void join_moves() override;
   void send() override;
   Status synchronize() override;
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override;
@@ -98,6 +104,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;
+  void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) override;
+  void download_tables(Span<const Download> tables) override;
 
   // low_rank.cpp
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
@@ -125,8 +133,14 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   }
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
+  // Rebuilds the keys of the misses. low_rank.cpp
+  void rebuild_fetched(const FetchPart* parts, const FetchShape& fetch, int32_t n_parts, int32_t most_held);
   // has_turns: the tables of turns serve, and the frequencies stay where they are.
   LowRankWork low_rank_work(const LowRankKeys& keys, bool has_turns = false);
+  // Sends lists of moves to a queue. upload(to, moves, bytes) sends a list ahead of its kernel.
+  template <class Upload>
+  void send_moves(Queue& queue, std::byte* list, Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values,
+                  const Upload& upload);
   // Downloads whose targets are written by finish_collecting(), which waits once. What does not fit results_ is downloaded at once.
   void collect(Span<const Download> downloads);
   void finish_collecting();
@@ -141,12 +155,15 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   std::byte* scratch_ = nullptr;
   ScratchPlan plan_;
 
-  // Streams, queues and pinned memory. io_: of copy_in(), in parallel with everything else.
-  StreamOwner main_stream_, io_stream_;   // destroyed after their users
+  // Streams, queues and pinned memory. io_: of copy_in(), in parallel with everything else. ahead_: of move_kv_ahead().
+  StreamOwner main_stream_, io_stream_, ahead_stream_;   // destroyed after their users
   std::unique_ptr<Cublas> cublas_;   // null: the options allow our own kernels alone, or the machine has no cuBLAS
-  Queue queue_{gpu_.get(), nullptr}, io_queue_{gpu_.get(), nullptr};
+  Queue queue_{gpu_.get(), nullptr}, io_queue_{gpu_.get(), nullptr}, ahead_queue_{gpu_.get(), nullptr};
   PinnedHalves bounce_, io_bounce_;
   std::mutex io_mutex_;
+  PinnedHalves ahead_bounce_;
+  EventOwner before_ahead_, behind_ahead_;
+  bool moving_ahead_ = false;             // since the last join_moves()
   Staging staging_{gpu_.get()};
 
   // A step.
@@ -169,6 +186,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   TopKeysPlan batch_plan_;             // of the batches that run now
   std::vector<TopKeysPart> key_parts_;
   std::vector<const void*> key_owners_;   // of each part: its job
+  std::vector<FetchPart> fetch_parts_;
 
   // Results on their way to the host (collect()): in results_, one behind the other.
   struct Collected {
@@ -178,6 +196,15 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, L
   Pinned results_;
   std::vector<Collected> collected_;
   uint64_t collected_bytes_ = 0;
+
+  // Tables of fetch_best() on their way to the host, in this step, one behind the other. Tables without room are downloaded when they are
+  // asked for.
+  struct Table {
+    uint64_t from, bytes, at;
+  };
+  Pinned tables_;
+  std::vector<Table> tables_sent_;
+  uint64_t tables_bytes_ = 0;
 };
 
 }  // namespace orrery::cuda

@@ -57,6 +57,13 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   ORRERY_TRY(made->bounce_.allocate(opened, kBounceBytes));
   ORRERY_TRY(made->io_bounce_.allocate(opened, kBounceBytes));
   ORRERY_TRY(made->results_.allocate(opened, kResultsBytes));
+  ORRERY_TRY(made->tables_.allocate(opened, kTablesBytes));
+  made->tables_sent_.reserve(kMostTables);
+  ORRERY_TRY(made->ahead_stream_.create(opened));
+  made->ahead_queue_ = Queue(&opened, made->ahead_stream_.get());
+  ORRERY_TRY(made->ahead_bounce_.allocate(opened, kAheadBytes));
+  ORRERY_TRY(made->before_ahead_.create(opened));
+  ORRERY_TRY(made->behind_ahead_.create(opened));
   ORRERY_TRY(made->staging_.create(opened));
   made->operations_.reserve(kMostOperations);
   made->tuning_ = tuning_of(shape.architecture);
@@ -67,7 +74,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
 
 CudaBackend::~CudaBackend() {
   leaving_.emplace(*gpu_, queue_);
-  if (queue_.stream()) queue_.wait("running kernels");
+  if (queue_.stream()) (void)synchronize();
   graphs_.clear();
   cublas_.reset();
   if (arena_) gpu_->driver().free(device_address(arena_));
@@ -87,7 +94,7 @@ BackendInfo CudaBackend::info() const {
       default: return "sm_80, compiled when loaded";
     }
   };
-  return {"cuda", instruction_set(shape_.architecture), 1, false, false, true};
+  return {"cuda", instruction_set(shape_.architecture), 1, false, false, true, false, true, true};
 }
 
 uint64_t CudaBackend::free_bytes() const {
@@ -178,7 +185,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   const TopKeysPlan& keys = plan_.top_keys_plan;
   constexpr auto kMostQueries = static_cast<size_t>(TopKeysPlan::kMostQueries);
   const size_t n_results = kMostQueries * static_cast<size_t>(std::max(keys.group, 1)) + 1;
-  key_parts_.reserve(kMostQueries), key_owners_.reserve(kMostQueries);
+  key_parts_.reserve(kMostQueries), key_owners_.reserve(kMostQueries), fetch_parts_.reserve(kMostQueries);
   uploads_.reserve(2 * kMostQueries + 1);
   downloads_.reserve(n_results), collected_.reserve(n_results);
   totals_.resize(static_cast<size_t>(2 * keys.group));

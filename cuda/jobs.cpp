@@ -1,5 +1,6 @@
 // Jobs between steps, over keys and their digests. The scratch memory limits the size of a batch (TopKeysPlan).
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <type_traits>
 
@@ -7,6 +8,14 @@
 #include "runtime/base/checked.h"
 
 namespace orrery::cuda {
+
+namespace {
+
+// The number of keys that an entry of the job has room for.
+int64_t most_entries(const KeysJob& job) { return job.n_keys; }
+int64_t most_entries(const FetchJob& job) { return std::max(job.n_keys, job.n_held()); }
+
+}  // namespace
 
 // Runs jobs in batches of queries, as many as fit. A job's queries share a batch if they fit, so that its keys are read once for all of
 // them.
@@ -19,7 +28,7 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
   int64_t most_of_all = 0, n_queries = 0;
   for (const Job& job : jobs) {
     if (job.n_positions <= 0) continue;
-    most_of_all = std::max(most_of_all, int64_t{job.n_keys});
+    most_of_all = std::max(most_of_all, most_entries(job));
     n_queries += job.n_positions;
   }
   batch_plan_ = plan_.top_keys_plan;
@@ -107,15 +116,16 @@ void CudaBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
       ++n_parts;
       most_pages = std::max(most_pages, job.n_pages);
     }
-    if (n_parts == 0) return;
+    if (n_parts == 0) break;
     uploads_.push_back({at, parts, static_cast<uint64_t>(n_parts) * sizeof(DigestPart)});
     upload_all(uploads_);
     cuda::digest(queue_, reinterpret_cast<const DigestPart*>(scratch), shape, n_parts, most_pages);
     for (int32_t i = 0; i < n_parts && shape.kind == DigestKind::mean; ++i)
       if (owners[i]->cosines)
         downloads_.push_back({owners[i]->cosines, {address(parts[i].cosines)}, static_cast<uint64_t>(parts[i].n_pages) * sizeof(float)});
-    download_all(downloads_);
+    if (!downloads_.empty()) collect(downloads_);
   }
+  finish_collecting();
 }
 
 // Parts lie in the memory of top_keys' entries, up to most_compensation_parts() in a launch, so that a step's jobs are one launch. A job
@@ -193,6 +203,69 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
                 {job.out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
         }
       });
+}
+
+// A batch's FetchParts lie in the memory of a list of moves. A part's misses, and behind them its marks, lie in its query's entry, whose
+// weights have been read.
+void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) {
+  static_assert(TopKeysPlan::kMostQueries * sizeof(FetchPart) <= kMostMoves * sizeof(KvMove), "a batch of parts fits where moves lie");
+  static_assert(sizeof(FetchMiss) + sizeof(uint32_t) <= 16, "an entry has 16 bytes for each of its keys, and 4 more");
+  const OnDevice here(*gpu_, queue_);
+  const TopKeysPlan& plan = batch_plan_;
+  std::byte *scratch = scratch_ + plan_.top_keys, *list = scratch_ + plan_.moves;
+  int32_t n_out = 0, most_held = 0;   // of the batch
+  bool excludes = false;
+  const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
+    if (part->first_entry == 0) n_out = 0, most_held = 0, excludes = false, fetch_parts_.clear();
+    part->k = job.k, part->by_score = 0;
+    part->first_out = n_out;
+    std::byte* entry = scratch + plan.entries + static_cast<uint64_t>(part->first_entry) * plan.entry_bytes;
+    FetchPart to = {};
+    to.best = reinterpret_cast<const uint32_t*>(scratch + plan.out) + n_out;
+    to.held = device(job.held);
+    to.misses = reinterpret_cast<FetchMiss*>(entry);
+    to.resident = reinterpret_cast<uint32_t*>(to.misses + job.n_held());
+    to.n_misses = reinterpret_cast<int32_t*>(to.resident + job.n_held());
+    to.slots = job.slots.address, to.from = job.from;
+    to.kv_head = job.kv_head, to.n_excluded = static_cast<int32_t>(job.excluded.size());
+    if (to.n_excluded > 0) {
+      to.excluded = reinterpret_cast<const uint32_t*>(entry + plan.pairs);
+      uploads_.push_back({{address(entry) + plan.pairs}, job.excluded.data(), job.excluded.size() * sizeof(uint32_t)});
+    }
+    excludes |= to.n_excluded > 0;
+    to.n_held = job.n_held(), to.n_keys = job.n_keys, to.k = job.k, to.first_page = job.first_page, to.n_first = job.n_first;
+    fetch_parts_.push_back(to);
+    n_out += job.k, most_held = std::max(most_held, job.n_held());
+  };
+  for_each_batch(
+      jobs, shape, fill, [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+        upload({address(list)}, fetch_parts_.data(), fetch_parts_.size() * sizeof(FetchPart));
+        const auto* parts = reinterpret_cast<const FetchPart*>(list);
+        cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys, excludes ? parts : nullptr);
+        plan_fetch(queue_, parts, n_parts);
+        if (fetch.rebuilt)
+          rebuild_fetched(parts, fetch, n_parts, most_held);
+        else
+          fill_pages(queue_, parts, context_.step.pages, fetch, n_parts, most_held);
+      });
+  if (queue_.failed() || tables.bytes > kTablesBytes - tables_bytes_ || tables_sent_.size() == kMostTables) return;
+  queue_.copy(tables_.data() + tables_bytes_, device(tables.from), tables.bytes, "copying from the device");
+  tables_.mark(queue_);
+  tables_sent_.push_back({tables.from.address, tables.bytes, tables_bytes_});
+  tables_bytes_ += tables.bytes;
+}
+
+void CudaBackend::download_tables(Span<const Download> tables) {
+  const OnDevice here(*gpu_, queue_);
+  if (!tables_sent_.empty() && !queue_.failed()) tables_.wait(queue_);
+  for (const Download& t : tables) {
+    const auto sent = std::find_if(tables_sent_.begin(), tables_sent_.end(),
+                                   [&](const Table& s) { return s.from == t.from.address && s.bytes == t.bytes; });
+    if (sent == tables_sent_.end() || queue_.failed())
+      download(t.to, t.from, t.bytes);
+    else
+      std::memcpy(t.to, tables_.data() + sent->at, t.bytes);
+  }
 }
 
 void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {

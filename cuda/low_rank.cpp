@@ -6,6 +6,15 @@
 
 namespace orrery::cuda {
 
+namespace {
+
+// Runs that fit where a batch of keys lies.
+size_t runs_at_once(const LowRankKeys& keys) {
+  return LowRankKeys::kBatch * static_cast<size_t>(keys.padded_width()) * sizeof(float) / sizeof(RebuiltRun);
+}
+
+}  // namespace
+
 // The layout of `keys.work`: the batch's keys, then the products; at its end the sums and the frequencies.
 LowRankWork CudaBackend::low_rank_work(const LowRankKeys& keys, bool has_turns) {
   LowRankWork w;
@@ -61,13 +70,25 @@ void CudaBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis,
 void CudaBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) {
   const OnDevice here(*gpu_, queue_);
   const LowRankWork w = low_rank_work(keys, static_cast<bool>(keys.rotations));
-  const size_t most = LowRankKeys::kBatch * static_cast<size_t>(keys.padded_width()) * sizeof(float) / sizeof(RebuiltRun);
+  const size_t most = runs_at_once(keys);
   for (size_t first = 0; first < runs.size(); first += most) {
     const Span<const RebuiltRun> some = runs.subspan(first, std::min(most, runs.size() - first));
     upload(keys.work, some.data(), some.size() * sizeof(RebuiltRun));
     int32_t longest = 0;
     for (const RebuiltRun& run : some) longest = std::max(longest, run.count);
     cuda::rebuild_keys(queue_, w, slot_type, static_cast<int32_t>(some.size()), longest);
+  }
+}
+
+// As many misses of each part at a time as fit where a batch of keys lies.
+void CudaBackend::rebuild_fetched(const FetchPart* parts, const FetchShape& fetch, int32_t n_parts, int32_t most_held) {
+  const LowRankKeys& keys = *fetch.rebuilt;
+  const LowRankWork w = low_rank_work(keys, static_cast<bool>(keys.rotations));
+  const auto most = static_cast<int32_t>(runs_at_once(keys));
+  const int32_t n = std::clamp(most / n_parts, 1, most_held);
+  for (int32_t first = 0; first < most_held; first += n) {
+    list_runs(queue_, parts, context_.step.pages, fetch, n_parts, first, n, reinterpret_cast<RebuiltRun*>(w.batch));
+    cuda::rebuild_keys(queue_, w, fetch.slot_type, n_parts * n, fetch.page_tokens);
   }
 }
 

@@ -20,7 +20,7 @@ struct ScratchPlan {
   uint64_t rows = 0, pages = 0, frequencies = 0, shortlist = 0, heads = 0;   // uploaded
   uint64_t tiles = 0;                                         // uploaded: the heads' tiles, as many as a step has
   uint64_t upload_bytes = 0;
-  uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, top_keys = 0, cublas = 0, total = 0;
+  uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, moves_ahead = 0, top_keys = 0, cublas = 0, total = 0;
   uint64_t staging = 0, staging_half_bytes = 0, m_and_l = 0;  // of prompts' keys (staging.h): two halves; KeySegment::m_and_l
   TopKeysPlan top_keys_plan;
   CublasPlan cublas_plan;
@@ -51,6 +51,7 @@ struct ScratchPlan {
     attend = take(attend_scratch_bytes(shape, l));
     top_keys_plan = TopKeysPlan(l);
     moves = take(kMostMoves * sizeof(KvMove));
+    moves_ahead = take(kMostMoves * sizeof(KvMove));
     top_keys = take(top_keys_plan.bytes);
     if (l.staging_bytes > 0) {
       const uint64_t page = kPageTokens * static_cast<uint64_t>(l.n_kv_heads) * 2 * static_cast<uint64_t>(l.head_dim) * sizeof(float);

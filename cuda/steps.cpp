@@ -43,6 +43,7 @@ void CudaBackend::begin_steps(Span<const Step> steps) {
   const Step& step = steps[0];
   const OnDevice here(*gpu_, queue_);
   step_ = step;
+  tables_sent_.clear(), tables_bytes_ = 0;
   context_.phase = step.phase;
   context_.query_ring = device(step.queries.data);
   context_.n_ring = step.queries.n_rows;

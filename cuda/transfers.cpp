@@ -15,15 +15,21 @@ void CudaBackend::upload(Ptr<std::byte> to, const void* from, uint64_t bytes) {
 
 void CudaBackend::upload_all(Span<const Upload> uploads) {
   const OnDevice here(*gpu_, queue_);
-  for (Cursor sent; sent.i < uploads.size() && !queue_.failed();) {
-    Pinned& bounce = bounce_.next(queue_);
+  uint64_t left = 0;
+  for (const Upload& u : uploads) left += u.bytes;
+  for (Cursor sent; left > 0 && !queue_.failed();) {
+    const uint64_t room = std::min(left, kBounceBytes);
+    const uint64_t base = bounce_.take(queue_, room);
+    Pinned& bounce = bounce_.now();
+    std::byte* half = bounce.data() + base;
+    left -= room;
     std::byte* to = nullptr;   // one copy takes the pieces whose targets lie side by side: its bytes follow `first`
     uint64_t first = 0, bytes = 0;
     const auto flush = [&] {
-      if (bytes > 0) queue_.copy(to, bounce.data() + first, bytes, "copying to the device");
+      if (bytes > 0) queue_.copy(to, half + first, bytes, "copying to the device");
     };
-    for_each_stretch(uploads, kBounceBytes, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
-      std::memcpy(bounce.data() + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
+    for_each_stretch(uploads, room, &sent, [&](const Upload& u, uint64_t at, uint64_t in_bounce, uint64_t n) {
+      std::memcpy(half + in_bounce, static_cast<const std::byte*>(u.from) + at, n);
       if (bytes > 0 && device(u.to) + at == to + bytes) {
         bytes += n;
         return;
@@ -105,22 +111,53 @@ void CudaBackend::copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t by
   queue_.copy(device(to), device(from), bytes, "copying on the device");
 }
 
-void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
-  const OnDevice here(*gpu_, queue_);
-  std::byte* list = scratch_ + plan_.moves;
-  for (size_t at = 0; at < moves.size() && !queue_.failed(); at += kMostMoves) {
+template <class Upload>
+void CudaBackend::send_moves(Queue& queue, std::byte* list, Span<const KvMove> moves, KvType to_type, KvType from_type,
+                             uint64_t token_values, const Upload& upload) {
+  for (size_t at = 0; at < moves.size() && !queue.failed(); at += kMostMoves) {
     const size_t n = std::min(kMostMoves, moves.size() - at);
-    upload({address(list)}, moves.data() + at, n * sizeof(KvMove));
+    upload(list, moves.data() + at, n * sizeof(KvMove));
     uint32_t longest = 0;
     for (size_t i = at; i < at + n; ++i) longest = std::max(longest, moves[i].n_tokens);
-    cuda::move_kv(queue_, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), longest, to_type, from_type,
+    cuda::move_kv(queue, reinterpret_cast<const KvMove*>(list), static_cast<int32_t>(n), longest, to_type, from_type,
                   static_cast<int32_t>(token_values));
   }
+}
+
+void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
+  const OnDevice here(*gpu_, queue_);
+  send_moves(queue_, scratch_ + plan_.moves, moves, to_type, from_type, token_values,
+             [this](std::byte* to, const KvMove* from, uint64_t bytes) { upload({address(to)}, from, bytes); });
+}
+
+void CudaBackend::move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
+  const OnDevice here(*gpu_, queue_);
+  if (moves.empty() || queue_.failed()) return;
+  send();
+  before_ahead_.mark(queue_);
+  before_ahead_.order(ahead_queue_);
+  send_moves(ahead_queue_, scratch_ + plan_.moves_ahead, moves, to_type, from_type, token_values,
+             [this](std::byte* to, const KvMove* from, uint64_t bytes) {
+               const uint64_t at = ahead_bounce_.take(ahead_queue_, bytes);   // changes now()
+               std::byte* half = ahead_bounce_.now().data() + at;
+               std::memcpy(half, from, bytes);
+               ahead_queue_.copy(to, half, bytes, "copying to the device");
+               ahead_bounce_.now().mark(ahead_queue_);
+             });
+  behind_ahead_.mark(ahead_queue_);
+  moving_ahead_ = true;
+}
+
+void CudaBackend::join_moves() {
+  const OnDevice here(*gpu_, queue_);
+  if (moving_ahead_) behind_ahead_.order(queue_);
+  moving_ahead_ = false;
 }
 
 Status CudaBackend::synchronize() {
   const OnDevice here(*gpu_, queue_);
   send();
+  join_moves();
   if (!queue_.failed()) queue_.wait("running kernels");
   return gpu_->status();
 }

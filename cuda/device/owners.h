@@ -85,23 +85,34 @@ class Pinned {
   EventOwner used_;
 };
 
-// Two halves of pinned memory that take turns: the host fills or empties one half while the device copies the other half.
+// Two halves of pinned memory that take turns: the host fills or empties one half while the device copies the other half. Small pieces
+// share a half: the host waits when it comes back to a half, not for each piece.
 class PinnedHalves {
  public:
   Status allocate(const Gpu& gpu, uint64_t bytes) {   // of each half
+    bytes_ = used_ = bytes;
     ORRERY_TRY(halves_[0].allocate(gpu, bytes));
     return halves_[1].allocate(gpu, bytes);
   }
-  // now(): the current half. next(): makes the other half the current one, and waits until its copies are done.
+  // now(): the current half. next(): makes the other half the current one, all of it, and waits until its copies are done.
   Pinned& now() { return halves_[turn_]; }
   Pinned& next(Queue& queue) {
     turn_ ^= 1;
+    used_ = bytes_;
     if (!queue.failed()) now().wait(queue);
     return now();
+  }
+  // Offset of `bytes` unused bytes in the half that now() is afterwards: the current half, if they fit. At most a half's bytes.
+  uint64_t take(Queue& queue, uint64_t bytes) {
+    const uint64_t taken = (bytes + 63) / 64 * 64;
+    if (taken > bytes_ - used_) next(queue), used_ = 0;
+    used_ += taken;
+    return used_ - taken;
   }
 
  private:
   Pinned halves_[2];
+  uint64_t bytes_ = 0, used_ = 0;   // of a half; of the current half
   int turn_ = 0;
 };
 

@@ -227,9 +227,11 @@ struct CompensationPart {
 };
 // `parts` lie in device memory.
 void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, const KvFormat& kv, int32_t n_parts);
-// The caller has uploaded the batch's parts and tiles; so it has for the next two functions.
+// The caller has uploaded the batch's parts and tiles; so it has for the next two functions. excluding: null, or for each part, of one
+// query, the keys that get the lowest score.
+struct FetchPart;
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
-              int32_t most_keys);
+              int32_t most_keys, const FetchPart* excluding = nullptr);
 // Writes each query's weights, or products, to the start of its entry, (group, stride); or a job's mean or sum to its slot of the results.
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys);
@@ -238,6 +240,29 @@ void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, cons
 // query head's entropy and variance (2, group) to moments_totals.
 void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,
                  int32_t n_measured, float gamma);
+
+// ---- fetch.cu
+struct FetchMiss {
+  uint32_t place, page;
+};
+// A job of FetchOperations, behind top_keys(). All memory is the device's.
+struct FetchPart {
+  const uint32_t* best;    // (k) ascending
+  uint32_t* held;          // (n_held)
+  FetchMiss* misses;       // (n_held): the results, *n_misses of them
+  int32_t* n_misses;
+  uint32_t* resident;      // (n_held) working memory
+  uint64_t slots, from;    // FetchJob
+  const uint32_t* excluded;   // (n_excluded)
+  int32_t n_held, n_keys, k, first_page, n_first, kv_head, n_excluded;
+};
+// Lists each part's misses.
+void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts);
+// Reads the tokens of the misses.
+void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t most_held);
+// Writes misses first .. first + n - 1 of each part to `runs`, (n_parts, n), for rebuild_keys(). Runs behind the last miss are empty.
+void list_runs(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t first, int32_t n,
+               RebuiltRun* runs);
 
 // ---- shortlist.cu: ShortlistOperations. shortlist() answers the request of StepView::shortlist. The others write kBands sums, and the
 // entries of two bands, to `out`.

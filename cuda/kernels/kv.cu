@@ -6,14 +6,13 @@
 // rotate_and_append_kv() also norms and rotates a step's heads. A warp has a vector, in blocks of 32 values, and a lane has one value of
 // each block. The partner of a rotated pair comes through shared memory. This saves up to four launches a layer, and passes over q and k.
 //
-// move_kv() cuts runs into pieces, one for a warp, and copies them in units of 16 bytes where addresses allow: 2 KB of a warp are under
-// way.
+// move_kv() moves runs of tokens (moves.cuh).
 //
 // Stored bits are those of runtime/cpu/formats/blocks.h: the same divisions and roundings, no product fused into a sum. Cost: README.md.
 #include <algorithm>
 
 #include "cuda/device/launch.h"
-#include "cuda/kernels/kv.cuh"
+#include "cuda/kernels/moves.cuh"
 #include "cuda/kernels/rope.cuh"
 
 namespace orrery::cuda {
@@ -122,72 +121,14 @@ struct MoveWork {
   int32_t token_values;
 };
 
-// A move is cut into pieces of kPieceValues values, and a warp has one piece: a token, or a part of a run, in device memory or in shared
-// host memory. The bytes of a piece are a multiple of 16 in every type. A lane has kInFlight loads under way before its first store.
-constexpr int kPieceValues = 1024, kInFlight = 4;
 constexpr int kMostPieces = 256;   // warps that share a move
-
-// Copies n units.
-template <class T>
-__device__ __forceinline__ void copy_units(std::byte* to, const std::byte* from, int n, int lane) {
-#pragma unroll 1
-  for (int first = lane; first < n; first += 32 * kInFlight) {
-    T x[kInFlight] = {};
-    ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
-      if (first + 32 * u < n) x[u] = reinterpret_cast<const T*>(from)[first + 32 * u];
-    ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
-      if (first + 32 * u < n) reinterpret_cast<T*>(to)[first + 32 * u] = x[u];
-  }
-}
-
-// Converts n values. Loads of kInFlight blocks are under way before the first store. Only F32 and F16 end within a block.
-__device__ __forceinline__ void convert_values(KvType to_type, KvType from_type, std::byte* to, const std::byte* from, int n, int lane) {
-#pragma unroll 1
-  for (int block = 0; block * 32 + lane < n; block += kInFlight) {
-    float x[kInFlight] = {};
-    const auto load = [&](auto type) {
-      ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
-        if ((block + u) * 32 + lane < n) x[u] = load_value(decltype(type)::value, from, block + u, lane);
-    };
-    switch (from_type) {
-      case KvType::f32: load(KvTypeIs<KvType::f32>{}); break;
-      case KvType::f16: load(KvTypeIs<KvType::f16>{}); break;
-      case KvType::q8_0: load(KvTypeIs<KvType::q8_0>{}); break;
-      default: load(KvTypeIs<KvType::q4_0>{});
-    }
-#pragma unroll 1   // four stores of blocks side by side spill on sm_120
-    for (int u = 0; u < kInFlight && (block + u) * 32 + lane < n; ++u) {
-      store_value(to_type, x[0], to, block + u, lane);
-      ORRERY_UNROLL for (int v = 1; v < kInFlight; ++v) x[v - 1] = x[v];
-    }
-  }
-}
 
 __global__ void __launch_bounds__(kThreads, 4) move_kv_kernel(MoveWork w) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (i >= w.n_moves) return;
   const KvMove move = w.moves[i];
-  const int64_t n_values = static_cast<int64_t>(move.n_tokens) * w.token_values;
-  const int64_t step = static_cast<int64_t>(gridDim.y) * kPieceValues;
-  for (int64_t first = static_cast<int64_t>(blockIdx.y) * kPieceValues; first < n_values; first += step) {
-    const int64_t piece = first / kPieceValues;
-    const int n = static_cast<int>(n_values - first < kPieceValues ? n_values - first : kPieceValues);
-    const std::byte* from = in_global(reinterpret_cast<const std::byte*>(move.from)) + piece * kv_bytes(w.from_type, kPieceValues);
-    std::byte* to = in_global(reinterpret_cast<std::byte*>(move.to)) + piece * kv_bytes(w.to_type, kPieceValues);
-    if (w.to_type == w.from_type) {   // a token is whole 4-byte words in every type
-      const int n_bytes = kv_bytes(w.to_type, n);
-      const uint64_t all = move.to | move.from | static_cast<uint64_t>(n_bytes);   // what divides all three divides each place, too
-      if (all % 16 == 0)
-        copy_units<uint4>(to, from, n_bytes / 16, lane);
-      else if (all % 8 == 0)
-        copy_units<uint2>(to, from, n_bytes / 8, lane);
-      else
-        copy_units<uint32_t>(to, from, n_bytes / 4, lane);
-      continue;
-    }
-    convert_values(w.to_type, w.from_type, to, from, n, lane);
-  }
+  move_values(w.to_type, w.from_type, move.to, move.from, static_cast<int64_t>(move.n_tokens) * w.token_values, lane);
 }
 
 __global__ void __launch_bounds__(kThreads)

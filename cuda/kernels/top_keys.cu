@@ -257,6 +257,16 @@ __global__ void __launch_bounds__(kScoreThreads) total_moments_kernel(TopKeysWor
   reinterpret_cast<double*>(w.scratch + w.plan.moments_totals)[thread * w.plan.group + g] = total;
 }
 
+// Excluded keys fall below all others, which keep their order.
+__global__ void __launch_bounds__(kSelectThreads) exclude_keys_kernel(TopKeysWork w, const FetchPart* parts) {
+  const FetchPart& part = parts[blockIdx.x];
+  const int thread = static_cast<int>(threadIdx.x);
+  uint32_t* bits = bits_of(w, entry_of(w, static_cast<int>(blockIdx.x)));
+  for (int i = thread; i < part.n_keys; i += kSelectThreads) ++bits[i];
+  __syncthreads();
+  for (int i = thread; i < part.n_excluded; i += kSelectThreads) bits[part.excluded[i]] = 0;
+}
+
 // The k-th largest of bits (n), and the number of elements among the k that equal it.
 struct Threshold {
   uint32_t bits;
@@ -446,11 +456,12 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
 using namespace top_keys_cu;
 
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
-              int32_t most_keys) {
+              int32_t most_keys, const FetchPart* excluding) {
   TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, most_keys);
   w.scoring = shape.scoring;
   const unsigned entries = static_cast<unsigned>(n_entries);
   launch<key_scores_kernel>(queue, {Dim3(blocks(most_keys, kScoreThreads), entries), Dim3(kScoreThreads)}, w);
+  if (excluding) launch<exclude_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, w, excluding);
   launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
 }
 

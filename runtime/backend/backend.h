@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "runtime/backend/device.h"
+#include "runtime/backend/fetch.h"
 #include "runtime/backend/key_codes.h"
 #include "runtime/backend/keys.h"
 #include "runtime/backend/kv.h"
@@ -80,6 +81,7 @@ class Backend : public Device, public StepOperations {
   // Interfaces that a backend may lack. Calls need the same turn as calls to the backend.
   virtual KvMoves* kv_moves() { return nullptr; }
   virtual KeyOperations* keys() { return nullptr; }
+  virtual FetchOperations* fetches() { return nullptr; }           // not null where BackendInfo::fetches
   virtual KvSummaries* summaries() { return nullptr; }
   virtual LowRankOperations* low_rank() { return nullptr; }
   virtual KeyCodeOperations* key_codes() { return nullptr; }       // with it, keys() takes KeysShape::codes

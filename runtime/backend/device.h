@@ -35,6 +35,8 @@ struct BackendInfo {
   // A decode step of several rows of one sequence, and decode steps of several sessions at once (StepOperations::begin_steps), give each
   // row the bits of a step of its own, and read each weight once.
   bool decodes_rows = false;
+  bool fetches = false;                   // Backend::fetches() works
+  bool moves_ahead = false;               // KvMoves::move_kv_ahead() runs in parallel with operations
 };
 
 class Device {

@@ -91,6 +91,11 @@ class KvMoves {
   // stored as StepOperations::append_kv() stores floats. Equal types are copied. token_values is a multiple of 64 where a type is
   // quantized. Targets overlap neither sources nor each other. The caller may change the list when the call returns.
   virtual void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) = 0;
+  // move_kv() behind all operations so far, and perhaps in parallel with later ones: those behind join_moves() find the moved tokens.
+  virtual void move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
+    move_kv(moves, to_type, from_type, token_values);
+  }
+  virtual void join_moves() {}
 
  protected:
   ~KvMoves() = default;

@@ -137,6 +137,35 @@ TEST(GpuKv, TokensGoWhereTheyBelong) {
   }
 }
 
+// Moves ahead run behind the operations before them, and the operations behind join_moves() find their tokens, in any order of the streams
+// that events allow.
+TEST(GpuKv, MovesAheadAreInOrder) {
+  constexpr uint64_t kValues = 64, kTokens = 3000;   // more moves than one list holds
+  const uint64_t bytes = kTokens * row_bytes(kv_tensor_type(KvType::f16), kValues);
+  const std::vector<std::byte> before(bytes, std::byte{0x11}), source(bytes, std::byte{0x22});
+  for (uint64_t schedule = 0; schedule <= 4; ++schedule) {
+    SCOPED_TRACE(schedule);
+    Machine m(true, limits(32));
+    Buffer<std::byte> in(&m, before), to(&m, before), out(&m, before), late(&m, before);
+#ifdef ORRERY_EMULATED
+    emulated::set_schedule(schedule);
+#endif
+    std::vector<KvMove> moves;
+    for (uint64_t i = 0; i < kTokens; ++i) moves.push_back({to.address() + i * bytes / kTokens, in.address() + i * bytes / kTokens, 1});
+    m->copy(late.ptr(), Ptr<const std::byte>{to.address()}, bytes);   // reads the target before it is moved
+    m->upload(in.ptr(), source.data(), bytes);
+    m->kv_moves()->move_kv_ahead(moves, KvType::f16, KvType::f16, kValues);
+    m->kv_moves()->join_moves();
+    m->copy(out.ptr(), Ptr<const std::byte>{to.address()}, bytes);
+    EXPECT_TRUE(m->synchronize().ok());
+#ifdef ORRERY_EMULATED
+    emulated::set_schedule(0);
+#endif
+    EXPECT_TRUE(out.get() == source);
+    EXPECT_TRUE(late.get() == before);
+  }
+}
+
 // Runs of up to a page among single tokens, at places that 16, 8 and 4 bytes divide, between equal types and different ones. Bytes
 // beside the targets stay as they were.
 TEST(GpuKv, LongRunsMoveInPieces) {

@@ -88,7 +88,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
 // Prompts, settling and steps, under schedules that run streams' work in any order that events allow. Copies to the device include the keys
 // of a chunk's own rows.
 TEST(GpuPolicySchedules, ChangeNothing) {
-  for (const char* mode : {"streaming", "shadowkv"}) {
+  for (const char* mode : {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen"}) {
     std::vector<float> expected;
     for (uint64_t schedule = 0; schedule <= 3; ++schedule) {
       const auto model = open_spec("qwen3", on_cuda());

@@ -25,6 +25,9 @@ uint64_t projected_bytes(const ResidentShape& s) {
   return align_up(static_cast<uint64_t>(s.hyper->n_heads) * s.low_rank.rank * sizeof(float), kv::kArenaAlignment);
 }
 
+// Entries of all tables of held pages. 0: the host selects.
+uint64_t table_entries(const ResidentShape& s) { return s.fetches ? s.n_slots / s.digests.page_tokens + 1 : 0; }
+
 }  // namespace
 
 kv::Region Answers::layout(const ResidentShape& s) {
@@ -32,7 +35,9 @@ kv::Region Answers::layout(const ResidentShape& s) {
   uint64_t host = s.n_heads() * (sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob));
   if (s.policy->asks_before_attend()) host += 2 * q_dim * sizeof(float);
   if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);   // while settling
-  return {"answers to the policy", kv::Holds::staging, projected_bytes(s), 0, host, 0};
+  const uint64_t tables = table_entries(s) * sizeof(uint32_t);
+  if (s.fetches) host += tables + s.n_heads() * (sizeof(uint8_t) + sizeof(FetchJob) + sizeof(Upload) + sizeof(Fetched) + sizeof(Download));
+  return {"answers to the policy", kv::Holds::staging, projected_bytes(s) + align_up(tables, kv::kArenaAlignment), 0, host, 0};
 }
 
 Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, const kv::PageTable* pages, Span<const HeadView> views,
@@ -41,7 +46,15 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
   format_ = s.resident;
   queries_wanted_ = s.policy->queries_wanted();
   parts_ = parts, pages_ = pages, views_ = views, now_ = now;
-  ORRERY_ASSIGN(projected_, kv::ArenaRegion::take(arena, layout(s)));
+  ORRERY_ASSIGN(region_, kv::ArenaRegion::take(arena, layout(s)));
+  projected_bytes_ = projected_bytes(s);
+  fetches_ = s.fetches;
+  if (fetches_) {
+    page_tokens_ = s.digests.page_tokens;
+    tables_.resize(table_entries(s));
+    on_device_.resize(s.n_heads());
+    fetch_jobs_.reserve(s.n_heads()), uploads_.reserve(s.n_heads()), fetched_.reserve(s.n_heads()), tables_read_.reserve(s.n_heads());
+  }
   if (s.policy->asks_before_attend()) {
     q_now_.resize(static_cast<size_t>(s.hyper->q_dim()));
     q_before_.resize(static_cast<size_t>(s.hyper->q_dim()));
@@ -151,7 +164,7 @@ Status Answers::key_moments(Span<const policy::MomentsQuery> queries, std::vecto
 template <class Job>
 void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const {
   const auto n_kv_heads = static_cast<uint32_t>(hyper_->n_kv_heads);
-  job->layer = now_->q || projected_.bytes() > 0 ? 0 : static_cast<int32_t>(head / n_kv_heads);
+  job->layer = now_->q || projected_bytes_ > 0 ? 0 : static_cast<int32_t>(head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(head % n_kv_heads);
   job->first_position = static_cast<int32_t>(position);
   job->n_positions = 1;
@@ -181,7 +194,7 @@ void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
   }
   const uint32_t layer = layer_of(head);
   const Ptr<const float> q = now_->q ? now_->q : parts_->queries->row(layer, position);
-  const Ptr<float> projected{projected_.data().address};
+  const Ptr<float> projected{region_.data().address};
   parts_->low_rank->project(now_->backend, layer, hyper_->n_heads, q, projected);
   shape->kv.type = KvType::f16;
   shape->kv.head_dim = static_cast<int32_t>(parts_->low_rank->rank());
@@ -196,6 +209,89 @@ Status Answers::top_pages(Span<const policy::PageQuery> queries, const policy::S
   return ok_status();
 }
 
+// query: any of the layer.
+TopKeysShape Answers::pages_shape(const policy::PageQuery& query, const policy::ScoreRule& rule) {
+  TopKeysShape shape;
+  static_cast<KeysShape&>(shape) = keys_shape();
+  set_pages(query.head, query.position, &shape);
+  if (!rule.scaled) shape.scale = 1.0f;
+  shape.scoring = key_scoring(rule);
+  return shape;
+}
+
+template <class Job>
+void Answers::count_pages_searched(const std::vector<Job>& jobs, const KeysShape& shape) {
+  count_searched(jobs, shape.codes.bits > 0 ? shape.codes.tile_bytes() / kPageTokens
+                       : shape.bounds       ? shape.kv.token_bytes()
+                                            : shape.kv.vector_bytes());
+}
+
+Status Answers::fetch_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule, const policy::PagePlaces& places) {
+  if (queries.empty()) return ok_status();
+  fetch_jobs_.clear(), uploads_.clear();
+  for (const policy::PageQuery& query : queries) {
+    FetchJob job;
+    set_pages(query.head, query.position, query.first_page, query.n_pages, &job);
+    job.k = static_cast<int32_t>(query.k);
+    job.first_page = static_cast<int32_t>(query.first_page);
+    job.n_first = static_cast<int32_t>(places.n_first), job.n_last = static_cast<int32_t>(places.n_last);
+    job.slots = parts_->slots->slot(query.head, places.first_slot);
+    job.excluded = query.excluded;
+    job.from = pages_->format().head_offset(query.head);
+    const auto n_held = static_cast<uint32_t>(job.n_held());
+    const uint64_t at = parts_->slots->first_slot(query.head) / page_tokens_;
+    job.held = Ptr<uint32_t>{region_.data().address + projected_bytes_} + at;
+    if (!on_device_[query.head]) {
+      const Span<const uint32_t> positions = parts_->slots->positions(query.head).subspan(places.first_slot, n_held * page_tokens_);
+      for (uint32_t place = 0; place < n_held; ++place) tables_[at + place] = positions[size_t{place} * page_tokens_] / page_tokens_;
+      uploads_.push_back({{job.held.address}, &tables_[at], n_held * sizeof(uint32_t)});
+      on_device_[query.head] = 1;
+    }
+    fetch_jobs_.push_back(job);
+    fetched_.push_back({query.head, places.first_slot, n_held});
+  }
+  const TopKeysShape shape = pages_shape(queries[0], rule);
+  count_pages_searched(fetch_jobs_, shape);
+  Backend& backend = *now_->backend;
+  if (!uploads_.empty()) backend.upload_all(uploads_);
+  const uint64_t first = fetch_jobs_.front().held.address, end = (fetch_jobs_.back().held + static_cast<uint64_t>(fetch_jobs_.back().n_held())).address;
+  const uint64_t at = (first - region_.data().address - projected_bytes_) / sizeof(uint32_t);
+  tables_read_.push_back({&tables_[at], {first}, end - first});
+  FetchShape fetch = {pages_->format(), format_.type, static_cast<int32_t>(page_tokens_), nullptr};
+  LowRankKeys rebuilt;
+  if (parts_->low_rank && !parts_->low_rank->by_head()) rebuilt = parts_->low_rank->of_layer(layer_of(queries[0].head)), fetch.rebuilt = &rebuilt;
+  backend.fetches()->fetch_best(fetch_jobs_, shape, fetch, tables_read_.back());
+  return ok_status();
+}
+
+Status Answers::finish_fetches() {
+  if (fetched_.empty()) return ok_status();
+  const auto at = [this](const Fetched& f) { return parts_->slots->first_slot(f.head) / page_tokens_; };
+  Backend& backend = *now_->backend;
+  backend.fetches()->download_tables(tables_read_);
+  tables_read_.clear();
+  ORRERY_TRY(backend.synchronize());
+  for (const Fetched& f : fetched_) {
+    const Span<const uint32_t> positions = parts_->slots->positions(f.head).subspan(f.first_slot, size_t{f.n_held} * page_tokens_);
+    const uint32_t* table = &tables_[at(f)];
+    uint64_t n = 0;
+    for (uint32_t place = 0; place < f.n_held; ++place) {
+      if (positions[size_t{place} * page_tokens_] == table[place] * page_tokens_) continue;
+      parts_->slots->take_slots(f.head, {f.first_slot + place * page_tokens_, table[place] * page_tokens_, page_tokens_});
+      n += page_tokens_;
+    }
+    if (n > 0) parts_->refills->count_fetched(n);
+    fetched_tokens_ += n;
+  }
+  fetched_.clear();
+  return ok_status();
+}
+
+void Answers::forget_fetches() {
+  fetched_.clear(), tables_read_.clear();
+  std::fill(on_device_.begin(), on_device_.end(), uint8_t{0});
+}
+
 Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
   ORRERY_TRY(now_->go_on());
   jobs_.clear();
@@ -206,14 +302,8 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
     job.out = query.out;
     jobs_.push_back(job);
   }
-  TopKeysShape shape;
-  static_cast<KeysShape&>(shape) = keys_shape();
-  set_pages(queries[0].head, queries[0].position, &shape);
-  if (!rule.scaled) shape.scale = 1.0f;
-  shape.scoring = key_scoring(rule);
-  count_searched(jobs_, shape.codes.bits > 0 ? shape.codes.tile_bytes() / kPageTokens
-                        : shape.bounds       ? shape.kv.token_bytes()
-                                             : shape.kv.vector_bytes());
+  const TopKeysShape shape = pages_shape(queries[0], rule);
+  count_pages_searched(jobs_, shape);
   Backend& backend = *now_->backend;
   backend.keys()->top_keys(jobs_, shape);
   ORRERY_TRY(backend.synchronize());

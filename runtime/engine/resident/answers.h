@@ -3,9 +3,13 @@
 // The Moment of a question says which keys and queries it is about. While settling: the reservoir's keys, of any head. Between steps: keys
 // of heads that hold the whole context. Within a step, before a layer attends: the queries of that layer alone. resident.h sets the moment.
 // After make() only make_low_rank() takes memory.
+//
+// fetch_pages() leaves the choice to the device (FetchOperations). The device has a table of the pages that a head's places hold. The host
+// sends it where its own copy has changed, and finish_fetches() reads the tables of a step's heads, in one download.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/backend/backend.h"
@@ -47,6 +51,13 @@ class Answers final : public policy::Heads {
   // Adds the attention weights of the step's query at `position` to the sums of the tokens in the slots.
   Status sum_step(uint32_t position);
 
+  // Behind a step: tells the slots what fetch_pages() has fetched.
+  Status finish_fetches();
+  // Drops what the last step has fetched, and all tables: the slots are about to change.
+  void forget_fetches();
+  // For tests: the host selects, as without FetchOperations.
+  void select_on_host() { fetches_ = false; }
+
   uint32_t n_queries() const override { return known_queries(now_->n_tokens); }
   uint32_t known_queries(uint32_t n_tokens) const { return parts_->queries ? parts_->queries->known(n_tokens) : 0; }
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) override;
@@ -57,11 +68,18 @@ class Answers final : public policy::Heads {
   uint32_t group() const override { return static_cast<uint32_t>(hyper_->n_heads / hyper_->n_kv_heads); }
   Span<const float> attention_sums(uint32_t head) const override { return parts_->sums->of(head); }
   Span<const uint32_t> positions(uint32_t head) const override { return parts_->slots->positions(head); }
+  bool fetches_pages() const override { return fetches_; }
+  Status fetch_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule, const policy::PagePlaces& places) override;
+  uint64_t take_fetched_tokens() override { return std::exchange(fetched_tokens_, 0); }
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override {
+    forget_table(head);
     return parts_->refills->add(now_->backend, *pages_, head, what, visible_at);
   }
   Status query_similarity(Span<float> out) override;
-  void move_last(uint32_t head, uint32_t n, uint32_t slot) override { parts_->slots->move_last(now_->backend, head, n, slot); }
+  void move_last(uint32_t head, uint32_t n, uint32_t slot) override {
+    forget_table(head);
+    parts_->slots->move_last(now_->backend, head, n, slot);
+  }
   Span<const float> page_cosines(uint32_t head) const override { return parts_->digests->cosines(head); }
   void hide_page(uint32_t head, uint32_t page, bool hidden) override {
     parts_->digests->hide(now_->backend, *pages_, head, page, hidden);
@@ -83,6 +101,12 @@ class Answers final : public policy::Heads {
   void set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const;
   void set_pages(uint32_t head, uint32_t position, KeysShape* shape);
   Status find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule);
+  TopKeysShape pages_shape(const policy::PageQuery& query, const policy::ScoreRule& rule);
+  template <class Job>
+  void count_pages_searched(const std::vector<Job>& jobs, const KeysShape& shape);
+  void forget_table(uint32_t head) {
+    if (!on_device_.empty()) on_device_[head] = 0;
+  }
 
   const model::Hyperparameters* hyper_ = nullptr;
   KvFormat format_;                          // of the slots; pages_ has its own
@@ -91,11 +115,25 @@ class Answers final : public policy::Heads {
   uint32_t queries_wanted_ = 0;              // Policy::queries_wanted()
   Span<const HeadView> views_;
   const Moment* now_ = nullptr;
-  kv::ArenaRegion projected_;                // (n_heads, rank) projected queries of a layer, if low-rank keys find tokens
+  kv::ArenaRegion region_;                   // projected queries; tables of held pages
+  uint64_t projected_bytes_ = 0;             // (n_heads, rank) projected queries of a layer, if low-rank keys find tokens
   std::vector<float> q_now_, q_before_;      // (q_dim), if the policy asks before layers attend
   std::vector<TopKeysJob> jobs_;
   std::vector<KeyWeightsJob> weights_jobs_;
   std::vector<KeyMomentsJob> moments_jobs_;
+  // fetch_pages(). The table of a head begins at the index of its first slot, divided by page_tokens_.
+  struct Fetched {
+    uint32_t head, first_slot, n_held;
+  };
+  bool fetches_ = false;
+  uint32_t page_tokens_ = 1;
+  std::vector<uint32_t> tables_;             // as on the device, when it was last sent or read
+  std::vector<uint8_t> on_device_;           // (n_heads) whether the device's table is valid
+  std::vector<FetchJob> fetch_jobs_;
+  std::vector<Upload> uploads_;
+  std::vector<Fetched> fetched_;             // in this step
+  std::vector<Download> tables_read_;        // of each call of fetch_pages() in this step
+  uint64_t fetched_tokens_ = 0;              // since take_fetched_tokens()
   uint64_t searched_ = 0;
 };
 

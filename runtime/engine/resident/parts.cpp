@@ -73,7 +73,7 @@ Result<Parts> Parts::make(const ResidentShape& s, Runtime* runtime, const RopeSp
     }
     const Turn turn = runtime->take_turn();
     ORRERY_ASSIGN(parts.refills, kv::Refills::make(io, &turn.backend(), arena, s.kept, s.n_slots, s.staging_tokens,
-                                                   s.rebuilds() ? parts.low_rank.get() : nullptr));
+                                                   s.rebuilds() ? parts.low_rank.get() : nullptr, s.moves_ahead));
   }
   if (s.n_query_rows > 0) {
     ORRERY_ASSIGN(parts.queries, RecentQueries::make(arena, h, s.n_query_rows));

@@ -57,6 +57,7 @@ void Resident::invalidate() {
   draft_from_ = kNoDraft;
   now_.scored_position = Moment::kNone;
   if (parts_.refills) parts_.refills->drop();
+  answers_.forget_fetches();
 }
 
 Status Resident::begin_draft(uint32_t n_tokens) {
@@ -114,7 +115,9 @@ Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
   }
   if (!next_q) return ok_status();
   now_.backend->send();   // answers are computed behind next_q
-  return ask(layer + 1, next_q);
+  ORRERY_TRY(ask(layer + 1, next_q));
+  if (!parts_.refills || !parts_.refills->moves_ahead()) return ok_status();
+  return parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, static_cast<uint32_t>(layer), now_.cancel);   // begins the moves
 }
 
 Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
@@ -317,6 +320,7 @@ Status Resident::commit_to_pages(uint32_t position) {
 Status Resident::commit(uint32_t position) {
   ++step_;
   if (settling()) return commit_to_pages(position);
+  Status status = answers_.finish_fetches();
   now_.scored_position = position;
   for (uint32_t head = 0; head < parts_.slots->n_heads(); ++head) {
     parts_.slots->commit(head, slots_[head], position);
@@ -325,7 +329,7 @@ Status Resident::commit(uint32_t position) {
   n_unchanged_ = n_held_ = position + 1;
   note_queries(position, position + 1);
   if (parts_.digests) parts_.digests->extend(now_.backend, *pages_, position + 1);
-  Status status = step_fault_ ? step_fault_(step_) : ok_status();
+  if (status.ok() && step_fault_) status = step_fault_(step_);
   if (status.ok() && parts_.sums) status = answers_.sum_step(position);
   if (status.ok()) status = policy_->after_step(&answers_, step_, position);
   now_.scored_position = Moment::kNone;
@@ -335,6 +339,7 @@ Status Resident::commit(uint32_t position) {
 
 Status Resident::copy_from(const Resident& other) {
   policy_ = other.policy_->clone();
+  answers_.forget_fetches();
   const bool goes_on = other.settled_ || other.settling();
   ORRERY_TRY(parts_.copy_from(now_.backend, other.parts_, *pages_, goes_on));
   if (!goes_on) return ok_status();

@@ -141,6 +141,8 @@ class Resident final : public model::LayerHook {
   }
   // The turn of a step or of settling; null outside.
   const Turn* turn() const { return turn_; }
+  // For tests: the host selects tokens, also where the device could.
+  void select_on_host() { answers_.select_on_host(); }
   // For tests: called after each step, before the policy. Its error is reported as the policy's.
   void set_step_fault(std::function<Status(uint64_t step)> fault) { step_fault_ = std::move(fault); }
 

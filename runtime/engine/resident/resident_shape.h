@@ -32,6 +32,8 @@ struct ResidentShape {
   uint32_t n_compensation_tokens = 0;
   bool refills = false;
   bool moves_directly = false;        // the backend itself reads the reservoir for refills
+  bool moves_ahead = false;           // moves_directly, in parallel with the layers before (KvMoves::move_kv_ahead)
+  bool fetches = false;               // the device selects and fetches within a step (FetchOperations)
   uint64_t staging_tokens = 0;        // of the staging ring; 0: nothing is transferred
   uint32_t n_query_rows = 0;          // last positions whose queries are kept
   uint32_t n_scored_heads = 0;        // heads whose attention weights a step exports

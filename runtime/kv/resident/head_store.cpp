@@ -58,8 +58,9 @@ void HeadStore::move(Backend* backend, const KvMove& one, KvType from_type) {
   moves_[n_moves_++] = one;
   if (n_moves_ == kMostMoves) finish_moves(backend, from_type);
 }
-void HeadStore::finish_moves(Backend* backend, KvType from_type) {
-  backend->kv_moves()->move_kv({moves_.data(), n_moves_}, format_.type, from_type, format_.token_values());
+void HeadStore::finish_moves(Backend* backend, KvType from_type, bool ahead) {
+  const auto move = ahead ? &KvMoves::move_kv_ahead : &KvMoves::move_kv;
+  (backend->kv_moves()->*move)({moves_.data(), n_moves_}, format_.type, from_type, format_.token_values());
   n_moves_ = 0;
 }
 
@@ -138,7 +139,7 @@ void HeadStore::make_moves(const Part& part) {
   }
 }
 
-void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes) {
+void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes, bool ahead) {
   for (size_t refresh = 0, first = 0; refresh < refreshes.size();) {
     parts_.clear();
     size_t n = 0;
@@ -154,7 +155,7 @@ void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes) {
       self->make_moves(self->parts_[static_cast<size_t>(i)]);
     };
     backend->for_each(static_cast<int64_t>(parts_.size()), make, this);   // listing tens of thousands takes as long as moving them
-    if (n > 0) finish_moves(backend, refreshes[0].reservoir->format().type);
+    if (n > 0) finish_moves(backend, refreshes[0].reservoir->format().type, ahead);
   }
 }
 

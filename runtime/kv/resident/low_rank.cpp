@@ -253,7 +253,7 @@ void LowRank::project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<con
 }
 
 void LowRank::rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<const RebuiltRun> runs) {
-  backend->low_rank()->rebuild_keys(unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr), slot_type, runs);
+  backend->low_rank()->rebuild_keys(of_layer(layer), slot_type, runs);
 }
 
 void LowRank::copy_from(Backend* backend, const LowRank& other) {

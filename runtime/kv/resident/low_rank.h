@@ -66,6 +66,8 @@ class LowRank {
   void project(Backend* backend, uint32_t layer, int32_t n_heads, Ptr<const float> q, Ptr<float> out) const;
   // By layer: rebuilds K of runs of tokens that have rows, in slots of slot_type.
   void rebuild(Backend* backend, uint32_t layer, KvType slot_type, Span<const RebuiltRun> runs);
+  // By layer: the layer's keys, for FetchShape::rebuilt.
+  LowRankKeys of_layer(uint32_t layer) const { return unit(unit_of(layer * static_cast<uint32_t>(format_.n_kv_heads)), nullptr); }
   void truncate(uint32_t) {}   // rows stay until settle(): a policy asks for no tokens behind the end
   // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const LowRank& other);

@@ -49,10 +49,11 @@ Region Refills::layout(const KvFormat& format, uint64_t max_pending, uint64_t st
 }
 
 Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
-                 uint64_t staging_tokens, LowRank* low_rank)
+                 uint64_t staging_tokens, LowRank* low_rank, bool ahead)
     : io_(io),
       format_(format),
       low_rank_(low_rank),
+      ahead_(ahead),
       fetched_bytes_(low_rank ? format.vector_bytes() : format.token_bytes()),
       staging_(std::move(staging)),
       max_pending_(max_pending),
@@ -68,13 +69,13 @@ Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint
 }
 
 Result<std::unique_ptr<Refills>> Refills::make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
-                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank) {
+                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank, bool ahead) {
   if (io ? staging_tokens < 2 : staging_tokens > 0)
     return error(Code::invalid_argument, "a staging ring of %llu tokens, expected %s", static_cast<unsigned long long>(staging_tokens),
                  io ? "2 or more" : "none: nothing is transferred");
   ORRERY_ASSIGN(ArenaRegion staging, ArenaRegion::take(arena, layout(format, max_pending, staging_tokens, low_rank != nullptr)));
   if (io) backend->commit(staging.data(), staging.bytes());   // so that the first transfers do not wait for page faults
-  return std::unique_ptr<Refills>(new Refills(io, format, std::move(staging), max_pending, staging_tokens, low_rank));
+  return std::unique_ptr<Refills>(new Refills(io, format, std::move(staging), max_pending, staging_tokens, low_rank, ahead));
 }
 
 double Refills::Stats::hidden() const {
@@ -259,11 +260,12 @@ void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due) {
       rebuild_due(backend, store, p);
     else
       refreshes_.push_back({p.head, what(p), p.reservoir});
+    if (ahead_) ahead_layer_ = std::min(ahead_layer_, p.head / static_cast<uint32_t>(format_.n_kv_heads));
     tokens_ += p.n_tokens;
     ++requests_;
   }
   rebuild_noted(backend);
-  store->replace(backend, refreshes_);
+  store->replace(backend, refreshes_, ahead_);
   refreshes_.clear();
   const uint64_t ns = 1000 * (now_us() - start);
   transfer_ns_ += ns, stall_ns_ += ns;
@@ -325,6 +327,10 @@ Status Refills::apply(Backend* backend, HeadStore* store, uint64_t step, uint32_
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(n_due));
   what_.erase(what_.begin(), what_.begin() + static_cast<ptrdiff_t>(n_what));
   for (Pending& p : pending_) p.first -= n_what;
+  if (ahead_layer_ <= last_layer && ahead_layer_ != UINT32_MAX) {
+    backend->kv_moves()->join_moves();
+    ahead_layer_ = UINT32_MAX;
+  }
   return ok_status();
 }
 

@@ -9,7 +9,8 @@
 // reservoir's bytes; apply() converts them if the store has another KV type.
 //
 // Without an I/O thread there is no ring: the backend reads the reservoir in place, and apply() moves all visible tokens at once, on all
-// threads of the backend. Nothing allocates after make(), except the text of an error.
+// threads of the backend. A device that moves ahead does so in parallel with the layers before, and apply() joins the moves of its layers.
+// Nothing allocates after make(), except the text of an error.
 #pragma once
 
 #include <cstdint>
@@ -52,13 +53,14 @@ class Refills {
   };
 
   // io              null: the backend reads the reservoir in place, and staging_tokens is 0
+  // ahead           without io: moves run ahead of the layers that they are for
   // format          of the reservoir
   // max_pending     most replacements at once; a store's n_slots() is always enough
   // staging_tokens  of the ring, taken from the arena: at least 2, and twice the longest replacement
   // low_rank        if given, refills fetch V alone and low_rank rebuilds K. Then only tokens that have rows can be fetched
   // io, arena and low_rank outlive the object.
   static Result<std::unique_ptr<Refills>> make(IoThread* io, Backend* backend, Arena* arena, const KvFormat& format,
-                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr);
+                                               uint64_t max_pending, uint64_t staging_tokens, LowRank* low_rank = nullptr, bool ahead = false);
   static uint64_t staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone = false);
   static Region layout(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone);
   ~Refills() { drop(); }
@@ -76,8 +78,12 @@ class Refills {
   // the transfer; Code::io if the transfer never ends; Code::cancelled if the wait is cancelled; invalid_argument for a slot that the head
   // does not have. After an error nothing is pending, and slots not yet written keep their tokens.
   Status apply(Backend* backend, HeadStore* store, uint64_t step, uint32_t last_layer = UINT32_MAX, const Cancel& cancel = {});
+  bool moves_ahead() const { return ahead_; }
   // Whether apply(step) would wait for a transfer if it were called now.
   bool late(uint64_t step) const;
+
+  // Counts tokens of one head that the device has fetched by itself (FetchOperations).
+  void count_fetched(uint64_t n_tokens) { tokens_ += n_tokens, ++requests_; }
 
   // Stops all transfers before it returns. Refreshes stay pending; their transfers start again at the next add() or apply().
   void recall() { recall_from(0); }
@@ -101,7 +107,7 @@ class Refills {
     IoRequest request;
   };
   Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint64_t max_pending,
-          uint64_t staging_tokens, LowRank* low_rank);
+          uint64_t staging_tokens, LowRank* low_rank, bool ahead);
   const Chunk& chunk(size_t i) const { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   Chunk& chunk(size_t i) { return chunks_[(first_chunk_ + i) % chunks_.size()]; }
   bool find_room(uint64_t n, uint64_t* at);
@@ -118,6 +124,8 @@ class Refills {
   IoThread* io_;                         // or null
   KvFormat format_;
   LowRank* low_rank_;                    // or null
+  bool ahead_;
+  uint32_t ahead_layer_ = UINT32_MAX;    // the first layer with moves that later operations do not wait for yet
   uint64_t fetched_bytes_;               // bytes of a token on the link
   ArenaRegion staging_;
   uint64_t max_pending_, staging_tokens_;

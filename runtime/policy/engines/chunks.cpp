@@ -134,6 +134,7 @@ class ChunkPolicy final : public Policy {
 
   bool asks_before_attend() const override { return !heads_.empty(); }
   bool refills_its_layer() const override { return asks_before_attend(); }
+  bool fetches_pages() const override { return refills_its_layer(); }
 
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     const auto at = [this](uint32_t head) {
@@ -141,6 +142,12 @@ class ChunkPolicy final : public Policy {
     };
     const size_t begin = at(layer * n_kv_heads_), end = at((layer + 1) * n_kv_heads_);
     if (!paged_ || begin == end) return ok_status();
+    if (heads->fetches_pages()) {
+      ask(begin, end, position);
+      for (size_t i = begin; i < end; ++i) queries_[i - begin].excluded = outliers(i);
+      report_.wanted_tokens += uint64_t{n_best_} * settings_.chunk * (end - begin);
+      return heads->fetch_pages(queries_, kRule, {0, 0, 0});
+    }
     ORRERY_TRY(select_best(heads, begin, end, position));
     for (size_t i = begin; i < end; ++i) ORRERY_TRY(refill_chunks(heads, i, step));
     return ok_status();
@@ -148,6 +155,7 @@ class ChunkPolicy final : public Policy {
 
   // When a chunk is complete, the oldest window chunk becomes a candidate.
   Status after_step(Heads* heads, uint64_t, uint32_t position) override {
+    report_.missed_tokens += heads->take_fetched_tokens();
     if (!paged_ || !settings_.ages || (position + 1) % settings_.chunk != 0) return ok_status();
     if (settings_.rank > 0) ORRERY_TRY(heads->make_low_rank(position + 1, false));
     for (size_t i = 0; i < heads_.size(); ++i) age_chunk(heads, i);
@@ -192,11 +200,14 @@ class ChunkPolicy final : public Policy {
     for (const uint32_t c : outliers(i)) heads->hide_page(heads_[i], c, true);
   }
 
-  // Writes the best chunks by the query at `position` to best_, for heads_[begin .. end).
-  Status select_best(Heads* heads, size_t begin, size_t end, uint32_t position) {
+  void ask(size_t begin, size_t end, uint32_t position) {
     queries_.clear();
     for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, 0, n_candidates_, n_best_, best(i).data()});
-    ORRERY_TRY(heads->top_pages(queries_, {GroupReduce::max, Pooling::none, 1, true, true}));
+  }
+  // Writes the best chunks by the query at `position` to best_, for heads_[begin .. end).
+  Status select_best(Heads* heads, size_t begin, size_t end, uint32_t position) {
+    ask(begin, end, position);
+    ORRERY_TRY(heads->top_pages(queries_, kRule));
     for (size_t i = begin; i < end; ++i) pass_over_outliers(i);
     return ok_status();
   }
@@ -254,6 +265,7 @@ class ChunkPolicy final : public Policy {
     heads->move_last(head, chunk, slot);
   }
 
+  static constexpr ScoreRule kRule = {GroupReduce::max, Pooling::none, 1, true, true};
   const char* const name_;
   ChunkSettings settings_;
   WindowRings rings_;

@@ -56,6 +56,7 @@ class PagePolicy final : public PagedPolicy {
 
   bool asks_before_attend() const override { return options_.refresh && options_.tau > 0 && !heads_.empty(); }
   bool refills_its_layer() const override { return asks_before_attend() && all_change(); }
+  bool fetches_pages() const override { return refills_its_layer() && !options_.selects_by_scores(); }
 
   // FreeKV's correction: a layer whose query has changed selects again with this step's query. The heads whose query has changed wait for
   // their pages; the other heads get theirs in the next step.
@@ -74,6 +75,10 @@ class PagePolicy final : public PagedPolicy {
     corrected_[layer] = 1;
     queries_.clear();
     for (size_t i = begin; i < end; ++i) ask(i, position, position);
+    if (fetches_pages() && heads->fetches_pages()) {
+      for (const PageQuery& query : queries_) report_.wanted_tokens += uint64_t{query.k} * settings_.page;
+      return heads->fetch_pages(queries_, kSoftmaxMean, {0, n_sink_pages_, n_window_pages_});
+    }
     ORRERY_TRY(select_best(heads));
     for (size_t i = begin; i < end; ++i)
       if (changed(i)) ORRERY_TRY(refill_pages(heads, i, position, false, step));
@@ -82,6 +87,7 @@ class PagePolicy final : public PagedPolicy {
 
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override {
     if (!paged_) return ok_status();
+    if (fetches_pages() && heads->fetches_pages()) note_fetched(heads, position);
     const uint32_t n_tokens = position + 1;
     queries_.clear();
     for (size_t i = 0; i < heads_.size() && options_.refresh; ++i)
@@ -105,6 +111,20 @@ class PagePolicy final : public PagedPolicy {
     const uint32_t n = head_pages(i);
     return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_sink_pages_ + n_window_pages_ + 1, n) - n_sink_pages_ -
            n_window_pages_;
+  }
+
+  // What fetch_pages() has selected of n_tokens: the pages among its candidates that the heads hold.
+  void note_fetched(Heads* heads, uint32_t n_tokens) {
+    report_.missed_tokens += heads->take_fetched_tokens();
+    for (size_t i = 0; i < heads_.size(); ++i) {
+      const Span<const uint32_t> held = heads->positions(heads_[i]);
+      size_t n = 0;
+      for (uint32_t place = 0; place < head_pages(i) && n < selected(i).size(); ++place) {
+        const uint32_t page = held[size_t{place} * settings_.page] / settings_.page;
+        if (page >= n_sink_pages_ && page - n_sink_pages_ < n_candidates(n_tokens)) selected(i)[n++] = page;
+      }
+      std::sort(selected(i).begin(), selected(i).end());
+    }
   }
 
   // Whether every query counts as changed: no cosine reaches this tau.

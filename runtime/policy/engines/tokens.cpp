@@ -35,11 +35,15 @@ Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t 
   return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
 }
 
-Status TokenPolicy::select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
+void TokenPolicy::ask(size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
   queries_.clear();
   for (size_t i = begin; i < end; ++i)
     queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), static_cast<uint32_t>(selected(i).size()),
                         selected(i).data()});
+}
+
+Status TokenPolicy::select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
+  ask(begin, end, position, n_tokens);
   return heads->top_pages(queries_, rule);
 }
 
@@ -56,18 +60,23 @@ Status TokenPolicy::refill(Heads* heads, size_t begin, size_t end, uint32_t n_wa
 Status TokenPolicy::fetch_best(Heads* heads, const ScoreRule& rule, uint32_t layer, uint64_t step, uint32_t position) {
   const auto [begin, end] = heads_of(layer);
   if (!paged_ || begin == end) return ok_status();
+  for (size_t i = begin; i < end; ++i) report_.wanted_tokens += selected(i).size();
+  if (heads->fetches_pages()) {
+    ask(begin, end, position, position);
+    return heads->fetch_pages(queries_, rule, {n_sink_pages_, 0, 0});
+  }
   ORRERY_TRY(select_best(heads, rule, begin, end, position, position));
   heads->each(end - begin, [&, first = begin](size_t i) {
     const Span<const uint32_t> best = selected(first + i);
     const Span<const uint32_t> held = heads->positions(heads_[first + i]).subspan(n_sink_pages_, best.size());
     plan_misses(held, best, n_sink_pages_, &plans_[i].marks, &plans_[i].misses);
   });
-  for (size_t i = begin; i < end; ++i) report_.wanted_tokens += selected(i).size();
   return refill(heads, begin, end, 0, step);
 }
 
 Status TokenPolicy::after_step(Heads* heads, uint64_t, uint32_t position) {
   if (!paged_) return ok_status();
+  report_.missed_tokens += heads->take_fetched_tokens();
   ++n_steps_;
   const uint32_t n_tokens = position + 1;
   if (n_tokens - n_window_pages_ <= n_found_) return ok_status();

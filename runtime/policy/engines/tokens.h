@@ -24,6 +24,7 @@ class TokenPolicy : public PagedPolicy {
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override;
   bool asks_before_attend() const override { return !heads_.empty(); }
   bool refills_its_layer() const override { return asks_before_attend() && !asks_a_layer_ahead(); }
+  bool fetches_pages() const override { return refills_its_layer() && kind_ != PageDigest::codes; }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
 
  protected:
@@ -45,6 +46,8 @@ class TokenPolicy : public PagedPolicy {
     std::vector<uint8_t> marks;          // (n_context_) 0 between uses
     ReservedVector<Replacement> misses;
   };
+  // Asks for the best of n_tokens by the query at `position`: queries_.
+  void ask(size_t begin, size_t end, uint32_t position, uint32_t n_tokens);
   // Schedules plans_[i] for heads_[begin + i], each of n_wanted wanted tokens.
   Status refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at);
   std::vector<Plan> plans_;              // (n_kv_heads_)

@@ -80,6 +80,13 @@ struct PageQuery {
   uint32_t head = 0, position = 0;
   uint32_t first_page = 0, n_pages = 0, k = 0;   // k <= n_pages
   uint32_t* out = nullptr;      // (k) pages, ascending
+  Span<const uint32_t> excluded = {};   // of fetch_pages(): pages that are not selected, counted from first_page; k others remain
+};
+
+// Where a head's pages lie: its slots from first_slot on hold the first n_first pages, k pages that a query has selected, and the n_last pages
+// behind that query's candidates, in any order.
+struct PagePlaces {
+  uint32_t first_slot = 0, n_first = 0, n_last = 0;
 };
 
 // Products of a position's query heads with a head's keys first .. first + n - 1, divided by sqrt(head_dim) if scaled; or with the digests of
@@ -115,6 +122,16 @@ class Heads {
   // Whether top_pages() passes over the page: its weight is 0, so it is selected only where too few other pages have a weight. settle()
   // begins with all pages visible.
   virtual void hide_page(uint32_t head, uint32_t page, bool hidden) = 0;
+  // Whether fetch_pages() works.
+  virtual bool fetches_pages() const { return false; }
+  // Within before_attend(), for heads of its layer: top_pages(), and a refill of the misses in this step, by the device alone. `out` is not
+  // written. positions() shows the new pages from after_step() on. Misses, ascending, take the places of unwanted pages, ascending.
+  virtual Status fetch_pages(Span<const PageQuery> queries, const ScoreRule& rule, const PagePlaces& places) {
+    (void)queries, (void)rule, (void)places;
+    return ok_status();
+  }
+  // In after_step(): the tokens that fetch_pages() has fetched since the last call.
+  virtual uint64_t take_fetched_tokens() { return 0; }
   // Makes low-rank keys of the first n_tokens. with_basis (in settle() only): with a new basis of these keys; else by the existing basis.
   virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
   // Makes key codes of the first n_tokens. In settle(): with a new mean key of each head. Else: of tokens that have none, by the same means.

@@ -1,0 +1,147 @@
+// Selection on the device, behind top_keys(): which pages a head's slots lack, and the tokens that fill them (FetchOperations).
+//
+// 1. plan: a thread block has a head. The wanted pages ascend, so a binary search finds a held page among them. Two passes list the missing
+//    pages and the free places, both ascending, and the table of held pages gets its new pages.
+// 2. fill: a warp has a piece of a missing page. It reads the reservoir in shared host memory. Launches are sized for as many misses as a
+//    head has places; warps behind the last miss end at once. Or, where keys are rebuilt, list_runs() makes the list of rebuild_keys().
+//
+// Cost: a step of 8 heads with 256 pages each is two launches. The link gives the time: its bytes are those of the missing tokens.
+#include <algorithm>
+
+#include "cuda/device/launch.h"
+#include "cuda/kernels/moves.cuh"
+
+namespace orrery::cuda {
+
+namespace fetch_cu {
+
+constexpr int kPlanThreads = 1024, kFillThreads = 256, kFillWarps = kFillThreads / 32;
+constexpr unsigned kMostPieces = 256;   // warps that share a page
+
+struct FetchWork {
+  const FetchPart* parts;
+  const uint64_t* pages;   // of the step's sequence
+  uint64_t from_token_bytes, to_token_bytes;
+  KvType from_type, to_type;
+  int32_t page_tokens, token_values;
+};
+
+// The j-th wanted page; they ascend.
+__device__ __forceinline__ uint32_t wanted_page(const FetchPart& p, int j) {
+  if (j < p.n_first) return static_cast<uint32_t>(j);
+  if (j < p.n_first + p.k) return static_cast<uint32_t>(p.first_page) + p.best[j - p.n_first];
+  return static_cast<uint32_t>(p.first_page + p.n_keys + j - p.n_first - p.k);
+}
+// The index of a page among the wanted ones, or -1.
+__device__ __forceinline__ int index_of(const FetchPart& p, uint32_t page) {
+  int first = 0, last = p.n_held - 1;   // searches the first page that is not less
+  while (first < last) {
+    const int middle = (first + last) / 2;
+    if (wanted_page(p, middle) < page)
+      first = middle + 1;
+    else
+      last = middle;
+  }
+  return wanted_page(p, first) == page ? first : -1;
+}
+
+// Calls emit(i, rank) for each i < n with take(i), in order. All threads of the block call it and get the number of these i.
+template <class Take, class Emit>
+__device__ __forceinline__ int list_in_order(int n, const Take& take, const Emit& emit) {
+  __shared__ unsigned taken[kPlanThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32;
+  const unsigned below = (1u << thread % 32) - 1;
+  unsigned n_taken = 0;
+  for (int first = 0; first < n; first += kPlanThreads) {
+    const int i = first + thread;
+    const bool takes = i < n && take(i);
+    const unsigned lanes = __ballot_sync(kAllLanes, takes);
+    if (thread % 32 == 0) taken[warp] = static_cast<unsigned>(__popc(lanes));
+    __syncthreads();
+    unsigned at = n_taken + static_cast<unsigned>(__popc(lanes & below));
+    ORRERY_UNROLL_TWICE for (int v = 0; v < kPlanThreads / 32; ++v) at += v < warp ? taken[v] : 0, n_taken += taken[v];
+    if (takes) emit(i, static_cast<int>(at));
+    __syncthreads();   // the counts have been read
+  }
+  return static_cast<int>(n_taken);
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_fetch_kernel(const FetchPart* parts) {
+  const FetchPart part = parts[blockIdx.x];
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int j = thread; j < part.n_held; j += kPlanThreads) part.resident[j] = 0;
+  __syncthreads();
+  for (int place = thread; place < part.n_held; place += kPlanThreads)
+    if (const int j = index_of(part, part.held[place]); j >= 0) part.resident[j] = 1;
+  __syncthreads();
+  const int n = list_in_order(
+      part.n_held, [&](int j) { return part.resident[j] == 0; }, [&](int j, int i) { part.misses[i].page = wanted_page(part, j); });
+  list_in_order(
+      part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
+      [&](int place, int i) { part.misses[i].place = static_cast<uint32_t>(place); });
+  for (int i = thread; i < n; i += kPlanThreads) part.held[part.misses[i].place] = part.misses[i].page;
+  if (thread == 0) *part.n_misses = n;
+}
+
+// Addresses of a miss: its slot, and its first token in the reservoir.
+struct MissAt {
+  uint64_t to, from;
+};
+__device__ __forceinline__ MissAt place_of(const FetchWork& w, const FetchPart& part, FetchMiss miss) {
+  const uint64_t tokens = static_cast<uint64_t>(w.page_tokens), position = miss.page * tokens;
+  return {part.slots + miss.place * tokens * w.to_token_bytes,
+          w.pages[position / kPageTokens] + part.from + position % kPageTokens * w.from_token_bytes};
+}
+
+__global__ void __launch_bounds__(kFillThreads, 4) fill_pages_kernel(FetchWork w) {
+  const FetchPart& part = w.parts[blockIdx.z];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int i = static_cast<int>(blockIdx.x) * kFillWarps + static_cast<int>(threadIdx.x) / 32;
+  if (i >= *part.n_misses) return;
+  const MissAt at = place_of(w, part, part.misses[i]);
+  move_values(w.to_type, w.from_type, at.to, at.from, static_cast<int64_t>(w.page_tokens) * w.token_values, lane);
+}
+
+__global__ void __launch_bounds__(kFillThreads) list_runs_kernel(FetchWork w, int first, int n, RebuiltRun* runs) {
+  const FetchPart& part = w.parts[blockIdx.y];
+  const int i = static_cast<int>(blockIdx.x) * kFillThreads + static_cast<int>(threadIdx.x);
+  if (i >= n) return;
+  RebuiltRun run = {};
+  if (first + i < *part.n_misses) {
+    const FetchMiss miss = part.misses[first + i];
+    const MissAt at = place_of(w, part, miss);
+    const uint64_t vector_bytes = w.from_token_bytes / 2;
+    run.position = static_cast<int32_t>(miss.page) * w.page_tokens, run.count = w.page_tokens;
+    run.to.address = at.to, run.values.address = at.from + vector_bytes;
+    run.kv_head = part.kv_head, run.values_gap = static_cast<int32_t>(vector_bytes);
+  }
+  runs[static_cast<int64_t>(blockIdx.y) * n + i] = run;
+}
+
+FetchWork work_of(const FetchPart* parts, const uint64_t* pages, const FetchShape& shape) {
+  const KvFormat slots = {shape.slot_type, 1, 1, shape.reservoir.head_dim};
+  return {parts, pages, shape.reservoir.token_bytes(), slots.token_bytes(), shape.reservoir.type, shape.slot_type, shape.page_tokens,
+          2 * shape.reservoir.head_dim};
+}
+unsigned blocks(int32_t n, int32_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+
+}  // namespace fetch_cu
+using namespace fetch_cu;
+
+void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts) {
+  launch<plan_fetch_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kPlanThreads)}, parts);
+}
+
+void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t most_held) {
+  const FetchWork w = work_of(parts, pages, shape);
+  const unsigned pieces = std::min(blocks(w.page_tokens * w.token_values, kPieceValues), kMostPieces);
+  launch<fill_pages_kernel>(queue, {Dim3(blocks(most_held, kFillWarps), pieces, static_cast<unsigned>(n_parts)), Dim3(kFillThreads)}, w);
+}
+
+void list_runs(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t first, int32_t n,
+               RebuiltRun* runs) {
+  launch<list_runs_kernel>(queue, {Dim3(blocks(n, kFillThreads), static_cast<unsigned>(n_parts)), Dim3(kFillThreads)},
+                           work_of(parts, pages, shape), first, n, runs);
+}
+
+}  // namespace orrery::cuda

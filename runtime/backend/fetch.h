@@ -1,0 +1,44 @@
+// Selection on the device: a step's query finds the best keys of a KV head, and the device fetches the tokens that the head's slots lack.
+// The host learns later what has been chosen. It waits for nothing within the step.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/backend/keys.h"
+#include "runtime/backend/low_rank.h"
+
+namespace orrery {
+
+// A KV head's slots hold pages of tokens, in any order. The head wants as many pages: the first n_first pages, the k best of the job's keys
+// (key i is the digest of page first_page + i), and the n_last pages behind the last key. These three ranges do not overlap. A wanted page
+// that the slots hold stays where it is. The other wanted pages, ascending, take the slots of unwanted pages, ascending.
+struct FetchJob : TopKeysJob {   // of one position; without out, among and by_score
+  int32_t first_page = 0, n_first = 0, n_last = 0;
+  Span<const uint32_t> excluded = {};   // keys that are not among the best: at least k others remain
+  Ptr<uint32_t> held;            // (n_held()) the page in each place, each page once; the job updates it
+  Ptr<std::byte> slots;          // the first place, page_tokens slots of FetchShape::slot_type
+  uint64_t from = 0;             // of the head's first token in a page of the reservoir: KvFormat::head_offset()
+  int32_t n_held() const { return n_first + k + n_last; }
+};
+struct FetchShape {
+  KvFormat reservoir;
+  KvType slot_type = KvType::f16;
+  int32_t page_tokens = 1;       // a divisor of kPageTokens
+  // If given, the low-rank keys of the jobs' layer: V alone is read, and K is rebuilt as LowRankOperations::rebuild_keys() does.
+  const LowRankKeys* rebuilt = nullptr;
+};
+
+class FetchOperations {
+ public:
+  // Within a decode step of one row, behind Backend::send(), for heads that this step has not attended to yet. The tokens come from the pages of the step's
+  // sequence. Later operations of the step find them in the slots. Slots get the bits that KvMoves::move_kv() stores.
+  // `tables`: device memory that has the jobs' tables. Its copy to the host begins at once, so that download_tables() need not wait for it.
+  virtual void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) = 0;
+  // Behind the step: returns when the `tables` of its calls of fetch_best() have arrived.
+  virtual void download_tables(Span<const Download> tables) = 0;
+
+ protected:
+  ~FetchOperations() = default;
+};
+
+}  // namespace orrery

@@ -1,0 +1,285 @@
+// Tests selection on the device (FetchOperations): the kernels against the CPU backend's best keys and moves and a plan in plain code, and
+// whole sessions against the host's selection: the same bits, the same statistics.
+#include <algorithm>
+#include <numeric>
+
+#include "tests/gpu/kv_pages.h"
+#include "tests/gpu/on_cuda.h"
+#include "tests/support/policy_sessions.h"
+
+namespace orrery {
+namespace {
+
+using namespace testing;
+using engine::Session;
+
+constexpr int32_t kKvHeads = 2, kGroup = 3, kLayers = 2, kDim = 32, kMostKeys = 1200;
+
+StepLimits limits() {
+  StepLimits l;
+  l.max_rows = 1;
+  l.max_context = 1280;
+  l.n_heads = kKvHeads * kGroup, l.n_kv_heads = kKvHeads, l.head_dim = kDim, l.n_layers = kLayers;
+  l.max_in = 256;
+  l.max_top_keys = kMostKeys;
+  return l;
+}
+
+struct Case {
+  int32_t page_tokens, n_keys, k, first_page, n_first, n_last;
+  int32_t n_jobs = 4;
+  int32_t n_numbers = kMostKeys;    // keys behind these are NaN
+  bool equal_keys = false;          // each tile of keys is the first one
+  KvType from = KvType::f16, to = KvType::f16;
+  int32_t n_excluded = 0;           // every third key
+  int32_t n_held() const { return n_first + k + n_last; }
+};
+
+// The table and the slots of each job, after one job for each, and after the same jobs once more.
+struct Fetched {
+  std::vector<std::vector<uint32_t>> tables[2];
+  std::vector<std::byte> slots[2];
+};
+
+// held becomes what the job's head wants. Returns the moved pages as (place, page).
+std::vector<std::pair<uint32_t, uint32_t>> plan(const Case& c, const std::vector<uint32_t>& best, std::vector<uint32_t>* held) {
+  std::vector<uint32_t> wanted;
+  for (int32_t i = 0; i < c.n_first; ++i) wanted.push_back(static_cast<uint32_t>(i));
+  for (const uint32_t key : best) wanted.push_back(static_cast<uint32_t>(c.first_page) + key);
+  for (int32_t i = 0; i < c.n_last; ++i) wanted.push_back(static_cast<uint32_t>(c.first_page + c.n_keys + i));
+  const auto in = [](const std::vector<uint32_t>& list, uint32_t page) { return std::find(list.begin(), list.end(), page) != list.end(); };
+  std::vector<std::pair<uint32_t, uint32_t>> moved;
+  const std::vector<uint32_t> before = *held;
+  uint32_t place = 0;
+  for (const uint32_t page : wanted) {
+    if (in(before, page)) continue;
+    while (in(wanted, before[place])) ++place;
+    moved.emplace_back(place, page);
+    (*held)[place++] = page;
+  }
+  return moved;
+}
+
+Fetched fetched(Machine* m, const Case& c) {
+  const KvFormat keys_kv = kv_format(KvType::f16, 1, 1, kDim), kv = kv_format(c.from, kLayers, kKvHeads, kDim);
+  const KvFormat slots_kv = kv_format(c.to, kLayers, kKvHeads, kDim);
+  const Pages keys(m, keys_kv, std::min(c.n_numbers, kMostKeys), 11);
+  std::vector<uint64_t> tiles(keys.addresses(), keys.addresses() + keys.view().n_pages);
+  if (c.equal_keys) std::fill(tiles.begin(), tiles.end(), tiles[0]);
+  const int32_t n_pages = c.first_page + c.n_keys + c.n_last;
+  const HostPages pages(m, kv, n_pages * c.page_tokens, 5);
+  const KvView view = pages.view();
+  Buffer<float> q(m, normal_values(kKvHeads * kGroup * kDim, 13));
+  const auto n_held = static_cast<size_t>(c.n_held()), n_jobs = static_cast<size_t>(c.n_jobs);
+  const uint64_t head_bytes = n_held * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes();
+  Buffer<std::byte> slots(m, std::vector<std::byte>(n_jobs * head_bytes, std::byte{0x5A}));
+  std::vector<std::vector<uint32_t>> tables;
+  Random random(3);
+  for (size_t i = 0; i < n_jobs; ++i) {
+    std::vector<uint32_t> all(static_cast<size_t>(n_pages));
+    std::iota(all.begin(), all.end(), 0u);
+    for (size_t at = all.size(); at > 1; --at) std::swap(all[at - 1], all[random.below(at)]);
+    tables.emplace_back(all.begin(), all.begin() + static_cast<ptrdiff_t>(n_held));
+  }
+  std::vector<std::unique_ptr<Buffer<uint32_t>>> held;
+  std::vector<std::vector<uint32_t>> best(n_jobs, std::vector<uint32_t>(static_cast<size_t>(c.k)));
+  std::vector<FetchJob> jobs(n_jobs);
+  for (size_t i = 0; i < n_jobs; ++i) {
+    FetchJob& job = jobs[i];
+    const auto head = static_cast<uint32_t>(i) % (kLayers * kKvHeads);
+    held.push_back(std::make_unique<Buffer<uint32_t>>(m, tables[i]));
+    job.kv_head = static_cast<int32_t>(head % kKvHeads), job.tiles = tiles.data();
+    job.n_keys = c.n_keys, job.k = c.k, job.n_positions = 1;
+    job.first_page = c.first_page, job.n_first = c.n_first, job.n_last = c.n_last;
+    job.held = held.back()->ptr(), job.slots = slots.ptr() + i * head_bytes, job.from = kv.head_offset(head);
+  }
+  TopKeysShape shape;
+  shape.kv = kv_format(KvType::f16, 1, kKvHeads, kDim), shape.n_heads = kKvHeads * kGroup, shape.scale = .2f, shape.queries = {q.ptr(), 1};
+  Step step;
+  step.kv = kv, step.sequences = {&view, 1};
+  std::vector<uint32_t> excluded;
+  for (int32_t i = 0; i < c.n_excluded; ++i) excluded.push_back(static_cast<uint32_t>(3 * i));
+  for (FetchJob& job : jobs) job.excluded = excluded;
+  Fetched result;
+  for (int round = 0; round < 2; ++round) {
+    if (m->cuda()) {
+      m->begin(Phase::decode, 1, n_pages * c.page_tokens - 1, step);
+      (*m)->send();
+      std::vector<uint32_t> table(n_held);
+      const Download download = {table.data(), {held[0]->address()}, n_held * sizeof(uint32_t)};
+      (*m)->fetches()->fetch_best(jobs, shape, {kv, c.to, c.page_tokens}, download);
+      m->end();
+      (*m)->fetches()->download_tables({&download, 1});
+      EXPECT_EQ(table, held[0]->get());
+      for (size_t i = 0; i < n_jobs; ++i) result.tables[round].push_back(held[i]->get());
+    } else {
+      std::vector<TopKeysJob> asked(jobs.begin(), jobs.end());
+      std::vector<std::vector<uint32_t>> all(n_jobs, std::vector<uint32_t>(static_cast<size_t>(c.n_keys)));
+      for (size_t i = 0; i < n_jobs; ++i) asked[i].out = all[i].data(), asked[i].k = c.n_keys, asked[i].by_score = true;
+      (*m)->keys()->top_keys(asked, shape);
+      for (size_t i = 0; i < n_jobs; ++i) {
+        const auto is_excluded = [&](uint32_t key) { return std::find(excluded.begin(), excluded.end(), key) != excluded.end(); };
+        all[i].erase(std::remove_if(all[i].begin(), all[i].end(), is_excluded), all[i].end());
+        std::copy_n(all[i].begin(), c.k, best[i].begin());
+        std::sort(best[i].begin(), best[i].end());
+      }
+      std::vector<KvMove> moves;
+      for (size_t i = 0; i < n_jobs; ++i)
+        for (const auto& [place, page] : plan(c, best[i], &tables[i])) {
+          const uint32_t position = page * static_cast<uint32_t>(c.page_tokens);
+          moves.push_back({jobs[i].slots.address + uint64_t{place} * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes(),
+                           view.pages[position / kPageTokens] + jobs[i].from + position % kPageTokens * kv.token_bytes(),
+                           static_cast<uint32_t>(c.page_tokens)});
+        }
+      (*m)->kv_moves()->move_kv(moves, c.to, c.from, kv.token_values());
+      EXPECT_TRUE((*m)->synchronize().ok());
+      result.tables[round] = tables;
+    }
+    result.slots[round] = slots.get();
+  }
+  return result;
+}
+
+void expect_as_planned(const Case& c) {
+  const auto [expected, got] = on_both(limits(), [&](Machine* m) { return fetched(m, c); });
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(got.tables[round], expected.tables[round]) << "round " << round;
+    EXPECT_TRUE(got.slots[round] == expected.slots[round]) << "round " << round;
+  }
+  EXPECT_TRUE(got.slots[0] == got.slots[1]) << "nothing is missing the second time";
+}
+
+TEST(GpuFetch, PagesAndTokens) {
+  expect_as_planned({16, 70, 9, 2, 2, 3});
+  expect_as_planned({64, 15, 4, 1, 1, 1});
+  expect_as_planned({1, 300, 40, 4, 0, 0});
+  expect_as_planned({1, 65, 1, 0, 0, 0});
+}
+
+TEST(GpuFetch, EveryCandidateIsWanted) {
+  expect_as_planned({8, 12, 12, 1, 1, 2});
+  expect_as_planned({1, 64, 64, 3, 0, 0});
+}
+
+TEST(GpuFetch, MorePlacesThanThreads) { expect_as_planned({1, 1190, 1100, 2, 2, 5, 2}); }
+
+TEST(GpuFetch, ManyHeadsInSeveralBatches) {
+  expect_as_planned({1, 130, 20, 1, 1, 1, 24});
+  expect_as_planned({1, 1150, 33, 4, 4, 6, 24});
+}
+
+TEST(GpuFetch, TiesGoToTheLowerPages) { expect_as_planned({1, 1190, 30, 0, 0, 0, 2, kMostKeys, true}); }
+
+// Keys without a number come last, the lower ones first.
+TEST(GpuFetch, NoNumbers) { expect_as_planned({1, 120, 110, 0, 0, 2, 2, 100}); }
+
+// Excluded keys are not selected, even where others have no weight. Keys without a number have none.
+TEST(GpuFetch, ExcludedPages) {
+  expect_as_planned({8, 130, 30, 0, 0, 0, 4, kMostKeys, false, KvType::f16, KvType::f16, 10});
+  expect_as_planned({8, 120, 100, 0, 0, 0, 4, 70, false, KvType::f16, KvType::f16, 20});
+}
+
+TEST(GpuFetch, ConvertsAsMovesDo) {
+  for (const KvType to : {KvType::f16, KvType::q8_0, KvType::q4_0}) expect_as_planned({16, 30, 7, 1, 1, 2, 4, kMostKeys, false, KvType::f32, to});
+  expect_as_planned({4, 60, 20, 0, 0, 1, 4, kMostKeys, false, KvType::f16, KvType::q8_0});
+}
+
+// ---- whole sessions
+
+enum Count : size_t { kMissed = 1, kRequests = 6 };
+struct Told {
+  std::vector<float> logits;
+  std::vector<uint64_t> counts;
+  void add(Session* session) {
+    const policy::Report report = session->resident()->report();
+    const kv::Refills::Stats stats = session->resident()->refill_stats();
+    for (const uint64_t x : {report.wanted_tokens, report.missed_tokens, report.n_settled, report.n_checks, stats.tokens, stats.bytes,
+                             stats.requests, session->resident()->reads().searched, session->resident()->reads().kv})
+      counts.push_back(x);
+    for (uint32_t head = 0; head < session->resident()->store().n_heads(); ++head)
+      for (const uint32_t position : session->resident()->store().positions(head)) counts.push_back(position);
+  }
+};
+
+// An answer, a fork of it, a rewind with another prompt, and a step that fails.
+Told told(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, bool on_host) {
+  Told all;
+  const auto session = unwrap(Session::open(model, options));
+  if (on_host) session->resident()->select_on_host();
+  unwrap(session->prefill(random_tokens(*model, 72, 1), nullptr, nullptr));
+  greedy(session.get(), 11, &all.logits);
+  all.add(session.get());
+  const auto fork = unwrap(session->fork());
+  if (on_host) fork->resident()->select_on_host();
+  for (Session* s : {session.get(), fork.get()}) {
+    feed(s, s == fork.get() ? 3 : 5);
+    greedy(s, 7, &all.logits);
+    all.add(s);
+  }
+  unwrap(session->rewind(76));
+  unwrap(session->prefill(random_tokens(*model, 5, 2), nullptr, nullptr));
+  greedy(session.get(), 3, &all.logits);
+  session->resident()->set_step_fault([](uint64_t) { return error(Code::internal, "a fault"); });
+  session->push_generated(7);
+  EXPECT_FALSE(session->decode().ok());
+  session->resident()->set_step_fault(nullptr);
+  greedy(session.get(), 4, &all.logits);
+  all.add(session.get());
+  return all;
+}
+
+using Mode = std::pair<const char*, KvType>;   // the type of resident KV
+engine::SessionOptions options_of(const Mode& mode) {
+  const auto& modes = policy_modes();
+  const auto found = std::find_if(modes.begin(), modes.end(), [&](const PolicyMode& m) { return m.name == std::string(mode.first); });
+  if (found == modes.end()) throw std::runtime_error(mode.first);
+  engine::SessionOptions options = with_mode(*found, share_of_tokens(0.55, KvType::f16, mode.second), 128);
+  options.device_kv_type = mode.second;
+  return options;
+}
+
+class GpuFetchModes : public ::testing::TestWithParam<Mode> {};
+
+TEST_P(GpuFetchModes, TheHostsSelectionToTheBit) {
+  const auto model = open_spec("qwen3", on_cuda());
+#ifdef ORRERY_EMULATED
+  const uint64_t before = emulated::launches_of("plan_fetch_kernel");
+#endif
+  const Told expected = told(model, options_of(GetParam()), true);
+#ifdef ORRERY_EMULATED
+  EXPECT_EQ(emulated::launches_of("plan_fetch_kernel"), before);
+#endif
+  const Told got = told(model, options_of(GetParam()), false);
+#ifdef ORRERY_EMULATED
+  EXPECT_GT(emulated::launches_of("plan_fetch_kernel"), before);
+#endif
+  EXPECT_TRUE(same_bits(got.logits, expected.logits));
+  EXPECT_EQ(got.counts, expected.counts);
+  EXPECT_GT(expected.counts[kMissed], 0u) << "nothing is fetched";
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, GpuFetchModes,
+                         ::testing::Values(Mode{"quest", KvType::f16}, Mode{"quest_adaptive", KvType::q8_0}, Mode{"loki", KvType::f16},
+                                           Mode{"loki_max", KvType::q8_0}, Mode{"shadowkv", KvType::f16}, Mode{"shadowkv_exact_keys", KvType::f16},
+                                           Mode{"shadowkv_plus", KvType::q8_0}));
+
+// Tokens that kernels read in the reservoir, ahead or within their layer, are those that the I/O thread carries over a link.
+class GpuDirectModes : public ::testing::TestWithParam<Mode> {};
+
+TEST_P(GpuDirectModes, TheIoThreadsTokensToTheBit) {
+  engine::RuntimeOptions with_link = on_cuda();
+  with_link.link.bytes_per_second = uint64_t{1} << 40;
+  Told expected = told(open_spec("qwen3", with_link), options_of(GetParam()), false);
+  Told got = told(open_spec("qwen3", on_cuda()), options_of(GetParam()), false);
+  EXPECT_TRUE(same_bits(got.logits, expected.logits));
+  expected.counts[kRequests] = got.counts[kRequests];   // the I/O thread cuts them
+  EXPECT_EQ(got.counts, expected.counts);
+  EXPECT_GT(expected.counts[kMissed], 0u) << "nothing is fetched";
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, GpuDirectModes,
+                         ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16},
+                                           Mode{"shadowkv", KvType::q8_0}, Mode{"infinigen", KvType::q8_0}, Mode{"infinigen_few", KvType::f16}));
+
+}  // namespace
+}  // namespace orrery
