@@ -2,9 +2,10 @@
 """What KV policies keep on published models: real_models.py [options] MODEL.gguf ...
 
 Runs `orrery eval` over the evaluation set of make_texts.py, file by file, and prints a Markdown table for each model, length and budget:
-the share of full attention's right answers that a policy keeps, with Wilson's interval; KL(full || policy) in nats, mean and 99th percentile
-over tokens, all tasks together and task by task; top-1; and bytes that a generated token moves. Finished results stay in --out; the same command goes on where an
-interruption left it. DuoAttention and RazorAttention get a head profile, made of two texts of the tuning half.
+the share of full attention's right answers that a policy keeps, with Wilson's interval; KL(full || policy) in nats, mean and 99th
+percentile over tokens, all tasks together and task by task; top-1; and bytes that a generated token moves. Finished results stay in
+--out; the same command goes on where an interruption left it. DuoAttention and RazorAttention get a head profile, made of two texts of
+the tuning half.
 
 Standard library alone.
 """
@@ -29,15 +30,17 @@ def head_profile(options, model, out):
 
 def evaluate(options, model, length, out):
     """Evaluates each file by itself, and then all of them out of their records: their rows together."""
-    policies = ",".join(p + f":head-profile={head_profile(options, model, out)}" if p in PROFILED else p for p in options.policies)
+    profile = head_profile(options, model, out) if set(options.policies) & set(PROFILED) else None
+    policies = ",".join(f"{policy}:head-profile={profile}" if policy in PROFILED else policy for policy in options.policies)
     files = [os.path.join(options.texts, options.half, f"{task}-{length}.jsonl") for task in options.tasks]
-    common = [options.orrery, "eval", model, "--samples", str(options.samples), "--max-tokens", str(options.max_tokens),
-              "--threads", str(options.threads), "--policies", policies, "--budgets", ",".join(options.budgets)]
+    common = [options.orrery, "eval", model, "--samples", str(options.samples), "--max-tokens", str(options.max_tokens), "--turns",
+              "single", "--threads", str(options.threads), "--policies", policies, "--budgets", ",".join(options.budgets)]
     together = f"{out}-{length}.records.jsonl"
     records = []
     for task, file in zip(options.tasks, files):
         records.append(f"{out}-{length}-{task}.records.jsonl")
-        subprocess.run(common + ["--tasks", file, "--records", records[-1], "--json", "/dev/null"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(common + ["--tasks", file, "--records", records[-1], "--json", "/dev/null"], check=True,
+                       stdout=subprocess.DEVNULL)
         print(f"{os.path.basename(model)} {length} {task}", file=sys.stderr)
     with open(together, "w") as file:
         for path in records:
@@ -76,9 +79,11 @@ def table(options, rows, budget):
              " | on the device | moved per token |", "| --- " * (7 + len(tasks)) + "|"]
     for policy, by_task in sorted(of.items(), key=lambda item: item[1][None]["kl"] if item[0] != "full" else -1):
         row = by_task[None]
-        kept = f"{number(row['kept'], 2)} ({number(row['kept_95'][0], 2)}-{number(row['kept_95'][1], 2)})" if row.get("kept_95") else "–"
+        least, most = row.get("kept_95") or (None, None)
+        kept = f"{number(row['kept'], 2)} ({number(least, 2)}-{number(most, 2)})" if row.get("kept_95") else "–"
         moved = row["host_to_device_bytes"] / max(row["generated_tokens"], 1)
-        lines.append(f"| {policy.split(':head-profile')[0]} | {kept} | {number(row['kl'])} | {number(row['kl_p99'], 2)} | {number(row['top1'], 3)} | " +
+        lines.append(f"| {policy.split(':head-profile')[0]} | {kept} | {number(row['kl'])} | {number(row['kl_p99'], 2)} | "
+                     f"{number(row['top1'], 3)} | " +
                      " | ".join(number(by_task[task]["kl"] if task in by_task else None) for task in tasks) +
                      f" | {size(row['device_kv_bytes'])} {row['device_kv_type'].upper()} | {size(moved)} |")
     if refused:
@@ -94,7 +99,8 @@ def main():
     parser.add_argument("--texts", default="build/texts", help="make_texts.py's folder")
     parser.add_argument("--half", choices=["tune", "report"], default="report")
     parser.add_argument("--out", default="build/real-models", help="folder of results")
-    parser.add_argument("--policies", type=listed, default=listed("auto,heterocache,synckv,shadowkv,adakv,freekv,snapkv,cake,quest,duoattention,razorattention"))
+    parser.add_argument("--policies", type=listed, default=listed(
+        "auto,heterocache,synckv,shadowkv,adakv,freekv,snapkv,cake,quest,duoattention,razorattention"))
     parser.add_argument("--budgets", type=listed, default=listed("50%,20%,10%"))
     parser.add_argument("--lengths", type=listed, default=["1024"])
     parser.add_argument("--tasks", type=listed, default=listed("needles,functions,lookup,lists,summaries"))
@@ -106,7 +112,7 @@ def main():
     for model in options.models:
         name = os.path.splitext(os.path.basename(model))[0]
         for length in options.lengths:
-            results = evaluate(options, model, length, os.path.join(options.out, name))
+            results = evaluate(options, model, length, os.path.normpath(os.path.join(options.out, name)))
             settings = results["settings"]
             full = next(row for row in results["rows"] if row["policy"] == "full" and row["task"] is None)
             print(f"## {name} behind {int(length):,} tokens\n")
