@@ -44,6 +44,12 @@ Status OptionReader::count(const char* name, uint32_t least, uint32_t most, uint
   return ok_status();
 }
 
+Status OptionReader::odd(const char* name, uint32_t most, uint32_t* value) {
+  ORRERY_TRY(count(name, 1, most, value));
+  if (*value % 2 == 1) return ok_status();
+  return error(Code::invalid_argument, "policy option %s.%s is %u, expected an odd number", policy_, name, *value);
+}
+
 Status OptionReader::number(const char* name, double least, double most, double* value) {
   known_.emplace_back(name);
   for (const auto& [key, text] : options_) {

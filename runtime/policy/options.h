@@ -15,6 +15,7 @@ class OptionReader {
   OptionReader(const char* policy, const Options& options) : policy_(policy), options_(options) {}
   // Each leaves `value` as it is where the option is not given. Bounds are inclusive.
   Status count(const char* name, uint32_t least, uint32_t most, uint32_t* value);
+  Status odd(const char* name, uint32_t most, uint32_t* value);   // from 1
   Status fraction(const char* name, double* value) { return number(name, 0, 1, value); }
   Status number(const char* name, double least, double most, double* value);
   Status choice(const char* name, Span<const char* const> choices, uint32_t* index);

@@ -49,6 +49,6 @@ ORRERY_POLICIES(ORRERY_DECLARE_METHOD)
 
 // Queries of the last positions that the engine keeps: for policies that score by a window of queries, and for pages that heads share by what
 // some queries attend to (heads=adaptive).
-inline constexpr uint32_t kMaxWindow = 64, kPageQueries = 16;
+inline constexpr uint32_t kMaxWindow = 64, kPageQueries = 16, kMaxPool = 63;
 
 }  // namespace orrery::policy

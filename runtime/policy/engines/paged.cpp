@@ -13,6 +13,9 @@ namespace orrery::policy {
 
 namespace {
 
+// Layers that keep everything take at most this part of the budget: 1 / 10. Where they took more, on two published models at 20 to 60%, they
+// cost more than they gave (tests/bench/results/real-models.md).
+constexpr uint64_t kWholeLayersPart = 10;
 constexpr uint32_t kFewPages = 16;     // a head that would hold fewer gets smaller pages
 constexpr double kLeastCount = 1e-3;   // of a head that no query attends to
 
@@ -62,7 +65,7 @@ PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& bud
   };
   find_heads();
   if (!settings_.first_layers_given && !holds_all_ &&
-      2 * (full_.size() * uint64_t{n_context_} + digest_slots(n_context_, 32)) > budget_.max_slots)
+      kWholeLayersPart * full_.size() * n_context_ > budget_.max_slots)
     settings_.first_layers = 0, find_heads();
   if (settings_.page == 0) {
     settings_.page = 32;

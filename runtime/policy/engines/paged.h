@@ -41,9 +41,9 @@ inline constexpr OptionRow kDigestRow = {"digest", "range",
 inline constexpr OptionRow kSinksRow = {"sinks", "512", "first tokens that always stay, at most a quarter"};
 inline constexpr OptionRow kWindowRow = {"window", "512", "most recent tokens that always stay, at most a quarter, at least two pages"};
 inline constexpr OptionRow kTokenWindowRow = {"window", "32", "most recent tokens that always stay, at most a quarter, at least two"};
-inline constexpr OptionRow kFirstLayersRow = {"first_layers", "(1, where the budget holds twice as much)",
+inline constexpr OptionRow kFirstLayersRow = {"first_layers", "(1, where that is a tenth of the budget or less)",
                                               "layers, from the first, that keep everything"};
-inline constexpr OptionRow kTwoFirstLayersRow = with(kFirstLayersRow, "(2, where the budget holds twice as much)");
+inline constexpr OptionRow kTwoFirstLayersRow = with(kFirstLayersRow, "(2, where that is a tenth of the budget or less)");
 
 class PagedPolicy : public Policy {
  public:

@@ -4,7 +4,6 @@
 
 #include "runtime/policy/allocate/over_heads.h"
 #include "runtime/policy/engines/tailed.h"
-#include "runtime/policy/score/pooling.h"
 #include "runtime/policy/select/sets.h"
 #include "runtime/policy/select/top_k.h"
 
@@ -79,7 +78,7 @@ class PivotPolicy final : public TailedPolicy {
   Status find_roles(Heads* heads, uint32_t n_tokens);
   Status fit_budget(std::vector<LayerRoles>* layers, const std::vector<LayerStatistics>& statistics);
   // Scores of the prompt's keys by its last queries: (compressed heads, n_tokens).
-  Result<std::vector<float>> score(Heads* heads, uint32_t n_tokens) const;
+  Result<std::vector<float>> score(Heads* heads, uint32_t n_tokens);
   Result<std::vector<uint64_t>> lengths(Span<const float> scores, Span<const double> weights, uint32_t n_tokens) const;
   Status speculate(Heads* heads, uint64_t step, uint32_t position);
   // Schedules the refills of those satellites of a pivot that `refills` names: the pivot's best tokens, as many as each has slots.
@@ -220,9 +219,8 @@ uint64_t PivotPolicy::host_bytes(const HostShape& host) const {
                    n_pivots * (sizeof(Block) + settings_.block * sizeof(double) + 3 * sizeof(uint32_t));
   if (asks_before_attend()) bytes += bytes_of<float>((uint64_t{host.group} * 3 + 2) * n);
   if (settings_.window == 1 && !settings_.adaptive) return bytes;
-  // Scores of all keys, and the larger of what computes them and what counts the best ones.
-  const uint64_t rows = calibration_.rule.reduce == GroupReduce::mean ? 1 : settings_.window * uint64_t{host.group};
-  return bytes + bytes_of<float>(n_compressed * n) + std::max(bytes_of<float>((rows + 2) * n), bytes_of<float>(2 * n_compressed * n));
+  // Scores of all keys, what computes them, and what counts the best ones.
+  return bytes + bytes_of<float>(3 * n_compressed * n) + last_queries_bytes(settings_.window, host.group);
 }
 
 Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
@@ -303,34 +301,14 @@ Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   return ok_status();
 }
 
-Result<std::vector<float>> PivotPolicy::score(Heads* heads, uint32_t n_tokens) const {
-  const uint32_t group = heads->group(), w = std::min({settings_.window, heads->n_queries(), n_tokens});
-  const ScoreRule& rule = calibration_.rule;
-  const bool mean = rule.reduce == GroupReduce::mean;   // a mean and an average pooling commute
-  uint32_t n_compressed = 0;
-  for (uint32_t head = 0; head < heads_.size(); ++head) n_compressed += !rings_.has(head) && !heads_[head].full;
-  std::vector<float> scores, rows(size_t{n_tokens} * (mean ? 1 : w * group)), pooled(n_tokens), largest(n_tokens);
-  scores.reserve(size_t{n_compressed} * n_tokens);
+Result<std::vector<float>> PivotPolicy::score(Heads* heads, uint32_t n_tokens) {
+  size_t n_compressed = 0, at = 0;
+  for_each_head([&](uint32_t, const Head& h) { n_compressed += !h.full; });
+  std::vector<float> scores(n_compressed * n_tokens);
   for (uint32_t head = 0; head < heads_.size(); ++head) {
     if (rings_.has(head) || heads_[head].full) continue;
-    const WeightsQuery query{head, n_tokens - w, w, n_tokens, mean, rows.data()};
-    ORRERY_TRY(heads->key_weights({&query, 1}));
-    const size_t at = scores.size();
-    scores.resize(at + n_tokens);
-    const Span<float> out = Span<float>(scores).subspan(at, n_tokens);
-    if (mean) {
-      ORRERY_TRY(pool1d(rows, rule.pooling, rule.pool_width, out));
-      continue;
-    }
-    for (uint32_t r = 0; r < w; ++r) {   // the sum over the queries orders and counts keys as their mean does
-      std::fill(largest.begin(), largest.end(), 0.0f);
-      for (uint32_t g = 0; g < group; ++g) {
-        ORRERY_TRY(
-            pool1d(Span<const float>(rows).subspan((size_t{r} * group + g) * n_tokens, n_tokens), rule.pooling, rule.pool_width, pooled));
-        for (uint32_t key = 0; key < n_tokens; ++key) largest[key] = std::max(largest[key], pooled[key]);
-      }
-      for (uint32_t key = 0; key < n_tokens; ++key) out[key] += largest[key];
-    }
+    ORRERY_TRY(score_by_last(heads, head, settings_.window, n_tokens, Span<float>(scores).subspan(at, n_tokens)));
+    at += n_tokens;
   }
   return scores;
 }

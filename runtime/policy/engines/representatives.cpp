@@ -5,6 +5,7 @@
 #include "runtime/policy/engines/tailed.h"
 #include "runtime/policy/heads/clusters.h"
 #include "runtime/policy/refresh/anticipation.h"
+#include "runtime/policy/select/top_k.h"
 
 namespace orrery::policy {
 
@@ -35,6 +36,8 @@ class RepresentativePolicy final : public TailedPolicy {
     return profile_ ? n_representatives_ : rings_.n_other_heads() / n_kv_heads_ * settings_.representatives;
   }
 
+  uint32_t queries_wanted() const override { return std::max(TailedPolicy::queries_wanted(), settings_.window); }
+
   // All dynamic tokens at a budget of half, with 2 representatives of 8 heads. No other budget missed more.
   double refill_share() const override {
     if (!settings_.refresh) return 0;
@@ -53,8 +56,10 @@ class RepresentativePolicy final : public TailedPolicy {
   uint32_t max_scored_heads() const override { return settings_.refresh ? n_full_heads() : 0; }
   void scored_heads(std::vector<uint32_t>* heads) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
-  uint64_t host_bytes(const HostShape&) const override {
-    return tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(2 * n_full_heads() * budget_.head_max());
+  uint64_t host_bytes(const HostShape& host) const override {
+    const uint64_t n = n_context_;
+    return tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(2 * n_full_heads() * budget_.head_max()) +
+           (settings_.window == 1 ? 0 : last_queries_bytes(settings_.window, host.group) + bytes_of<float>(n) + bytes_of<uint32_t>(n));
   }
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
@@ -72,6 +77,8 @@ class RepresentativePolicy final : public TailedPolicy {
   void use_profile();
   void assign(uint32_t layer, const LayerClusters& clusters);
   Status find_clusters(Heads* heads, uint32_t n_tokens);
+  // queries_'s best tokens, by the mean weights of the last `window` queries.
+  Status select_by_window(Heads* heads, uint32_t n_tokens);
 
   RepresentativeSettings settings_;
   std::vector<Head> heads_;
@@ -80,6 +87,8 @@ class RepresentativePolicy final : public TailedPolicy {
   // Since settle():
   std::vector<uint32_t> sets_;       // each cluster's tokens: static, then dynamic, in score order
   std::vector<uint32_t> best_;       // laid out as sets_: a representative's best k at an anticipation, in score order
+  std::vector<float> scores_;        // of select_by_window()
+  Tokens ordered_;
 };
 
 void RepresentativePolicy::use_profile() {
@@ -149,8 +158,19 @@ Status RepresentativePolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32
   resize_discarding(&best_, room);
   for (Head& h : heads_) h.set = heads_[h.representative].set;
   for (KeyQuery& query : queries_) query.out = &sets_[heads_[query.head].set];
-  ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
+  ORRERY_TRY(settings_.window == 1 ? heads->top_keys(queries_, calibration_.rule) : select_by_window(heads, n_tokens));
   end_settling(n_tokens);
+  return ok_status();
+}
+
+Status RepresentativePolicy::select_by_window(Heads* heads, uint32_t n_tokens) {
+  resize_discarding(&scores_, n_tokens);
+  ordered_.reserve(n_tokens);
+  for (const KeyQuery& query : queries_) {
+    ORRERY_TRY(score_by_last(heads, query.head, settings_.window, n_tokens, scores_));
+    top_k(scores_, query.k, &ordered_);
+    std::copy(ordered_.begin(), ordered_.end(), query.out);
+  }
   return ok_status();
 }
 

@@ -1,5 +1,5 @@
 // Engine of SyncKV: clusters of heads that attend to the same tokens share one selection, which the cluster's representative makes.
-//   score     the last query of the representative; softmax, maximum over the group, no pooling
+//   score     the last query of the representative, or its last few queries; softmax, maximum over the group, no pooling unless asked for
 //   allocate  representatives hold everything; the other heads of a layer k tokens each
 //   select    the best k prompt tokens, a part of them static, the rest dynamic; and every generated token
 //   refresh   every `steps` steps the representative's query anticipates: the best dynamic tokens that are not static
@@ -20,6 +20,7 @@ struct RepresentativeSettings {
   uint32_t steps = 5;             // m: from an anticipation to the next
   uint32_t visible = 1;           // an anticipation in step t_A serves steps t_A + visible to t_A + visible + m - 1
   uint32_t tail = 0;
+  uint32_t window = 1;            // last queries that select when the session settles
   bool refresh = true;
 };
 

@@ -4,6 +4,7 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/kv/memory/arena.h"
+#include "runtime/policy/score/pooling.h"
 
 namespace orrery::policy {
 
@@ -53,6 +54,34 @@ uint64_t TailedPolicy::tailed_bytes() const {
   const uint64_t calibrated = profile_ ? 0 : calibration_bytes(shape(), calibration_);
   return bytes_of<uint8_t>(n_context_) + bytes_of<Replacement>(n_context_ + uint64_t{1}) +
          bytes_of<KeyQuery>(uint64_t{n_layers_} * n_kv_heads_) * 2 + calibrated;
+}
+
+uint64_t TailedPolicy::last_queries_bytes(uint32_t n_queries, uint32_t group) const {
+  const uint64_t rows = calibration_.rule.reduce == GroupReduce::mean ? 1 : n_queries * uint64_t{group};
+  return bytes_of<float>((rows + 2) * n_context_);
+}
+
+Status TailedPolicy::score_by_last(Heads* heads, uint32_t head, uint32_t n_queries, uint32_t n_tokens, Span<float> out) {
+  const ScoreRule& rule = calibration_.rule;
+  const bool mean = rule.reduce == GroupReduce::mean;   // a mean and an average pooling commute
+  const uint32_t group = heads->group(), w = std::min({n_queries, heads->n_queries(), n_tokens});
+  resize_discarding(&rows_of_queries_, size_t{n_tokens} * (mean ? 1 : w * group));
+  const WeightsQuery query{head, n_tokens - w, w, n_tokens, mean, rows_of_queries_.data()};
+  ORRERY_TRY(heads->key_weights({&query, 1}));
+  if (mean) return pool1d(rows_of_queries_, rule.pooling, rule.pool_width, out);
+  resize_discarding(&pooled_, n_tokens);
+  resize_discarding(&largest_, n_tokens);
+  std::fill(out.begin(), out.end(), 0.0f);
+  for (uint32_t r = 0; r < w; ++r) {
+    std::fill(largest_.begin(), largest_.end(), 0.0f);
+    for (uint32_t g = 0; g < group; ++g) {
+      const Span<const float> row = Span<const float>(rows_of_queries_).subspan((size_t{r} * group + g) * n_tokens, n_tokens);
+      ORRERY_TRY(pool1d(row, rule.pooling, rule.pool_width, pooled_));
+      for (uint32_t key = 0; key < n_tokens; ++key) largest_[key] = std::max(largest_[key], pooled_[key]);
+    }
+    for (uint32_t key = 0; key < n_tokens; ++key) out[key] += largest_[key];
+  }
+  return ok_status();
 }
 
 void TailedPolicy::end_settling(size_t longest) {

@@ -37,6 +37,10 @@ class TailedPolicy : public Policy {
   void end_settling(size_t longest);
   // Host memory of this base, for a policy that refills selections and calibrates heads.
   uint64_t tailed_bytes() const;
+  // out (n_tokens) = the head's scores by calibration_.rule, summed over the last n_queries queries: they order and count keys as the mean
+  // of these scores does. Needs last_queries_bytes() of host memory.
+  Status score_by_last(Heads* heads, uint32_t head, uint32_t n_queries, uint32_t n_tokens, Span<float> out);
+  uint64_t last_queries_bytes(uint32_t n_queries, uint32_t group) const;
   static void select_all(uint32_t n_tokens, std::vector<uint32_t>* out) {
     for (uint32_t p = 0; p < n_tokens; ++p) out->push_back(p);
   }
@@ -56,6 +60,9 @@ class TailedPolicy : public Policy {
   ReservedVector<KeyQuery> queries_;            // working memory
   std::vector<uint8_t> marks_;         // (n_tokens) 0 between uses
   ReservedVector<Replacement> misses_;
+
+ private:
+  std::vector<float> rows_of_queries_, pooled_, largest_;   // of score_by_last()
 };
 
 }  // namespace orrery::policy

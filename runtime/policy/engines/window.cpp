@@ -348,7 +348,7 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettin
   ORRERY_TRY(reader.count("window", 1, kMaxWindow, &s.window));
   ORRERY_TRY(reader.choice("score", kWindowScores, &s.score));
   ORRERY_TRY(reader.choice("pool", kPoolings, &s.pooling));
-  ORRERY_TRY(reader.count("width", 1, 63, &s.width));
+  ORRERY_TRY(reader.odd("width", kMaxPool, &s.width));
   ORRERY_TRY(reader.choice("layers", kLayerBudgets, &s.layers));
   ORRERY_TRY(reader.choice("heads", kHeadBudgets, &s.heads));
   ORRERY_TRY(reader.choice("safeguard", kSafeguards, &s.safeguard));
@@ -363,8 +363,6 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettin
   ORRERY_TRY(reader.count("steps", 0, 32, &s.steps));
   ORRERY_TRY(reader.finish());
   if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is evicted
-  if (s.width % 2 == 0)
-    return error(Code::invalid_argument, "policy option %s.width is %u, expected an odd number", name, s.width);
   auto policy = std::make_unique<WindowPolicy>(name, shape, budget, s);
   ORRERY_TRY(policy->check_room(budget, "keep their whole KV"));
   return std::unique_ptr<Policy>(std::move(policy));

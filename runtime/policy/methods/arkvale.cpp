@@ -1,6 +1,6 @@
 // ArkVale (NeurIPS 2024): evicted pages can be recalled. Every step asks for the best pages by its own query; other resident pages stay.
 //   score     for each page an estimate by its digest, the middle of its keys and the mean deviation; mean over all query heads of the layer
-//   allocate  evenly; the first two layers everything, where the budget allows it
+//   allocate  evenly; the first two layers everything, where they are a tenth of the budget or less
 //   select    sink pages, window pages, the best of the others; one set for all heads of a layer. The reservoir keeps all pages
 //   refresh   every step, by its own query, before each layer attends: half of the pages are asked for, misses replace the lowest scores
 // Paper, code and this build: the page below. Engine: engines/pages.
@@ -19,8 +19,8 @@ constexpr char kPage[] =
     "scores, so pages that are attended to now and then stay. Attention includes all resident pages.\n"
     "- A digest is the middle of a page's keys in each dimension, and their mean deviation from it: an estimate, not a bound.\n"
     "- All heads of a layer hold the same pages, by the mean over all query heads, as in the code.\n"
-    "- The first two layers are whole where the budget allows it. 64 sink and 64 recent tokens are two pages each, as in the\n"
-    "  code.\n"
+    "- The first two layers are whole where they are a tenth of the budget or less. 64 sink and 64 recent tokens are two\n"
+    "  pages each, as in the code.\n"
     "- The prompt's last query makes the first selection, after the whole prompt.\n"
     "- A page that leaves the window has no score yet, and stays for a step. Of equal scores the later page is replaced first.\n";
 

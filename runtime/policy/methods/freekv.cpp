@@ -27,7 +27,7 @@ constexpr char kPage[] =
     "- The prompt's last query makes the first selection. In the paper the first step selects by its own query, and waits.\n"
     "- The paper's 512 sink and 512 recent tokens of 2,048 are each a quarter of a head's slots here. The budget counts the\n"
     "  digests.\n"
-    "- The first layer is whole where the budget allows it.\n";
+    "- The first layer is whole where it is a tenth of the budget or less.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
   return make_pages("freekv", kDefaults, shape, budget, options);

@@ -92,11 +92,8 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.count("calibration", 1, kMaxBlock, &calibration.n_queries));
   ORRERY_TRY(reader.count("top_k", 1, 1u << 20, &calibration.top_k));
-  ORRERY_TRY(reader.count("pool", 1, 63, &calibration.rule.pool_width));
+  ORRERY_TRY(reader.odd("pool", kMaxPool, &calibration.rule.pool_width));
   ORRERY_TRY(reader.finish());
-  if (calibration.rule.pool_width % 2 == 0)
-    return error(Code::invalid_argument, "policy option heterocache.pool is %u, expected an odd number",
-                 calibration.rule.pool_width);
   calibration.rule.reduce = reduce ? GroupReduce::max : GroupReduce::mean;
   s.demote = surplus == 0;
   s.adaptive = adaptive == 1;

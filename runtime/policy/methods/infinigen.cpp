@@ -2,7 +2,7 @@
 // fetched.
 //   score     queries that the next layer's weights make of this layer's attention input, nearly the next layer's own; their products with keys
 //             along a fifth of the directions of the head's queries
-//   allocate  the first two layers everything, where the budget allows it; the others evenly
+//   allocate  the first two layers everything, where they are a tenth of the budget or less; the others evenly
 //   select    the last tokens, others by score; the reservoir keeps all tokens
 //   refresh   every step, one layer ahead: a head gets as many tokens as score less than alpha below the best, in the mean over the layer's query
 //             heads, at most a fifth of all tokens. Misses replace the lowest scores
@@ -42,8 +42,8 @@ constexpr char kPage[] =
     "  paper's alpha is 4 for OPT and 5 for Llama.\n"
     "- Tokens that a step does not ask for stay until a better one needs their slot, and attention includes them.\n"
     "- Nothing is lost. The paper's pool in host memory evicts tokens when it is full.\n"
-    "- The budget counts the coefficients and the whole layers. The first two layers are whole where they take at most half of\n"
-    "  it.\n";
+    "- The budget counts the coefficients and the whole layers. The first two layers are whole where they take at most a tenth\n"
+    "  of it.\n";
 
 class InfiniGen final : public TokenPolicy {
  public:

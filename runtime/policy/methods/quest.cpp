@@ -1,6 +1,6 @@
 // Quest (Tang et al., arXiv:2406.10774): every step selects pages by its own query.
 //   score     for each page the bound sum_d max(q * min, q * max), by its digest; softmax over the candidates, mean over the group
-//   allocate  evenly; the first two layers everything, where the budget allows it
+//   allocate  evenly; the first two layers everything, where they are a tenth of the budget or less
 //   select    window pages, the best of the others; the reservoir keeps all pages
 //   refresh   every step, by its own query, before each layer attends
 // Paper, code and this build: the page below. Engine: engines/pages.
@@ -18,8 +18,8 @@ constexpr char kPage[] =
     "- Published for heads without groups. The mean of a group's softmaxes orders pages as one head's bounds do.\n"
     "- The paper keeps all KV on the device and reads less of it. Here unselected pages stay in host memory, and misses are\n"
     "  fetched within the step.\n"
-    "- The first two layers are whole where the budget allows it. The last whole page always stays, beside the page that is\n"
-    "  being written.\n";
+    "- The first two layers are whole where they are a tenth of the budget or less. The last whole page always stays, beside\n"
+    "  the page that is being written.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
   return make_pages("quest", kDefaults, shape, budget, options);

@@ -87,15 +87,16 @@ TEST(PolicyInfiniGen, EveryStepAsksForWhatScoresNearTheBest) {
 // room.
 TEST(PolicyInfiniGen, RanksAndWholeLayersFollowTheBudget) {
   const auto made = [](double share, const Options& options, uint32_t n_layers) {
-    static const int32_t kNone[32] = {};
+    static const int32_t kNone[64] = {};
     const Shape shape{n_layers, 2, 4096, {kNone, n_layers}, 512, 512, 128};
     return must(make_policy("infinigen", shape, {share, slots_for_share(shape, share)}, options));
   };
   EXPECT_EQ(made(.5, {}, 8)->digests().rank, 28u);                    // a fifth of 128 is 25.6
   EXPECT_EQ(made(.5, {{"ratio", "0.25"}}, 8)->digests().rank, 32u);
   EXPECT_EQ(made(.5, {{"ratio", "1"}}, 8)->digests().rank, 60u);      // 62 would be half
-  EXPECT_EQ(made(.5, {}, 8)->n_full_heads(), 0u);                     // two of eight layers, half of the budget, and low-rank keys besides
-  EXPECT_EQ(made(.5, {}, 32)->n_full_heads(), 4u);
+  EXPECT_EQ(made(.5, {}, 8)->n_full_heads(), 0u);                     // two of eight layers are half of the budget
+  EXPECT_EQ(made(.5, {}, 39)->n_full_heads(), 0u);                    // more than a tenth
+  EXPECT_EQ(made(.5, {}, 41)->n_full_heads(), 4u);
   EXPECT_EQ(made(.5, {{"first_layers", "1"}}, 8)->n_full_heads(), 2u);
 }
 

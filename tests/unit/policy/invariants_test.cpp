@@ -25,6 +25,7 @@ const Candidate kPolicies[] = {
     {"synckv", {}},
     {"synckv", {{"representatives", "1"}, {"steps", "4"}, {"visible", "3"}, {"rho", "0.2"}, {"tail", "37"}}},
     {"synckv", {{"representatives", "1"}, {"rho", "1"}}},
+    {"synckv", {{"window", "6"}, {"pool", "5"}}},
     {"snapkv", {}},
     {"snapkv", {{"window", "3"}, {"pool", "max"}, {"width", "7"}, {"tail", "19"}, {"first_layers", "1"}}},
     {"pyramidkv", {}},
@@ -208,7 +209,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
   const bool hetero = std::string(c.policy) == "heterocache", sync = std::string(c.policy) == "synckv", omni = std::string(c.policy) == "omnikv";
   const bool max = !c.options.empty() && c.options.back() == std::pair<std::string, std::string>{"reduce", "max"};
   const ScoreRule rule = hetero ? ScoreRule{max ? GroupReduce::max : GroupReduce::mean, Pooling::avg, 5, true}
-                                : ScoreRule{GroupReduce::max, Pooling::none, 1, true};
+                                : ScoreRule{GroupReduce::max, Pooling::avg, static_cast<uint32_t>(std::stoul(sync ? option(c, "pool", "1") : "1")), true};
   for (uint32_t head = 0; head < s.n_heads(); ++head) {
     ASSERT_GE(s.n_selected(head), 1u) << head;
     const std::set<uint32_t> kept = as_set(s.selected(head));
@@ -273,7 +274,7 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       bool found = false;
       const uint32_t first = head / m.n_kv_heads * m.n_kv_heads;
       for (uint32_t r = first; r < first + m.n_kv_heads && !found; ++r)
-        found = s.n_selected(r) == n && kept == best_of(r, n, kept.size(), rule);
+        found = s.n_selected(r) == n && kept == best_of(r, n, kept.size(), rule, static_cast<uint32_t>(std::stoul(option(c, "window", "1"))));
       ASSERT_TRUE(found) << head;
     }
   }
@@ -518,6 +519,7 @@ TEST(PolicyInvariants, HostileOptionsAreRefusedByName) {
     EXPECT_NE(message(policy.substr(1), {}).find("did you mean '" + policy + "'"), std::string::npos);
   }
   EXPECT_NE(message("heterocache", {{"pool", "4"}}).find("expected an odd number"), std::string::npos);
+  EXPECT_NE(message("synckv", {{"pool", "2"}}).find("expected an odd number"), std::string::npos);
   EXPECT_NE(message("synckv", {{"representatives", "9"}}).find("9 representatives among 8 heads"), std::string::npos);
   EXPECT_NE(message("heterocache", {{"block", "3"}, {"visible", "4"}}).find("from 1 to 3"), std::string::npos);
   EXPECT_NE(message("snapkv", {{"width", "6"}}).find("expected an odd number"), std::string::npos);

@@ -327,6 +327,60 @@ TEST(PolicyWorked, SyncKvsShares) {
   EXPECT_EQ(lowered.value()->n_full_heads(), 1u);
 }
 
+// The other reading of Mem%: the prefetched KV alone. A budget of (N_r + (H - N_r) s) / H holds s of the prompt in each other head.
+TEST(PolicyWorked, SyncKvsPrefetchedShares) {
+  const struct {
+    uint32_t n_heads, representatives;
+    double prefetched;
+  } cases[] = {{8, 2, .2}, {3, 1, .2}, {2, 1, .5}};
+  for (const auto& c : cases) {
+    const double share = (c.representatives + (c.n_heads - c.representatives) * c.prefetched) / c.n_heads;
+    FakeSession s(must(make_policy("synckv", shape(c.n_heads, 4000), {share, uint64_t{c.n_heads} * 4000},
+                                   {{"representatives", std::to_string(c.representatives)}, {"tail", "1"}})),
+                  c.n_heads, 1, 4000, noise);
+    s.settle(3000);
+    uint32_t n_whole = 0;
+    for (uint32_t head = 0; head < c.n_heads; ++head)
+      if (s.n_selected(head) == 3000)
+        ++n_whole;
+      else
+        EXPECT_NEAR(s.n_selected(head) / 3000., c.prefetched, 2 / 3000.) << c.n_heads;
+    EXPECT_EQ(n_whole, c.representatives);
+  }
+}
+
+// The last query attends to the first tokens, the three before it to tokens 200 and after: the mean of four queries prefers these. Pooling over three
+// keys adds the neighbours of a key that stands alone.
+TEST(PolicyWorked, SyncKvsWindowAndPooling) {
+  const auto selected = [](const Options& options) {
+    FakeSession s(must(make_policy("synckv", shape(2, 400), {.55, 800}, options)), 2, 1, 400, [](uint32_t, uint32_t position, uint32_t n_keys) {
+      std::vector<float> out(n_keys, 0.0f);
+      for (uint32_t key = 0; key < n_keys; ++key) {
+        if (position == 299 && key < 20) out[key] = 8;
+        if (position < 299 && key >= 200 && key < 220) out[key] = 8;
+        if (key == 100) out[key] = 9;
+      }
+      return out;
+    });
+    s.settle(300);
+    const uint32_t head = s.n_selected(0) == 300 ? 1 : 0;
+    return s.selected(head);
+  };
+  const auto has = [](const Tokens& tokens, uint32_t first, uint32_t end) {
+    uint32_t n = 0;
+    for (const uint32_t token : tokens) n += token >= first && token < end;
+    return n;
+  };
+  const Tokens one = selected({{"tail", "1"}}), four = selected({{"tail", "1"}, {"window", "4"}}),
+               pooled = selected({{"tail", "1"}, {"pool", "3"}});
+  ASSERT_GT(one.size(), 25u);
+  EXPECT_EQ(has(one, 0, 20), 20u);
+  EXPECT_EQ(has(four, 200, 220), 20u);
+  EXPECT_EQ(has(four, 0, 20), std::min<size_t>(20, four.size() - 21)) << "less weight, but more than none";
+  EXPECT_EQ(has(one, 99, 102), 1u) << "of the others the first come first";
+  EXPECT_EQ(has(pooled, 99, 102), 3u);
+}
+
 // Half of 6 heads' 1,000 tokens. A quarter of it gives streaming heads .2 of the context, and (.5 - .2) / (1 - .2) of 6 heads are 2: the volatile head,
 // then the least stable one. The others share the rest, and their tail is a ring.
 TEST(PolicyWorked, DuoAttentionsHeads) {
