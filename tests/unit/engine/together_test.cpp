@@ -12,7 +12,7 @@
 
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::together_test {
 namespace {
 
 using namespace testing;
@@ -383,4 +383,4 @@ TEST(TogetherHooks, FailAlone) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::together_test

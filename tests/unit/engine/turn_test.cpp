@@ -10,7 +10,7 @@
 #include "tests/support/in_parallel.h"
 #include "tests/unit/kv/fixture.h"
 
-namespace orrery {
+namespace orrery::turn_test {
 namespace {
 
 using namespace testing;
@@ -165,4 +165,4 @@ TEST(Operations, PoliciesThatNeedWhatABackendLacksAreRefused) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::turn_test
