@@ -11,7 +11,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_arguments_test {
 namespace {
 
 // One of each handle, on the tiny model.
@@ -860,4 +860,4 @@ TEST_F(Arguments, TextMustBeUtf8) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_arguments_test

@@ -12,7 +12,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_callbacks_test {
 namespace {
 
 class Callbacks : public ::testing::Test {
@@ -156,4 +156,4 @@ TEST_F(Callbacks, LongjmpOutOfAHookLosesTheSessionAndHangsNothing) {
 #endif
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_callbacks_test

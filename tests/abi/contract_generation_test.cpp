@@ -14,7 +14,7 @@
 #include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_generation_test {
 namespace {
 
 class Generations : public ::testing::Test {
@@ -626,4 +626,4 @@ TEST(Cancelling, EndsAWaitForTheLink) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_generation_test

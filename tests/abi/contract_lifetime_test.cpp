@@ -25,7 +25,7 @@
 #include <immintrin.h>
 #endif
 
-namespace orrery::testing {
+namespace orrery::testing::contract_lifetime_test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -409,4 +409,4 @@ TEST_F(Lives, IdleCostsNothing) {
 #endif
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_lifetime_test

@@ -9,7 +9,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_next_any_test {
 namespace {
 
 class NextAny : public ::testing::Test {
@@ -166,4 +166,4 @@ TEST_F(NextAny, ArgumentsAreChecked) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_next_any_test

@@ -14,7 +14,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_open_test {
 namespace {
 
 class Opening : public ::testing::Test {
@@ -283,4 +283,4 @@ TEST_F(CancellingASession, StopsLongCalls) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_open_test

@@ -11,7 +11,7 @@
 #include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_plan_test {
 namespace {
 
 using nlohmann::json;
@@ -715,4 +715,4 @@ TEST_F(Files, WithoutATemplate) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_plan_test

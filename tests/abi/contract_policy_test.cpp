@@ -5,7 +5,7 @@
 #include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_policy_test {
 namespace {
 
 // The demo's KV: 4 layers, 8 KV heads of 32, in F16.
@@ -255,4 +255,4 @@ TEST_F(Policies, FullAttentionHasNoneOfTheStatistics) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_policy_test

@@ -10,7 +10,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_posix_allocation_test {
 namespace {
 
 // Sanitizers keep the program's operator new; so do systems other than Linux.
@@ -169,4 +169,4 @@ TEST_F(Allocation, AForkedChildAllocates) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_posix_allocation_test

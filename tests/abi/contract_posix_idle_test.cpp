@@ -9,7 +9,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_posix_idle_test {
 namespace {
 
 double process_seconds() {
@@ -54,4 +54,4 @@ TEST(Idle, AnOpenSessionUsesNoProcessorTime) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_posix_idle_test

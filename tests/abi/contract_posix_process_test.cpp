@@ -23,7 +23,7 @@
 #include <immintrin.h>
 #endif
 
-namespace orrery::testing {
+namespace orrery::testing::contract_posix_process_test {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -448,4 +448,4 @@ TEST_F(Process, FailedCallsLeaveNoDescriptors) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_posix_process_test

@@ -8,7 +8,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_profile_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -292,4 +292,4 @@ TEST_F(Profiles, CalibrationIsCancelled) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_profile_test

@@ -8,7 +8,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/shared.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_residency_test {
 namespace {
 
 // The demo's KV: 4 layers, 8 KV heads of 32, in F16.
@@ -186,4 +186,4 @@ TEST_F(Residency, AForkHasItsOwnAndAParkedSessionNone) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_residency_test

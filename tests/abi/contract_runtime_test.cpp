@@ -19,7 +19,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_runtime_test {
 namespace {
 
 class Runtimes : public ::testing::Test {
@@ -303,4 +303,4 @@ TEST_F(Runtimes, ALimitOfAddressSpaceBoundsTheDefaults) {
 #endif
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_runtime_test

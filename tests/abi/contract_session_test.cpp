@@ -14,7 +14,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_session_test {
 namespace {
 
 using Bytes = std::vector<unsigned char>;
@@ -491,4 +491,4 @@ TEST_F(Damage, SavingToWhatIsNoFile) {
 #endif
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_session_test

@@ -7,7 +7,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_utf8_test {
 namespace {
 
 // A plain check, of its own: shortest forms, no surrogates, at most U+10FFFF.
@@ -245,4 +245,4 @@ TEST_F(Utf8Files, TextToTokenizeAndTokensAreBytes) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_utf8_test

@@ -9,7 +9,7 @@
 #include "tests/abi/handles.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::testing {
+namespace orrery::testing::contract_versions_test {
 namespace {
 
 // A struct as another version has it: of `bytes` bytes, each of them `fill` where nobody has written.
@@ -120,4 +120,4 @@ TEST_F(Versions, AStructWithoutASizeIsRefused) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::contract_versions_test

@@ -8,7 +8,7 @@
 #include "tests/support/engine_fixture.h"
 #include "tests/support/shared.h"
 
-namespace orrery {
+namespace orrery::demo_model_test {
 namespace {
 
 using namespace orrery::testing;
@@ -61,4 +61,4 @@ TEST(DemoModel, AnswersAsTheOracleDoes) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::demo_model_test

@@ -9,7 +9,7 @@
 #include "tests/support/bf16.h"
 #include "tests/support/engine_fixture.h"
 
-namespace orrery {
+namespace orrery::model_goldens_test {
 namespace {
 
 using namespace orrery::testing;
@@ -136,4 +136,4 @@ std::string test_name(const ::testing::TestParamInfo<std::string>& spec) {
 INSTANTIATE_TEST_SUITE_P(Specs, ModelGoldens, ::testing::ValuesIn(names()), test_name);
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::model_goldens_test

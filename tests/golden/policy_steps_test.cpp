@@ -15,7 +15,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::policy_steps_test {
 namespace {
 
 using namespace testing;
@@ -127,4 +127,4 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::policy_steps_test

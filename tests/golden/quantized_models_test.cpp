@@ -6,7 +6,7 @@
 #include "tests/support/bf16.h"
 #include "tests/support/engine_fixture.h"
 
-namespace orrery {
+namespace orrery::quantized_models_test {
 namespace {
 
 using namespace orrery::testing;
@@ -68,4 +68,4 @@ INSTANTIATE_TEST_SUITE_P(Types, QuantizedModels,
                          ::testing::ValuesIn(std::begin(kTypeTraits), std::end(kTypeTraits)), test_name);
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::quantized_models_test

@@ -6,7 +6,7 @@
 #include "tests/emulation/cuda/threads.h"
 #endif
 
-namespace orrery {
+namespace orrery::attend_test {
 namespace {
 
 using namespace testing;
@@ -336,4 +336,4 @@ TEST(GpuAttendPrefill, ThreadsRunInAnyOrder) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::attend_test

@@ -11,7 +11,7 @@
 #include "tests/emulation/cuda/dlfcn.h"
 #endif
 
-namespace orrery {
+namespace orrery::cublas_test {
 namespace {
 
 using namespace testing;
@@ -217,4 +217,4 @@ TEST_F(Cublas, LongMatricesGoInStripes) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::cublas_test

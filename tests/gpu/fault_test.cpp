@@ -13,7 +13,7 @@
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::fault_test {
 namespace {
 
 using namespace testing;
@@ -169,5 +169,5 @@ TEST_F(GpuFaults, AnotherRuntimeGoesOn) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::fault_test
 #endif

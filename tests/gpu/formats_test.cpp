@@ -2,7 +2,7 @@
 #include "runtime/gguf/dequantize.h"
 #include "tests/gpu/device_fixture.h"
 
-namespace orrery {
+namespace orrery::formats_test {
 namespace {
 
 using namespace testing;
@@ -70,4 +70,4 @@ TEST(GpuFormats, TakesNoMoreThanTheFile) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::formats_test

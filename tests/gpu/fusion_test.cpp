@@ -3,7 +3,7 @@
 // matmul_test.cpp.)
 #include "tests/gpu/kv_pages.h"
 
-namespace orrery {
+namespace orrery::fusion_test {
 namespace {
 
 using namespace testing;
@@ -183,4 +183,4 @@ TEST(GpuFusions, AttentionAndTheGateQuantizeTheirRows) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::fusion_test

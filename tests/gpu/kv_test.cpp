@@ -4,7 +4,7 @@
 #include "tests/emulation/cuda/device.h"
 #endif
 
-namespace orrery {
+namespace orrery::kv_test {
 namespace {
 
 using namespace testing;
@@ -286,4 +286,4 @@ TEST(GpuKv, MeansOfAllHeadsAreOneLaunch) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::kv_test

@@ -11,7 +11,7 @@
 #include "tests/emulation/cuda/device.h"
 #include "tests/support/engine_fixture.h"
 
-namespace orrery::cuda {
+namespace orrery::cuda::limits_test {
 namespace {
 
 int n_threads_run = 0;
@@ -100,5 +100,5 @@ TEST(GpuKernels, TheArchiveHasThemAll) {
 }
 
 }  // namespace
-}  // namespace orrery::cuda
+}  // namespace orrery::cuda::limits_test
 #endif

@@ -1,7 +1,7 @@
 // Tests low-rank keys (cuda/kernels/low_rank.cu) against the CPU backend's plain kernels.
 #include "tests/gpu/kv_pages.h"
 
-namespace orrery {
+namespace orrery::low_rank_test {
 namespace {
 
 using namespace testing;
@@ -172,4 +172,4 @@ TEST(GpuLowRank, ByHeadAsThePlainPath) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::low_rank_test

@@ -10,7 +10,7 @@
 #include "tests/emulation/cuda/threads.h"
 #endif
 
-namespace orrery {
+namespace orrery::matmul_test {
 namespace {
 
 using namespace testing;
@@ -339,4 +339,4 @@ TEST(GpuMatmulRaces, ThreadsMayRunInAnyOrder) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::matmul_test

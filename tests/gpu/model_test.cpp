@@ -13,7 +13,7 @@
 #include "tests/emulation/cuda/dlfcn.h"
 #endif
 
-namespace orrery {
+namespace orrery::model_test {
 namespace {
 
 using namespace testing;
@@ -263,4 +263,4 @@ TEST(GpuModel, PromptsThroughCublasGiveTheCpuBackendsLogits) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::model_test

@@ -11,7 +11,7 @@
 #include "tests/emulation/cuda/device.h"
 #endif
 
-namespace orrery {
+namespace orrery::policy_test {
 namespace cuda {
 struct LowRankWork;
 }
@@ -164,4 +164,4 @@ INSTANTIATE_TEST_SUITE_P(All, GpuPolicies, ::testing::ValuesIn(policies_of_cuda(
 });
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::policy_test

@@ -1,7 +1,7 @@
 // Tests norms, RoPE and the gate (cuda/kernels/rows.cu) against the CPU backend's plain kernels.
 #include "tests/gpu/device_fixture.h"
 
-namespace orrery {
+namespace orrery::rows_test {
 namespace {
 
 using namespace testing;
@@ -80,4 +80,4 @@ TEST(GpuRows, GateAndSum) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::rows_test

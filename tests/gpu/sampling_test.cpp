@@ -10,7 +10,7 @@
 #include "tests/emulation/cuda/device.h"
 #endif
 
-namespace orrery {
+namespace orrery::sampling_test {
 namespace {
 
 using namespace testing;
@@ -269,4 +269,4 @@ TEST(GpuSampling, ALostDeviceKeepsItsLogits) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::sampling_test

@@ -2,7 +2,7 @@
 #include "tests/gpu/device_fixture.h"
 #include "tests/support/shortlist_reference.h"
 
-namespace orrery {
+namespace orrery::shortlist_test {
 namespace {
 
 using namespace testing;
@@ -148,4 +148,4 @@ TEST(GpuShortlist, TheLargestVocabulary) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::shortlist_test

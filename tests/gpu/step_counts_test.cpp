@@ -12,7 +12,7 @@
 #include "tests/support/model_spec.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::step_counts_test {
 namespace {
 
 using namespace testing;
@@ -102,5 +102,5 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuStepCounts,
                                            Bound{"shadowkv", 2}));
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::step_counts_test
 #endif

@@ -5,7 +5,7 @@
 #include "tests/emulation/cuda/device.h"
 #endif
 
-namespace orrery {
+namespace orrery::top_keys_test {
 namespace {
 
 using namespace testing;
@@ -336,4 +336,4 @@ TEST(GpuTopKeys, WeightsOfThreadsInAnyOrder) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::top_keys_test

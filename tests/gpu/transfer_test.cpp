@@ -7,7 +7,7 @@
 #include "tests/emulation/cuda/device.h"
 #endif
 
-namespace orrery {
+namespace orrery::transfer_test {
 namespace {
 
 using namespace testing;
@@ -77,4 +77,4 @@ TEST(GpuTransfer, PagesGoTogether) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::transfer_test

@@ -12,7 +12,7 @@
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/in_parallel.h"
 
-namespace orrery {
+namespace orrery::turn_test {
 namespace {
 
 using namespace testing;
@@ -87,4 +87,4 @@ TEST(Turns, ASessionEndsWhileAStepIsCaptured) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::turn_test

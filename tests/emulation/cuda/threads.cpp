@@ -20,7 +20,7 @@ thread_local std::byte* block_shared = nullptr;
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr size_t kStackSkew = 17 * 64;   // stacks that begin at equal offsets would share a few sets of the processor's caches
-constexpr unsigned kMostThreads = 1024;
+constexpr unsigned kBlockThreads = 1024;
 thread_local bool reversed_order = false;
 
 // A barrier. Threads that have ended count as arrived.
@@ -56,15 +56,15 @@ struct Warp {
 // The coroutines of one CPU thread. Their stacks are made once.
 class Scheduler {
  public:
-  Scheduler() : coroutines_(kMostThreads), indices_(kMostThreads), parities_(kMostThreads), warps_(kMostThreads / kWarp) {
-    stacks_ = mmap(nullptr, kMostThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  Scheduler() : coroutines_(kBlockThreads), indices_(kBlockThreads), parities_(kBlockThreads), warps_(kBlockThreads / kWarp) {
+    stacks_ = mmap(nullptr, kBlockThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks_ == MAP_FAILED) fail("no memory for the threads' stacks");
-    for (unsigned i = 0; i < kMostThreads; ++i)   // a guard page: a stack that overflows ends here, not in the next stack
+    for (unsigned i = 0; i < kBlockThreads; ++i)   // a guard page: a stack that overflows ends here, not in the next stack
       mprotect(static_cast<char*>(stacks_) + i * kStackBytes, 4096, PROT_NONE);
   }
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
-  ~Scheduler() { munmap(stacks_, kMostThreads * kStackBytes); }
+  ~Scheduler() { munmap(stacks_, kBlockThreads * kStackBytes); }
 
   void run_block(void (*body)(void*), void* context);
   void wait_for_block() { wait(&block_barrier_); }
@@ -178,7 +178,7 @@ const std::byte* Scheduler::exchange(const void* value, size_t bytes) {
 void Scheduler::run_block(void (*body)(void*), void* context) {
   const dim3 block = blockDim;
   n_threads_ = n_live_ = block.x * block.y * block.z;
-  if (n_threads_ == 0 || n_threads_ > kMostThreads || n_threads_ % kWarp != 0) fail("the block is no multiple of a warp up to 1024");
+  if (n_threads_ == 0 || n_threads_ > kBlockThreads || n_threads_ % kWarp != 0) fail("the block is no multiple of a warp up to 1024");
   body_ = body;
   context_ = context;
   for (unsigned i = 0; i < n_threads_; ++i) {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace orrery {
+namespace orrery::account_test {
 namespace {
 
 constexpr size_t kDefault = 16;
@@ -163,4 +163,4 @@ TEST(Account, AMillionBlocksAcrossThreads) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::account_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/random_blocks.h"
 
-namespace orrery {
+namespace orrery::half_test {
 namespace {
 
 double half_value(uint16_t h) {  // from the definition of the format
@@ -167,4 +167,4 @@ TEST(BFloat16, RoundsToNearestEven) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::half_test

@@ -5,7 +5,7 @@
 
 #include "runtime/base/checked.h"
 
-namespace orrery {
+namespace orrery::status_test {
 namespace {
 
 Result<int> half(int n) {
@@ -43,4 +43,4 @@ TEST(Checked, SaysWhenItWraps) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::status_test

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-namespace orrery {
+namespace orrery::subspace_test {
 namespace {
 
 std::vector<double> orthonormal(int64_t n, std::mt19937_64* random) {   // (n, n), rows
@@ -129,4 +129,4 @@ TEST(Subspace, NothingAndWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::subspace_test

@@ -15,7 +15,7 @@
 #include "tests/support/bf16.h"
 #include "tests/unit/cpu/fixture.h"
 
-namespace orrery {
+namespace orrery::attend_test {
 namespace {
 
 using namespace orrery::testing;
@@ -522,4 +522,4 @@ TEST_P(CpuAttend, PositionsBeforeTheWindowCannotReachIn) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuAttend, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::attend_test

@@ -7,7 +7,7 @@
 #include "tests/support/bf16.h"
 #include "tests/unit/cpu/tokens.h"
 
-namespace orrery {
+namespace orrery::attention_sums_test {
 namespace {
 
 using namespace orrery::testing;
@@ -153,4 +153,4 @@ TEST_P(CpuAttentionSums, TakeWhatAttentionHasLeft) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuAttentionSums, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::attention_sums_test

@@ -12,7 +12,7 @@
 #include "runtime/gguf/dequantize.h"
 #include "tests/unit/cpu/fixture.h"
 
-namespace orrery {
+namespace orrery::backend_test {
 namespace {
 
 using namespace orrery::testing;
@@ -336,4 +336,4 @@ TEST(CpuBackend, RefusesWeightsOfHalfABlock) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::backend_test

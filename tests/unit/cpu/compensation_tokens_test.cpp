@@ -8,7 +8,7 @@
 #include "tests/support/bf16.h"
 #include "tests/unit/cpu/tokens.h"
 
-namespace orrery {
+namespace orrery::compensation_tokens_test {
 namespace {
 
 using namespace orrery::testing;
@@ -180,4 +180,4 @@ TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuCompensationTokens, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::compensation_tokens_test

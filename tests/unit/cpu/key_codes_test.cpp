@@ -10,7 +10,7 @@
 #include "runtime/base/half.h"
 #include "tests/unit/cpu/keys_fixture.h"
 
-namespace orrery {
+namespace orrery::key_codes_test {
 namespace {
 
 using namespace orrery::testing;
@@ -236,4 +236,4 @@ TEST_P(CpuKeyCodes, AreWorkedByHand) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuKeyCodes, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::key_codes_test

@@ -3,7 +3,7 @@
 
 #include "tests/unit/cpu/keys_fixture.h"
 
-namespace orrery {
+namespace orrery::key_weights_test {
 namespace {
 
 using namespace orrery::testing;
@@ -242,4 +242,4 @@ TEST_P(CpuKeyWeights, ThreadsAndCompanyChangeNoMoments) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuKeyWeights, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::key_weights_test

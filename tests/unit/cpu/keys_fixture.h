@@ -11,12 +11,12 @@
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
 #include "tests/unit/cpu/fixture.h"
+#include "tests/unit/cpu/tokens.h"
 
 namespace orrery::testing {
 
 using Pooling = KeyScoring::Pooling;
 
-constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
 constexpr double kClose = 1e-5;
 
 // Keys of every head in scattered pages, and the queries of the last positions in a ring.

@@ -14,7 +14,7 @@
 #include "tests/support/bf16.h"
 #include "tests/unit/cpu/fixture.h"
 
-namespace orrery {
+namespace orrery::low_rank_test {
 namespace {
 
 using namespace orrery::testing;
@@ -315,4 +315,4 @@ INSTANTIATE_TEST_SUITE_P(Paths, CpuLowRank, ::testing::ValuesIn(paths()), [](con
 });
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::low_rank_test

@@ -15,7 +15,7 @@
 #include "tests/support/quantized_activations.h"
 #include "tests/unit/cpu/fixture.h"
 
-namespace orrery {
+namespace orrery::matmul_test {
 namespace {
 
 using namespace orrery::testing;
@@ -448,4 +448,4 @@ TEST_P(CpuMatmul, BandsChangeNoBitOfAPrompt) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuMatmul, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::matmul_test

@@ -10,7 +10,7 @@
 #include "runtime/gguf/quantize.h"
 #include "tests/unit/cpu/fixture.h"
 
-namespace orrery {
+namespace orrery::move_kv_test {
 namespace {
 
 using namespace orrery::testing;
@@ -248,4 +248,4 @@ TEST_P(CpuMoveKv, AStepAppendsToBothAndAttendsToTheHeads) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuMoveKv, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::move_kv_test

@@ -12,7 +12,7 @@
 #include "tests/support/bf16.h"
 #include "tests/unit/cpu/keys_fixture.h"
 
-namespace orrery {
+namespace orrery::top_keys_test {
 namespace {
 
 using namespace orrery::testing;
@@ -630,4 +630,4 @@ TEST_P(CpuTopKeys, AttendKeepsExactlyItsQueries) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuTopKeys, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::top_keys_test

@@ -6,7 +6,7 @@
 
 #include "tests/unit/cpu/fixture.h"
 
-namespace orrery {
+namespace orrery::trace_test {
 namespace {
 
 using namespace orrery::testing;
@@ -109,4 +109,4 @@ TEST(CpuTrace, ManyThreadsFitALine) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::trace_test

@@ -7,7 +7,7 @@
 
 #include "tests/unit/cpu/fixture.h"
 
-namespace orrery {
+namespace orrery::transform_test {
 namespace {
 
 using namespace orrery::testing;
@@ -114,4 +114,4 @@ TEST_P(TransformedAttention, RotatedFourBitsLoseLessAndF32LosesNothing) {
 INSTANTIATE_TEST_SUITE_P(Paths, TransformedAttention, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::transform_test

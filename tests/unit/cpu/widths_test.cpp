@@ -11,7 +11,7 @@
 #include "tests/support/bf16.h"
 #include "tests/unit/cpu/fixture.h"
 
-namespace orrery {
+namespace orrery::widths_test {
 namespace {
 
 using namespace orrery::testing;
@@ -130,4 +130,4 @@ TEST_P(CpuWidths, BlocksInBandsHaveOneResultInBothPhases) {
 INSTANTIATE_TEST_SUITE_P(Paths, CpuWidths, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::widths_test

@@ -5,7 +5,7 @@
 #include "tests/support/replaced_operators.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::alloc_test {
 namespace {
 
 using namespace orrery::testing;
@@ -145,4 +145,4 @@ INSTANTIATE_TEST_SUITE_P(Modes, Allocations, ::testing::ValuesIn(policy_modes())
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::alloc_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::budget_test {
 namespace {
 
 using namespace orrery::testing;
@@ -206,4 +206,4 @@ INSTANTIATE_TEST_SUITE_P(Modes, DemoPolicy, ::testing::ValuesIn(policy_modes()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::budget_test

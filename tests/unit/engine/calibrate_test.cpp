@@ -13,7 +13,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
-namespace orrery {
+namespace orrery::calibrate_test {
 namespace {
 
 using namespace orrery::testing;
@@ -382,4 +382,4 @@ TEST(EngineCalibrateDemo, AWholeBudgetIsFullAttentionWhateverTheProfile) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::calibrate_test

@@ -12,7 +12,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery {
+namespace orrery::cancel_test {
 namespace {
 
 using namespace testing;
@@ -314,4 +314,4 @@ TEST(Cancelled, SavingAndLoadingStopBetweenTwoPieces) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::cancel_test

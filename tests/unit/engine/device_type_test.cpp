@@ -17,7 +17,7 @@
 #include "runtime/gguf/quantize.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::device_type_test {
 namespace {
 
 using namespace orrery::testing;
@@ -543,4 +543,4 @@ TEST(DeviceTypeRefused, HalvesOfAnyHeadDimensionAreNot) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::device_type_test

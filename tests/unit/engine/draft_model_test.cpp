@@ -10,7 +10,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
-namespace orrery {
+namespace orrery::draft_model_test {
 namespace {
 
 using namespace orrery::testing;
@@ -299,4 +299,4 @@ TEST_F(EngineDraftModel, ModelsThatCannotDraftAreRefused) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::draft_model_test

@@ -11,7 +11,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
-namespace orrery {
+namespace orrery::generation_test {
 namespace {
 
 using namespace orrery::testing;
@@ -623,4 +623,4 @@ TEST(EngineGeneration, AnErrorEndsItAndTheSessionLives) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::generation_test

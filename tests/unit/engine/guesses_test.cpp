@@ -11,7 +11,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
-namespace orrery {
+namespace orrery::guesses_test {
 namespace {
 
 using namespace orrery::testing;
@@ -628,4 +628,4 @@ TEST(EngineGuesses, AreRefusedWhereSeveralRowsWouldNotBeExact) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::guesses_test

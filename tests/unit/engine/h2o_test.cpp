@@ -9,7 +9,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
-namespace orrery {
+namespace orrery::h2o_test {
 namespace {
 
 using namespace testing;
@@ -194,4 +194,4 @@ TEST(EngineH2OSums, AWholeBudgetHasNone) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::h2o_test

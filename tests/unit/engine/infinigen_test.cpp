@@ -10,7 +10,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
-namespace orrery {
+namespace orrery::infinigen_test {
 namespace {
 
 using namespace testing;
@@ -266,4 +266,4 @@ TEST_P(EngineInfiniGen, HeadsHoldWhatTheLayerBeforeFoundForThem) {
 INSTANTIATE_TEST_SUITE_P(Cases, EngineInfiniGen, ::testing::Values(std::pair("4", KvType::f16), std::pair("1", KvType::f16), std::pair("2", KvType::q8_0)));
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::infinigen_test

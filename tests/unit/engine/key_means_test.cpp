@@ -13,7 +13,7 @@
 #include "runtime/gguf/dequantize.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::key_means_test {
 namespace {
 
 using namespace orrery::testing;
@@ -226,4 +226,4 @@ TEST(EngineKeyMeans, AFilesFormIsChecked) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::key_means_test

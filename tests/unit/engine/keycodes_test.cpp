@@ -10,7 +10,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
-namespace orrery {
+namespace orrery::keycodes_test {
 namespace {
 
 using namespace testing;
@@ -192,4 +192,4 @@ TEST(EngineKeyCodesParts, ForksAndRewindsHaveTheSameCodes) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::keycodes_test

@@ -7,7 +7,7 @@
 #include "tests/support/count_allocations.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::layout_test {
 namespace {
 
 using namespace orrery::testing;
@@ -120,4 +120,4 @@ INSTANTIATE_TEST_SUITE_P(Modes, EngineLayout, ::testing::ValuesIn([] {
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::layout_test

@@ -8,7 +8,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
-namespace orrery {
+namespace orrery::loki_test {
 namespace {
 
 using namespace testing;
@@ -197,4 +197,4 @@ TEST(EngineLokiBasis, HasThePrincipalComponentsOfThePromptsKeys) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::loki_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/engine_fixture.h"
 
-namespace orrery {
+namespace orrery::model_test {
 namespace {
 
 using namespace orrery::testing;
@@ -106,4 +106,4 @@ TEST(EngineModel, OutlivesEveryOtherHandle) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::model_test

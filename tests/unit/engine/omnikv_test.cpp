@@ -8,7 +8,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
-namespace orrery {
+namespace orrery::omnikv_test {
 namespace {
 
 using namespace testing;
@@ -105,4 +105,4 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineOmniKv,
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::omnikv_test

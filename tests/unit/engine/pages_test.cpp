@@ -11,7 +11,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
-namespace orrery {
+namespace orrery::pages_test {
 namespace {
 
 using namespace testing;
@@ -293,4 +293,4 @@ TEST(EnginePagesRaas, TheOldestPageMakesRoom) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::pages_test

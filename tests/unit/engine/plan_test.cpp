@@ -4,7 +4,7 @@
 #include "tests/support/engine_fixture.h"
 #include "tests/support/random_blocks.h"
 
-namespace orrery {
+namespace orrery::plan_test {
 namespace {
 
 using namespace orrery::testing;
@@ -235,4 +235,4 @@ TEST(EnginePlan, OptionsOutOfRangeAreRefused) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::plan_test

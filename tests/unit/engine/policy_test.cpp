@@ -8,7 +8,7 @@
 #include "runtime/policy/select/rings.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::policy_test {
 namespace {
 
 using namespace orrery::testing;
@@ -125,4 +125,4 @@ TEST(EnginePolicyDemo, DeviceBytesAreTheBudget) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::policy_test

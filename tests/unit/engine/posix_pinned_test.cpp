@@ -14,7 +14,7 @@
 
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::posix_pinned_test {
 namespace {
 
 using namespace orrery::testing;
@@ -140,4 +140,4 @@ TEST(EnginePinned, ARefusalNamesWhatWasAskedAndTheLimit) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::posix_pinned_test

@@ -5,7 +5,7 @@
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::prefixes_test {
 namespace {
 
 using namespace testing;
@@ -236,4 +236,4 @@ TEST(EnginePrefixes, TheirRoomIsBoundedWhereNobodySaysTheReservoirsSize) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::prefixes_test

@@ -7,7 +7,7 @@
 
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::prompt_pace_test {
 namespace {
 
 using namespace testing;
@@ -226,4 +226,4 @@ TEST(EnginePromptInParts, AnotherThreadsTokenComesBetweenTwoLayers) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::prompt_pace_test

@@ -12,7 +12,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
-namespace orrery {
+namespace orrery::prompt_test {
 namespace {
 
 using namespace orrery::testing;
@@ -368,4 +368,4 @@ TEST(EnginePrompt, WhatTheTemplateRefusesIsTheFirstCallsError) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::prompt_test

@@ -10,7 +10,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
 
-namespace orrery {
+namespace orrery::razor_test {
 namespace {
 
 using namespace testing;
@@ -173,4 +173,4 @@ TEST(EngineRazorAlike, DroppedKeysThatAreAlikeChangeNothing) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::razor_test

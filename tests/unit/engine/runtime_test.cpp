@@ -9,7 +9,7 @@
 #include "cuda/cuda_backend.h"
 #include "tests/support/engine_fixture.h"
 
-namespace orrery {
+namespace orrery::runtime_test {
 namespace {
 
 using namespace orrery::testing;
@@ -73,4 +73,4 @@ TEST(EngineRuntime, WithoutAGpuAutoIsTheProcessorAndCudaSaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::runtime_test

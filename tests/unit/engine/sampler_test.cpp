@@ -9,7 +9,7 @@
 #include "runtime/engine/answer/sampler.h"
 #include "tests/support/random_blocks.h"
 
-namespace orrery::engine {
+namespace orrery::engine::sampler_test {
 namespace {
 
 using orrery::testing::Random;
@@ -317,4 +317,4 @@ TEST(EngineSampler, OptionsOutOfRangeAreNamed) {
 }
 
 }  // namespace
-}  // namespace orrery::engine
+}  // namespace orrery::engine::sampler_test

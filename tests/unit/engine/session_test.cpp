@@ -11,7 +11,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
-namespace orrery {
+namespace orrery::session_test {
 namespace {
 
 using namespace orrery::testing;
@@ -407,4 +407,4 @@ TEST(EngineSessionFile, LongropesFactorsDependOnTheContext) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::session_test

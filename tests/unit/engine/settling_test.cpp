@@ -6,7 +6,7 @@
 #include "tests/support/policy_sessions.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery {
+namespace orrery::settling_test {
 namespace {
 
 using namespace orrery::testing;
@@ -182,4 +182,4 @@ TEST_F(SettlingInParts, OnlyWhereItPays) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::settling_test

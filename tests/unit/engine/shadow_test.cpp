@@ -13,7 +13,7 @@
 #include "runtime/model/rope.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::shadow_test {
 namespace {
 
 using namespace testing;
@@ -340,4 +340,4 @@ TEST(EngineShadowKeys, ShortTextsAreKeptAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::shadow_test

@@ -12,7 +12,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/shortlist_reference.h"
 
-namespace orrery::engine {
+namespace orrery::engine::shortlist_test {
 namespace {
 
 using namespace orrery::testing;
@@ -355,4 +355,4 @@ TEST(EngineShortlist, TheSumIsThatOfTheDefinition) {
 }
 
 }  // namespace
-}  // namespace orrery::engine
+}  // namespace orrery::engine::shortlist_test

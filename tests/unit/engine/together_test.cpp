@@ -14,7 +14,7 @@
 #include "runtime/engine/answer/generation.h"
 #include "tests/support/policy_sessions.h"
 
-namespace orrery {
+namespace orrery::together_test {
 namespace {
 
 using namespace testing;
@@ -558,4 +558,4 @@ TEST(TogetherHooks, FailAlone) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::together_test

@@ -13,7 +13,7 @@
 #include "tests/support/in_parallel.h"
 #include "tests/unit/kv/fixture.h"
 
-namespace orrery {
+namespace orrery::turn_test {
 namespace {
 
 using namespace testing;
@@ -353,4 +353,4 @@ TEST(Operations, PoliciesThatNeedWhatABackendLacksAreRefused) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::turn_test

@@ -7,7 +7,7 @@
 #include "runtime/engine/shared/waiting_rows.h"
 #include "tests/unit/kv/fixture.h"
 
-namespace orrery {
+namespace orrery::waiting_rows_test {
 namespace {
 
 using engine::WaitingRows;
@@ -96,4 +96,4 @@ TEST_F(WaitingRowsTest, StepsOfManyRowsTakeAllTheRoom) {
 }
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::waiting_rows_test

@@ -13,7 +13,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::gguf {
+namespace orrery::gguf::bad_test {
 namespace {
 
 using testing::Bytes;
@@ -405,4 +405,4 @@ TEST(BadFile, EveryByteOfTheHeaderMayLie) {  // no expectation but that it comes
 }
 
 }  // namespace
-}  // namespace orrery::gguf
+}  // namespace orrery::gguf::bad_test

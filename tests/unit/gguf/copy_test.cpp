@@ -12,7 +12,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::gguf {
+namespace orrery::gguf::copy_test {
 namespace {
 
 using testing::Bytes;
@@ -151,4 +151,4 @@ TEST(HeaderCopy, AFileMayChangeWhileItIsOpened) {
 }
 
 }  // namespace
-}  // namespace orrery::gguf
+}  // namespace orrery::gguf::copy_test

@@ -15,7 +15,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::gguf {
+namespace orrery::gguf::memory_test {
 namespace {
 
 using testing::Bytes;
@@ -266,4 +266,4 @@ TEST(OpenProgress, NeverFallsFromPartToPart) {
 }
 
 }  // namespace
-}  // namespace orrery::gguf
+}  // namespace orrery::gguf::memory_test

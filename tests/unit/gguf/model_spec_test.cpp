@@ -14,7 +14,7 @@
 #include "tests/support/model_spec.h"
 #include "tests/support/shared.h"
 
-namespace orrery::testing {
+namespace orrery::testing::model_spec_test {
 namespace {
 
 using nlohmann::json;
@@ -193,4 +193,4 @@ TEST(GoldenFile, RefusesDamage) {
 }
 
 }  // namespace
-}  // namespace orrery::testing
+}  // namespace orrery::testing::model_spec_test

@@ -13,7 +13,7 @@
 #include "tests/support/shared.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::gguf {
+namespace orrery::gguf::parse_test {
 namespace {
 
 using testing::as_bytes;
@@ -472,4 +472,4 @@ TEST(RealFiles, VocabulariesOpen) {
 }
 
 }  // namespace
-}  // namespace orrery::gguf
+}  // namespace orrery::gguf::parse_test

@@ -15,7 +15,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
-namespace orrery::gguf {
+namespace orrery::gguf::quant_test {
 namespace {
 
 struct Golden {
@@ -150,4 +150,4 @@ TEST(RandomBlocks, HaveTheSpreadThatWasAskedFor) {
 }
 
 }  // namespace
-}  // namespace orrery::gguf
+}  // namespace orrery::gguf::quant_test

@@ -9,7 +9,7 @@
 #include "tests/support/gguf_builder.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::gguf {
+namespace orrery::gguf::split_test {
 namespace {
 
 using testing::as_bytes;
@@ -210,4 +210,4 @@ TEST_F(Split, OnePartNeedsNoSpecialName) {
 }
 
 }  // namespace
-}  // namespace orrery::gguf
+}  // namespace orrery::gguf::split_test

@@ -10,7 +10,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/kv/fixture.h"
 
-namespace orrery::kv {
+namespace orrery::kv::head_store_test {
 namespace {
 
 using orrery::testing::Random;
@@ -200,4 +200,4 @@ TEST(KvHeadStore, FilledRefilledAppendedAndCopiedTokensDeriveFromTheReservoir) {
 }
 
 }  // namespace
-}  // namespace orrery::kv
+}  // namespace orrery::kv::head_store_test

@@ -14,7 +14,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/kv/fixture.h"
 
-namespace orrery::kv {
+namespace orrery::kv::io_thread_test {
 namespace {
 
 using orrery::testing::Random;
@@ -357,4 +357,4 @@ TEST(KvIoThread, NoQueueIsRefused) {
 }
 
 }  // namespace
-}  // namespace orrery::kv
+}  // namespace orrery::kv::io_thread_test

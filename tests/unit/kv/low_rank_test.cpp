@@ -6,7 +6,7 @@
 #include "runtime/kv/resident/digests.h"
 #include "runtime/kv/resident/head_store.h"
 
-namespace orrery::kv {
+namespace orrery::kv::low_rank_test {
 namespace {
 
 constexpr KvFormat kFormat{KvType::f16, 32, 8, 128};   // 1,024 dimensions a layer
@@ -39,4 +39,4 @@ TEST(LowRankKeys, NoRankTakesNothing) {
 }
 
 }  // namespace
-}  // namespace orrery::kv
+}  // namespace orrery::kv::low_rank_test

@@ -10,7 +10,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/kv/fixture.h"
 
-namespace orrery::kv {
+namespace orrery::kv::pages_test {
 namespace {
 
 using orrery::testing::Random;
@@ -368,4 +368,4 @@ TEST_F(KvPool, SparePagesServeTheNextReservation) {
 }
 
 }  // namespace
-}  // namespace orrery::kv
+}  // namespace orrery::kv::pages_test

@@ -7,7 +7,7 @@
 #include "runtime/kv/memory/plan.h"
 #include "tests/support/random_blocks.h"
 
-namespace orrery::kv {
+namespace orrery::kv::plan_test {
 namespace {
 
 using orrery::testing::Random;
@@ -108,4 +108,4 @@ TEST(KvPlan, HugeModelsDoNotWrap) {
 }
 
 }  // namespace
-}  // namespace orrery::kv
+}  // namespace orrery::kv::plan_test

@@ -5,7 +5,7 @@
 
 #include "runtime/kv/memory/prefix_tree.h"
 
-namespace orrery::kv {
+namespace orrery::kv::prefix_tree_test {
 namespace {
 
 constexpr uint64_t kPage = 1024;
@@ -162,4 +162,4 @@ TEST(KvPrefixTree, AFailedCopyLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace orrery::kv
+}  // namespace orrery::kv::prefix_tree_test

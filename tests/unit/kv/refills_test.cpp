@@ -16,7 +16,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/kv/fixture.h"
 
-namespace orrery::kv {
+namespace orrery::kv::refills_test {
 namespace {
 
 using orrery::testing::Random;
@@ -647,4 +647,4 @@ TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
 }
 
 }  // namespace
-}  // namespace orrery::kv
+}  // namespace orrery::kv::refills_test

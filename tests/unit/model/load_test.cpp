@@ -6,7 +6,7 @@
 
 #include "tests/unit/model/fixture.h"
 
-namespace orrery::model {
+namespace orrery::model::load_test {
 namespace {
 
 // A backend that reads weights as they lie repacks none where that took more than half of the arena, whatever is free; where it
@@ -255,4 +255,4 @@ TEST(ModelLoad, ProgressMayCancelAtAnyTensorAndAnArenaMayBeTooSmall) {
 }
 
 }  // namespace
-}  // namespace orrery::model
+}  // namespace orrery::model::load_test

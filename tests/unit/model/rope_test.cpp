@@ -8,7 +8,7 @@
 #include "runtime/model/rope.h"
 #include "tests/support/model_spec.h"
 
-namespace orrery::model {
+namespace orrery::model::rope_test {
 namespace {
 
 using namespace orrery::testing;
@@ -225,4 +225,4 @@ TEST(ModelWindows, AreHonouredWhereTheFamilyDefinesThem) {
 }
 
 }  // namespace
-}  // namespace orrery::model
+}  // namespace orrery::model::rope_test

@@ -7,7 +7,7 @@
 
 #include "tests/unit/model/fixture.h"
 
-namespace orrery::model {
+namespace orrery::model::strict_test {
 namespace {
 
 constexpr const char* kFamilies[] = {"llama-plain", "qwen2", "qwen3", "phi3", "glm4", "chatglm"};
@@ -207,4 +207,4 @@ TEST(ModelStrict, ThePlanRefusesWhatLoadingRefuses) {
 }
 
 }  // namespace
-}  // namespace orrery::model
+}  // namespace orrery::model::strict_test

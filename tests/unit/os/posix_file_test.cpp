@@ -20,7 +20,7 @@
 #include "runtime/os/os.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::os {
+namespace orrery::os::posix_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -431,4 +431,4 @@ TEST_F(Files, DescriptorsCloseOnExec) {
 }
 
 }  // namespace
-}  // namespace orrery::os
+}  // namespace orrery::os::posix_file_test

@@ -13,7 +13,7 @@
 #include "runtime/os/os.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::os {
+namespace orrery::os::posix_memory_test {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -154,4 +154,4 @@ TEST(MemoryLimits, OfTheAddressSpace) {
 }
 
 }  // namespace
-}  // namespace orrery::os
+}  // namespace orrery::os::posix_memory_test

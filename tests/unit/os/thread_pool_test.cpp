@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-namespace orrery {
+namespace orrery::thread_pool_test {
 namespace {
 
 TEST(ThreadPool, RunsEveryItemOnce) {
@@ -217,4 +217,4 @@ TEST(ThreadPool, LowPriorityIsTheWorkersAlone) {
 #endif
 
 }  // namespace
-}  // namespace orrery
+}  // namespace orrery::thread_pool_test

@@ -12,7 +12,7 @@
 #include "runtime/os/os.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::os {
+namespace orrery::os::windows_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -223,4 +223,4 @@ TEST(WindowsMemory, AJobsLimitBinds) {
 }
 
 }  // namespace
-}  // namespace orrery::os
+}  // namespace orrery::os::windows_file_test

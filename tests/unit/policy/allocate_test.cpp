@@ -15,7 +15,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
 
-namespace orrery::policy {
+namespace orrery::policy::allocate_test {
 namespace {
 
 using orrery::testing::Random;
@@ -244,4 +244,4 @@ TEST(PolicyAllocate, TailsGrowWithTheTextWhereAllIsChosenAnewOften) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::allocate_test

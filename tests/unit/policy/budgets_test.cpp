@@ -11,7 +11,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
 
-namespace orrery::policy {
+namespace orrery::policy::budgets_test {
 namespace {
 
 using Counts = std::vector<uint64_t>;
@@ -185,4 +185,4 @@ TEST(PolicyBudgets, MomentsOfManyKeysInAnyOrder) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::budgets_test

@@ -3,7 +3,7 @@
 
 #include "tests/unit/policy/made_up.h"
 
-namespace orrery::policy {
+namespace orrery::policy::changes_test {
 namespace {
 
 // The steps, counted from 1, before which a head's prompt tokens differ from those before the previous step.
@@ -506,4 +506,4 @@ TEST(PolicyChanges, HeadsInAnotherOrderKeepTheSameTokens) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::changes_test

@@ -10,7 +10,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
 
-namespace orrery::policy {
+namespace orrery::policy::drift_test {
 namespace {
 
 using orrery::testing::Random;
@@ -124,4 +124,4 @@ TEST(PolicyDrift, OnlyMissesAreFetchedIntoSlotsThatNobodyWants) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::drift_test

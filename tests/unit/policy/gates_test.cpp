@@ -10,7 +10,7 @@
 #include "tests/unit/policy/fake_session.h"
 #include "tests/unit/policy/fixture.h"
 
-namespace orrery::policy {
+namespace orrery::policy::gates_test {
 namespace {
 
 using testing::Random;
@@ -228,4 +228,4 @@ TEST(PolicyGates, OtherMethodsWantMore) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::gates_test

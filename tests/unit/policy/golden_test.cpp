@@ -22,7 +22,7 @@
 #include "tests/unit/policy/fixture.h"
 #include "tests/unit/policy/goldens.h"
 
-namespace orrery::policy {
+namespace orrery::policy::golden_test {
 namespace {
 
 using nlohmann::json;
@@ -286,4 +286,4 @@ TEST(PolicyGolden, KMeansWithTies) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::golden_test

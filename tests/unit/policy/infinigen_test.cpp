@@ -5,7 +5,7 @@
 
 #include "tests/unit/policy/made_up.h"
 
-namespace orrery::policy {
+namespace orrery::policy::infinigen_test {
 namespace {
 
 constexpr uint32_t kContext = 400, kKvHeads = 4, kLayers = 3, kPrompt = 250;
@@ -101,4 +101,4 @@ TEST(PolicyInfiniGen, RanksAndWholeLayersFollowTheBudget) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::infinigen_test

@@ -6,7 +6,7 @@
 
 #include "tests/unit/policy/made_up.h"
 
-namespace orrery::policy {
+namespace orrery::policy::invariants_test {
 namespace {
 
 const Candidate kPolicies[] = {
@@ -584,4 +584,4 @@ TEST(PolicyInvariants, TheTableTellsTheDefaults) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::invariants_test

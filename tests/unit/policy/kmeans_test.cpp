@@ -11,7 +11,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
 
-namespace orrery::policy {
+namespace orrery::policy::kmeans_test {
 namespace {
 
 using orrery::testing::Random;
@@ -171,4 +171,4 @@ TEST(PolicySync, WhatStepMChoosesIsSeenFromStepMPlusOne) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::kmeans_test

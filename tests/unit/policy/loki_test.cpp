@@ -6,7 +6,7 @@
 
 #include "tests/unit/policy/made_up.h"
 
-namespace orrery::policy {
+namespace orrery::policy::loki_test {
 namespace {
 
 constexpr uint32_t kContext = 400, kDim = 64;
@@ -172,4 +172,4 @@ TEST(PolicyLoki, RanksFollowWidthAndBudget) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::loki_test

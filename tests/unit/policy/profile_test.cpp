@@ -12,7 +12,7 @@
 #include "tests/support/shared.h"
 #include "tests/unit/policy/fixture.h"
 
-namespace orrery::policy {
+namespace orrery::policy::profile_test {
 namespace {
 
 using nlohmann::json;
@@ -366,4 +366,4 @@ TEST(PolicyProfile, ThePublishedProfilesGiveTheirNumbers) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::profile_test

@@ -5,7 +5,7 @@
 #include "tests/unit/policy/fake_session.h"
 #include "tests/unit/policy/goldens.h"
 
-namespace orrery::policy {
+namespace orrery::policy::recorded_test {
 namespace {
 
 using nlohmann::json;
@@ -68,4 +68,4 @@ TEST(PolicyRecorded, EveryMethodKeepsTheSameSets) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::recorded_test

@@ -9,7 +9,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fixture.h"
 
-namespace orrery::policy {
+namespace orrery::policy::roles_test {
 namespace {
 
 using orrery::testing::Random;
@@ -264,4 +264,4 @@ TEST(PolicyRoles, AHeadThatNeverOverlapsStarvesNobody) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::roles_test

@@ -13,7 +13,7 @@
 #include "tests/unit/policy/fake_session.h"
 #include "tests/unit/policy/goldens.h"
 
-namespace orrery::policy {
+namespace orrery::policy::runs_test {
 namespace {
 
 using nlohmann::json;
@@ -457,4 +457,4 @@ TEST(PolicyRuns, Streaming) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::runs_test

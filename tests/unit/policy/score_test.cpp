@@ -12,7 +12,7 @@
 #include "runtime/policy/select/top_k.h"
 #include "tests/support/random_blocks.h"
 
-namespace orrery::policy {
+namespace orrery::policy::score_test {
 namespace {
 
 using orrery::testing::Random;
@@ -263,4 +263,4 @@ TEST(PolicyScore, TheMedianOfAnEvenNumberIsTheMiddleTwosMean) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::score_test

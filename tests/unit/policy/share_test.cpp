@@ -7,7 +7,7 @@
 #include "runtime/policy/policy.h"
 #include "tests/unit/policy/made_up.h"
 
-namespace orrery::policy {
+namespace orrery::policy::share_test {
 namespace {
 
 // A token of one head of 64: K and V, in blocks of 32.
@@ -157,4 +157,4 @@ TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::share_test

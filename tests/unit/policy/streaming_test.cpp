@@ -7,7 +7,7 @@
 #include "runtime/policy/policy.h"
 #include "runtime/policy/select/rings.h"
 
-namespace orrery::policy {
+namespace orrery::policy::streaming_test {
 namespace {
 
 using Positions = Tokens;
@@ -117,4 +117,4 @@ TEST(Streaming, OptionsAreCheckedByNameAndRange) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::streaming_test

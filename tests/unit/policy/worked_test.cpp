@@ -8,7 +8,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/unit/policy/fake_session.h"
 
-namespace orrery::policy {
+namespace orrery::policy::worked_test {
 namespace {
 
 const int32_t kNoWindow[] = {0, 0};
@@ -489,4 +489,4 @@ TEST(PolicyWorked, DuoAttentionsBudgets) {
 }
 
 }  // namespace
-}  // namespace orrery::policy
+}  // namespace orrery::policy::worked_test

@@ -10,7 +10,7 @@
 #include "runtime/text/tokenizer/tokenizer_special.h"
 #include "runtime/text/unicode/utf8.h"
 
-namespace orrery::text {
+namespace orrery::text::cancel_test {
 namespace {
 
 const std::atomic<bool> kCancelled{true};
@@ -203,4 +203,4 @@ TEST(CancelledText, Json) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::cancel_test

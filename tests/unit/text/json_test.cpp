@@ -12,7 +12,7 @@
 
 #include "tests/support/shared.h"
 
-namespace orrery::text {
+namespace orrery::text::json_test {
 namespace {
 
 // The same value as the oracle reads it.
@@ -187,4 +187,4 @@ TEST(Json, FloatsAsPython) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::json_test

@@ -12,7 +12,7 @@
 #include "tests/support/random_strings.h"
 #include "tests/support/thread_time.h"
 
-namespace orrery::text {
+namespace orrery::text::posix_pretokenize_test {
 namespace {
 
 using testing::RandomStrings;
@@ -225,4 +225,4 @@ TEST(CharSets, AgreeWithPcre2ExceptWhereItsDataAreOlder) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::posix_pretokenize_test

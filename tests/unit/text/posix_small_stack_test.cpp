@@ -12,7 +12,7 @@
 #include "runtime/text/jinja/chat_template.h"
 #include "runtime/text/json/json.h"
 
-namespace orrery::text {
+namespace orrery::text::posix_small_stack_test {
 namespace {
 
 // Frames of builds without optimization and of sanitizers are several times as large.
@@ -181,4 +181,4 @@ TEST(StackRoom, DescendsOnOtherStacksAndBack) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::posix_small_stack_test

@@ -7,7 +7,7 @@
 #include "runtime/text/unicode/utf8.h"
 #include "tests/support/random_strings.h"
 
-namespace orrery::text {
+namespace orrery::text::stream_test {
 namespace {
 
 struct Outcome {
@@ -172,4 +172,4 @@ TEST(TextStream, NearlyCompletedStopsCostLinearTime) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::stream_test

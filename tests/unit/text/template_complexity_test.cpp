@@ -15,7 +15,7 @@
 #include "runtime/text/jinja/interpreter/interpreter.h"
 #include "runtime/text/unicode/python_characters.h"
 
-namespace orrery::text::jinja {
+namespace orrery::text::jinja::template_complexity_test {
 namespace {
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -366,4 +366,4 @@ TEST(TemplateComplexity, HostileLoopsEndSoon) {
 }
 
 }  // namespace
-}  // namespace orrery::text::jinja
+}  // namespace orrery::text::jinja::template_complexity_test

@@ -7,7 +7,7 @@
 
 #include "runtime/text/jinja/chat_template.h"
 
-namespace orrery::text {
+namespace orrery::text::template_hostile_test {
 namespace {
 
 std::string repeat(const std::string& s, size_t n) {
@@ -350,4 +350,4 @@ TEST(TemplateErrors, NameTheirPlace) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::template_hostile_test

@@ -9,7 +9,7 @@
 #include "runtime/text/json/json.h"
 #include "tests/support/shared.h"
 
-namespace orrery::text {
+namespace orrery::text::template_test {
 namespace {
 
 std::string read_text(const std::string& path) {
@@ -129,4 +129,4 @@ TEST(Template, ThirdParty) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::template_test

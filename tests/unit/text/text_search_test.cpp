@@ -6,7 +6,7 @@
 
 #include "runtime/text/text_search.h"
 
-namespace orrery::text {
+namespace orrery::text::text_search_test {
 namespace {
 
 TEST(TextSearch, FindsWhatNaiveSearchFinds) {
@@ -58,4 +58,4 @@ TEST(TextSearch, ComparesAFewTimesTheText) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::text_search_test

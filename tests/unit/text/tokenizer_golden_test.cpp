@@ -8,7 +8,7 @@
 #include "runtime/text/tokenizer/pretokenize.h"
 #include "tests/support/golden_vocab.h"
 
-namespace orrery::text {
+namespace orrery::text::tokenizer_golden_test {
 namespace {
 
 using testing::GoldenVocab;
@@ -109,4 +109,4 @@ INSTANTIATE_TEST_SUITE_P(All, SpmGolden,
                          [](const auto& tested) { return std::string(tested.param.set); });
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::tokenizer_golden_test

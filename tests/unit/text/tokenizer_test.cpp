@@ -15,7 +15,7 @@
 #include "tests/support/golden_vocab.h"
 #include "tests/support/thread_time.h"
 
-namespace orrery::text {
+namespace orrery::text::tokenizer_test {
 namespace {
 
 using testing::GoldenVocab;
@@ -489,4 +489,4 @@ TEST(TokenizerFile, TheDemoModel) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::tokenizer_test

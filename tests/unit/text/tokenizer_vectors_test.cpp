@@ -11,7 +11,7 @@
 #include "runtime/text/tokenizer/tokenizer.h"
 #include "tests/support/shared.h"
 
-namespace orrery::text {
+namespace orrery::text::tokenizer_vectors_test {
 namespace {
 
 std::string read_file(const std::string& path) {
@@ -59,4 +59,4 @@ INSTANTIATE_TEST_SUITE_P(All, PublishedVocabulary,
                                            "qwen2"));
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::tokenizer_vectors_test

@@ -8,7 +8,7 @@
 
 #include "tests/support/random_strings.h"
 
-namespace orrery::text {
+namespace orrery::text::utf8_test {
 namespace {
 
 // All encodings, and all their beginnings.
@@ -108,4 +108,4 @@ TEST(Utf8, LongTexts) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::utf8_test

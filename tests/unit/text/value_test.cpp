@@ -13,7 +13,7 @@
 #include "runtime/text/json/json.h"
 #include "tests/support/shared.h"
 
-namespace orrery::text {
+namespace orrery::text::value_test {
 namespace {
 
 Value golden(const std::string& name) {
@@ -185,4 +185,4 @@ TEST(Unicode, WordsAsPython) {
 }
 
 }  // namespace
-}  // namespace orrery::text
+}  // namespace orrery::text::value_test
