@@ -35,6 +35,7 @@ struct BackendInfo {
   // A decode step of several rows of one sequence, and decode steps of several sessions at once (StepOperations::begin_steps), give each
   // row the bits of a step of its own, and read each weight once.
   bool decodes_rows = false;
+  bool has_key_codes = false;             // Backend::key_codes() is not null
 };
 
 class Device {
