@@ -17,6 +17,7 @@ namespace orrery {
 struct KeyCodeFormat {
   int32_t bits = 0;                  // of a dimension: 1, 2 or 4; 0: no codes
   int32_t head_dim = 0;
+  bool values = false;               // a mean value lies behind each head's mean key: the two are a compensation token
 
   // Groups of four bits in a key. Group j holds dimensions j * 4 / bits and after it, the first one in the lowest bits.
   int32_t n_groups() const { return (head_dim * bits + 3) / 4; }
@@ -25,8 +26,8 @@ struct KeyCodeFormat {
   static constexpr uint64_t kGroupBytes = kPageTokens / 2;
   uint64_t factors_offset() const { return static_cast<uint64_t>(n_groups()) * kGroupBytes; }
   uint64_t tile_bytes() const { return factors_offset() + 2 * static_cast<uint64_t>(kPageTokens); }
-  uint64_t mean_bytes() const { return static_cast<uint64_t>(head_dim) * sizeof(float); }
-  // The codes of one head's n tokens, in whole tiles, and its mean key.
+  uint64_t mean_bytes() const { return (values ? 2u : 1u) * static_cast<uint64_t>(head_dim) * sizeof(float); }
+  // The codes of one head's n tokens, in whole tiles, and its means.
   uint64_t head_bytes(uint64_t n_tokens) const {
     constexpr uint64_t kTile = kPageTokens;
     return bits == 0 ? 0 : (n_tokens + kTile - 1) / kTile * tile_bytes() + mean_bytes();
@@ -42,6 +43,16 @@ constexpr float key_code_level(int32_t bits, int32_t i) {
   const int32_t half = 1 << (bits - 1);
   return i < half ? -positive[half - 1 - i] : positive[i - half];
 }
+
+// The mean squared error of a dimension's code, where the dimension is normal and its mean square is 1. A level is the mean of the values
+// that it stands for. So a key's product with a query has, given its code, the product of the code as its mean, and a variance of this times
+// |q|^2 times the square of the key's factor.
+constexpr float key_code_error(int32_t bits) { return bits == 1 ? .36338f : bits == 2 ? .11748f : .00950f; }
+
+// The largest variance of a query's products, given the codes, at which weights by codes are used: the mean over the codes of kVarianceTiles
+// tiles. With this variance, a sum of e^product is e^(1) = 2.7 times the sum by codes.
+constexpr float kMostCodeVariance = 2;
+constexpr int32_t kVarianceTiles = 4;   // spread evenly over the tiles, the first and the last among them
 
 // One head's keys in pages, and its codes.
 struct KeyCodesJob {

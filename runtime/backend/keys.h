@@ -53,6 +53,9 @@ struct TopKeysJob : KeysJob {
   // not written.
   Span<const uint32_t> among = {};
   uint32_t* n_common = nullptr;
+  // Optional, with `out` and with codes, for a single position: for each query head log2 of the sum of the weights e^product of the keys that
+  // are not among the k best. -infinity: no key is left; or the codes tell too little of this query (kMostCodeVariance).
+  Ptr<float> log_evicted = {};       // (n_heads / n_kv_heads)
 };
 struct TopKeysShape : KeysShape {
   KeyScoring scoring;

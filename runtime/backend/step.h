@@ -44,6 +44,9 @@ struct HeadView {
   // The compensation token: K and V, (2, head_dim), and the number of tokens that it stands for (not always whole; 0: the head has none).
   Ptr<const float> compensation_token = {};
   float compensation_weight = 0.0f;
+  // If given, the weight of each query head, as log2: (group), device address. It takes the place of compensation_weight. It may be written
+  // until the layer attends. CPU only.
+  Ptr<const float> compensation_logs = {};
 };
 
 // One token to compute.

@@ -111,7 +111,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
         trace_(traces ? std::make_unique<StepTrace>(max_threads_) : nullptr) {}
 
   BackendInfo info() const override {
-    return {"cpu", kernels_.name, n_threads_.load(std::memory_order_relaxed), true, true, true, true};
+    return {"cpu", kernels_.name, n_threads_.load(std::memory_order_relaxed), true, true, true, true, true};
   }
   Status set_threads(int32_t n_threads, Priority priority) override;
   std::vector<std::string> take_trace() override { return trace_ ? trace_->take(pool_->n_threads()) : std::vector<std::string>(); }
@@ -676,7 +676,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     const int64_t last_key = view ? view->n_keys : row_at(row).position + int64_t{1};
     const int64_t first_key = shape.window > 0 && !view ? std::max<int64_t>(0, last_key - shape.window) : 0;
     const int64_t first = first_key / kSplitTokens;
-    const bool has_mean = view && view->compensation_weight > 0.0f;
+    const bool has_mean = view && (view->compensation_weight > 0.0f || view->compensation_logs);
     return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first + has_mean, has_mean};
   };
   uint64_t kv_read = 0;
@@ -713,11 +713,12 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       int64_t row, head, split, first_key, last_key;  // no work: first_key == last_key
       ExportedWeights exported;
       float n_alike;    // tokens that a compensation token stands for; 0: these keys are tokens themselves
+      const float* logs;   // (group) or null: log2 of the number for each query head
     };
     // Rows of one sequence meet the same keys one after another, so memory is read once for all of them.
     const bool same_keys = runs_.size() == 1;
     const auto item_of = [&](int64_t item) {
-      Item i{{}, same_keys ? item % rows : item / row_items, 0, same_keys ? item / rows : item % row_items, 0, 0, {}, 0.0f};
+      Item i{{}, same_keys ? item % rows : item / row_items, 0, same_keys ? item / rows : item % row_items, 0, 0, {}, 0.0f, nullptr};
       if (n_steps_ > 1) {
         const auto after = std::upper_bound(first_item.begin(), first_item.begin() + rows, item);
         i.row = after - first_item.begin() - 1, i.split = item - *(after - 1);
@@ -732,7 +733,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const HeadView* view = head_view(wave + i.row, layer, head);
       if (splits.has_mean && i.split + 1 == splits.count) {
         i.kv = {KvType::f32, dim, &view->compensation_token.address, 0, static_cast<uint64_t>(dim) * sizeof(float)};
-        i.last_key = 1, i.n_alike = view->compensation_weight;
+        i.last_key = 1, i.n_alike = view->compensation_weight, i.logs = host(view->compensation_logs);
         return i;
       }
       const int64_t start = (splits.first + i.split) * kSplitTokens;
@@ -761,8 +762,13 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
                             weight_rows(i.exported, group),
                             thread_scratch(thread)};
       kernels_.attend_decode(task);
-      for (int32_t g = 0; i.n_alike > 0.0f && g < group; ++g) {
+      for (int32_t g = 0; (i.n_alike > 0.0f || i.logs) && g < group; ++g) {
         float* sums = task.partials + g * task.partial_stride;
+        if (i.logs) {   // the unit takes the weight, so no weight is too large
+          if (i.logs[g] == -INFINITY) sums[1] = 0.0f;
+          sums[0] += i.logs[g];
+          continue;
+        }
         sums[1] *= i.n_alike;
         for (int32_t j = 16; j < 16 + dim; ++j) sums[j] *= i.n_alike;
       }

@@ -259,6 +259,28 @@ uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_
   return n_larger + n_equal;
 }
 
+namespace {
+
+// log2 of the sum of a row's weights over its n keys, without the keys of `out` (k), which count from first_key.
+float log_of_others(const WeightRows& rows, int32_t g, int64_t n, int64_t first_key, const uint32_t* out, int64_t k) {
+  const float *weights = rows.weights + g * rows.stride, *units = rows.units + g * rows.tile_stride, *sums = rows.sums + g * rows.tile_stride;
+  const int64_t n_tiles = div_up<int64_t>(n, kPageTokens);
+  float most = -INFINITY;
+  for (int64_t tile = 0; tile < n_tiles; ++tile)
+    if (sums[tile] > 0) most = std::max(most, units[tile]);
+  double total = 0;
+  int64_t i = 0;   // of `out`, which ascends
+  for (int64_t tile = 0; tile < n_tiles; ++tile) {
+    double sum = static_cast<double>(sums[tile]);
+    int64_t n_left = std::min<int64_t>(n, (tile + 1) * kPageTokens) - std::max<int64_t>(first_key, tile * kPageTokens);   // of the candidates
+    for (; i < k && first_key + out[i] < (tile + 1) * kPageTokens; ++i, --n_left) sum -= static_cast<double>(weights[first_key + out[i]]);
+    if (n_left > 0 && sum > 0) total += std::ldexp(sum, static_cast<int>(std::max(units[tile] - most, -1000.0f)));
+  }
+  return total > 0 ? most + static_cast<float>(std::log2(total)) : -INFINITY;
+}
+
+}  // namespace
+
 void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const KeysWork& work) {
   const TopKeysScratch& s = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
@@ -276,6 +298,11 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
         *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry));
       else
         select_top(scores + job.first_key, job.n_keys - job.first_key, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k);
+      auto* log_evicted = reinterpret_cast<float*>(static_cast<uintptr_t>(job.log_evicted.address));
+      for (int32_t g = 0; log_evicted && g < group; ++g)
+        log_evicted[g] = code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, job, shape) <= kMostCodeVariance
+                             ? log_of_others(rows, g, job.n_keys, job.first_key, job.out, job.k)
+                             : -INFINITY;
     });
   });
 }

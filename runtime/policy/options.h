@@ -22,6 +22,7 @@ class OptionReader {
   Status flag(const char* name, bool* value);         // 0 or 1
   Status ascending(const char* name, uint32_t most, std::vector<uint32_t>* values);   // "2+8+18"
   bool given(const char* name) const;
+  void allow(const char* name) { known_.emplace_back(name); }   // an option that somebody else reads
   Status finish() const;
 
   // choice() into an enum of uint32_t whose values are the indices.

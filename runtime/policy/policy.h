@@ -130,6 +130,12 @@ class Policy {
     (void)head;
     return {};
   }
+  // Valid after settle(). Each step gives the head a compensation token: its mean key and mean value (Heads::set_mean_value), with the weight
+  // that this step's codes give to the candidates which top_pages() leaves out, for each query head.
+  virtual bool compensates_by_codes(uint32_t head) const {
+    (void)head;
+    return false;
+  }
   // The head's first slots that always hold rebuilt keys (PageDigests::rank), valid after settle(). Refills go to these slots only.
   virtual uint32_t rebuilt_slots(uint32_t head) const {
     (void)head;

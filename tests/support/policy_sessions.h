@@ -26,7 +26,7 @@ struct PolicyMode {
   }
   // Whether heads exchange single tokens.
   bool tokens() const { return policy == std::string("loki") || policy == std::string("infinigen") || codes(); }
-  bool codes() const { return policy == std::string("keycodes"); }
+  bool codes() const { return policy == std::string("keycodes") || name == std::string("auto_by_codes"); }
   // Whether all slots are taken from settling on, so that the newest token takes the slot of another.
   bool replaces() const { return policy == std::string("streaming") || policy == std::string("h2o"); }
   bool in_parts() const { return name == std::string("auto_in_parts"); }   // settles in parts beside its steps
@@ -61,7 +61,8 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"adakv_each", "adakv", {{"score", "each"}}, false},
       {"adapyramid", "adapyramid", {{"safeguard", "protect"}, {"alpha", "0.8"}}, false},
       {"cake", "cake", {}, false},
-      {"auto", "auto", {}, false},
+      {"auto_by_window", "auto", {{"by", "window"}}, false},
+      {"auto_by_codes", "auto", {{"by", "codes"}}, true, true},
       {"auto_in_parts", "auto", {{"steps", "3"}, {"tail", "60"}}, false},
       {"duoattention", "duoattention", {}, false},
       {"razorattention", "razorattention", {}, false},
@@ -82,6 +83,7 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"loki_max", "loki", {{"rank", "3"}, {"window", "1"}, {"sinks", "4"}, {"reduce", "max"}}, true, true},
       {"keycodes", "keycodes", {}, true, true},
       {"keycodes_signs", "keycodes", {{"bits", "1"}, {"window", "1"}, {"sinks", "0"}, {"reduce", "mean"}}, true, true},
+      {"keycodes_dropping", "keycodes", {{"compensation", "0"}}, true, true},
       {"keycodes_fine", "keycodes", {{"bits", "4"}, {"window", "9"}, {"sinks", "6"}}, true, true},
       {"shadowkv", "shadowkv", {}, true, true},
       {"shadowkv_exact_keys", "shadowkv", {{"chunk", "4"}, {"rank", "100000"}}, true, true},

@@ -19,10 +19,11 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
   return scoring;
 }
 
-// Bytes of one layer's projected queries, (n_heads, rank) floats. 0: low-rank keys find no tokens.
+// Bytes of one layer's projected queries, (n_heads, rank) floats, or of the weights of its evicted tokens, (n_heads). 0: low-rank keys find no
+// tokens, and codes do not compensate.
 uint64_t projected_bytes(const ResidentShape& s) {
-  if (!s.low_rank.by_head) return 0;
-  return align_up(static_cast<uint64_t>(s.hyper->n_heads) * s.low_rank.rank * sizeof(float), kv::kArenaAlignment);
+  const uint64_t width = s.low_rank.by_head ? s.low_rank.rank : s.codes.values ? 1 : 0;
+  return align_up(static_cast<uint64_t>(s.hyper->n_heads) * width * sizeof(float), kv::kArenaAlignment);
 }
 
 // Entries of all tables of held pages. 0: the host selects.
@@ -164,7 +165,7 @@ Status Answers::key_moments(Span<const policy::MomentsQuery> queries, std::vecto
 template <class Job>
 void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const {
   const auto n_kv_heads = static_cast<uint32_t>(hyper_->n_kv_heads);
-  job->layer = now_->q || projected_bytes_ > 0 ? 0 : static_cast<int32_t>(head / n_kv_heads);
+  job->layer = now_->q || (!parts_->codes && projected_bytes_ > 0) ? 0 : static_cast<int32_t>(head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(head % n_kv_heads);
   job->first_position = static_cast<int32_t>(position);
   job->n_positions = 1;
@@ -300,6 +301,7 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
     set_pages(query.head, query.position, query.first_page, query.n_pages, &job);
     job.k = static_cast<int32_t>(query.k);
     job.out = query.out;
+    if (now_->q && parts_->codes && parts_->codes->format().values) job.log_evicted = logs_of(static_cast<uint32_t>(job.kv_head));
     jobs_.push_back(job);
   }
   const TopKeysShape shape = pages_shape(queries[0], rule);
@@ -382,6 +384,12 @@ Status Answers::make_low_rank(uint32_t n_tokens, bool with_basis) {
     ORRERY_TRY(backend.synchronize());
   }
   return parts_->low_rank->settle(&backend, *pages_, n_tokens, queries);
+}
+
+Status Answers::set_mean_value(uint32_t head, Span<const float> shares) {
+  ORRERY_TRY(now_->go_on());
+  parts_->codes->set_value(now_->backend, *pages_, head, shares);
+  return now_->backend->synchronize();
 }
 
 Status Answers::make_codes(uint32_t n_tokens) {

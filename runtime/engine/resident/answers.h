@@ -86,6 +86,9 @@ class Answers final : public policy::Heads {
   }
   Status make_low_rank(uint32_t n_tokens, bool with_basis) override;
   Status make_codes(uint32_t n_tokens) override;
+  Status set_mean_value(uint32_t head, Span<const float> shares) override;
+  // Within a step, once the head's layer has asked for its best tokens: log2 of the evicted tokens' weights, (group).
+  Ptr<const float> evicted_logs(uint32_t head) const { return logs_of(head % static_cast<uint32_t>(hyper_->n_kv_heads)); }
   void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) override {
     now_->backend->for_each(static_cast<int64_t>(n), call, fn);
   }
@@ -107,6 +110,7 @@ class Answers final : public policy::Heads {
   void forget_table(uint32_t head) {
     if (!on_device_.empty()) on_device_[head] = 0;
   }
+  Ptr<float> logs_of(uint32_t kv_head) const { return Ptr<float>{region_.data().address} + uint64_t{kv_head} * group(); }
 
   const model::Hyperparameters* hyper_ = nullptr;
   KvFormat format_;                          // of the slots; pages_ has its own
@@ -115,8 +119,10 @@ class Answers final : public policy::Heads {
   uint32_t queries_wanted_ = 0;              // Policy::queries_wanted()
   Span<const HeadView> views_;
   const Moment* now_ = nullptr;
-  kv::ArenaRegion region_;                   // projected queries; tables of held pages
-  uint64_t projected_bytes_ = 0;             // (n_heads, rank) projected queries of a layer, if low-rank keys find tokens
+  // Projected queries, or evicted_logs(); tables of held pages.
+  kv::ArenaRegion region_;
+  // (n_heads, rank) projected queries of a layer, if low-rank keys find tokens; or its (n_heads) evicted_logs(), if codes compensate.
+  uint64_t projected_bytes_ = 0;
   std::vector<float> q_now_, q_before_;      // (q_dim), if the policy asks before layers attend
   std::vector<TopKeysJob> jobs_;
   std::vector<KeyWeightsJob> weights_jobs_;

@@ -273,6 +273,8 @@ Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
     }
     slots_[head] = slot;
     views_[head] = parts_.slots->view_with_append(head, slot);
+    if (parts_.codes && policy_->compensates_by_codes(head))
+      views_[head].compensation_token = parts_.codes->mean(head), views_[head].compensation_logs = answers_.evicted_logs(head);
     ++head;
   }
   if (parts_.compensation_tokens) add_replaced();

@@ -33,7 +33,7 @@ void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
                     asked.heads};
   shape->n_compensation_tokens = policy.max_compensation_tokens();
   if (asked.kind == policy::PageDigest::codes) {   // codes take the place of digests, with pages of one token
-    shape->codes = {asked.bits, asked.heads};
+    shape->codes = {asked.bits, asked.heads, asked.values};
     shape->digests.heads.clear();
   }
   if (asked.rank == 0) return;
@@ -89,7 +89,7 @@ Status ResidentShape::check_operations(Backend* backend_of, const char* policy_n
   const bool scores = n_query_rows > 0 || policy->sums_attention() || policy->asks_before_attend() || finds;
   const char* missing = !backend_of->kv_moves()                                         ? "no operation that moves resident KV"
                         : scores && !backend_of->keys()                                 ? "no key scoring"
-                        : (has_digests || n_compensation_tokens > 0) && !backend_of->summaries() ? "no page digests and compensation tokens"
+                        : (has_digests || n_compensation_tokens > 0 || codes.values) && !backend_of->summaries() ? "no page digests and compensation tokens"
                         : has_low_rank && !backend_of->low_rank()                       ? "no low-rank keys"
                         : has_codes && !backend_of->key_codes()                         ? "no key codes"
                                                                                         : nullptr;

@@ -160,8 +160,9 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
                  options.policy.c_str(), static_cast<unsigned long long>(options.kv_budget_bytes), n_context,
                  static_cast<unsigned long long>(align_up(windows * budget.slot_bytes, kv::kArenaAlignment)));
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
-  return policy::make_policy(options.policy, policy_shape(h, device, n_context), budget, options.policy_options,
-                             options.head_profile);
+  policy::Shape shape = policy_shape(h, device, n_context);
+  shape.finds_by_codes = options.finds_by_codes;
+  return policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile);
 }
 
 uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {

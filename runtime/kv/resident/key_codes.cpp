@@ -6,7 +6,7 @@ namespace orrery::kv {
 
 namespace {
 
-KeyCodeFormat code_format(const KeyCodeSpec& spec, int32_t head_dim) { return {static_cast<int32_t>(spec.bits), head_dim}; }
+KeyCodeFormat code_format(const KeyCodeSpec& spec, int32_t head_dim) { return {static_cast<int32_t>(spec.bits), head_dim, spec.values}; }
 size_t tiles_of(uint32_t n_context) { return div_up(n_context, static_cast<uint32_t>(kPageTokens)); }
 
 }  // namespace
@@ -49,6 +49,12 @@ void KeyCodes::read_pages(const PageTable& reservoir) {
     jobs_[i].pages = reservoir.view().pages;
     jobs_[i].offset = reservoir.format().head_offset(spec_.heads[i]);
   }
+}
+
+void KeyCodes::set_value(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const float> shares) {
+  const CompensationJob job{reservoir.view().pages, reservoir.format().head_offset(head), 0, static_cast<int32_t>(shares.size()), 0, mean(head),
+                            shares.data()};
+  backend->summaries()->add_to_compensation_tokens({&job, 1}, reservoir.format());
 }
 
 void KeyCodes::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {

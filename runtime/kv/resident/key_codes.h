@@ -19,10 +19,12 @@
 
 namespace orrery::kv {
 
-// The heads that have codes (layer * n_kv_heads + KV head, ascending), and the bits of a dimension. bits 0: no codes.
+// The heads that have codes (layer * n_kv_heads + KV head, ascending), and the bits of a dimension. bits 0: no codes. values: heads have mean
+// values (KeyCodeFormat).
 struct KeyCodeSpec {
   uint32_t bits = 0;
   std::vector<uint32_t> heads;
+  bool values = false;
 };
 
 class KeyCodes {
@@ -40,9 +42,12 @@ class KeyCodes {
   uint64_t used_bytes() const { return spec_.heads.size() * shape_.codes.head_bytes(n_tokens_); }
   // Addresses of the head's tiles of codes, and of its mean key, (head_dim) floats.
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + index_of(head) * n_tiles_; }
-  Ptr<float> mean(uint32_t head) const { return jobs_[index_of(head)].mean; }
+  Ptr<float> mean(uint32_t head) const { return jobs_[index_of(head)].mean; }   // with values: (2, head_dim), then the mean value
 
-  // Makes means and codes of the reservoir's first n_tokens. The means leave out the first kNotInMean tokens, if there are others:
+  // The head's mean value: shares[i] is the share of token i of the reservoir. Before settle(), which makes the mean key: until then a mean by
+  // shares stands in its place.
+  void set_value(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const float> shares);
+  // Makes mean keys and codes of the reservoir's first n_tokens. The means leave out the first kNotInMean tokens, if there are others:
   // attention sinks have keys of their own.
   static constexpr uint32_t kNotInMean = 4;
   void settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);

@@ -185,7 +185,7 @@ uint64_t PagedPolicy::paged_bytes() const {
 
 uint64_t PagedPolicy::digest_slots(uint32_t n_tokens, uint32_t page) const {
   if (settings_.code_bits > 0) {
-    const KeyCodeFormat codes = {static_cast<int32_t>(settings_.code_bits), static_cast<int32_t>(head_dim_)};
+    const KeyCodeFormat codes = {static_cast<int32_t>(settings_.code_bits), static_cast<int32_t>(head_dim_), settings_.compensation};
     return div_up(heads_.size() * codes.head_bytes(n_tokens), slot_bytes_);
   }
   // digest_bytes_ are those of two vectors.

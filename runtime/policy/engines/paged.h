@@ -27,6 +27,7 @@ struct PagedSettings {
   bool deviation = false;              // digests are PageDigest::deviation, else range
   uint32_t rank = 0;                   // not 0: pages are single tokens, digests low-rank keys
   uint32_t code_bits = 0;              // not 0: pages are single tokens, digests key codes of these bits
+  bool compensation = false;           // with key codes: Policy::compensates_by_codes()
   bool first_layers_given = false;     // by an option: the budget's size does not change it
   // Reads the options that all page policies have.
   Status read(OptionReader* reader);

@@ -1,5 +1,8 @@
 #include "runtime/policy/engines/tokens.h"
 
+#include "runtime/policy/select/top_k.h"
+#include "runtime/policy/table.h"
+
 namespace orrery::policy {
 
 namespace {
@@ -31,8 +34,29 @@ Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t 
   plans_.resize(n_plans());
   for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
   queries_.reserve(heads_.size());
+  if (settings_.compensation) ORRERY_TRY(find_mean_values(heads, n_tokens));
   ORRERY_TRY(make_digests(heads, n_tokens, true));
   return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
+}
+
+Status TokenPolicy::find_mean_values(Heads* heads, uint32_t n_tokens) {
+  const uint32_t w = std::min(kPageQueries, heads->n_queries()), end = n_sink_pages_ + n_candidates(n_tokens);
+  std::vector<float> shares(n_tokens);
+  std::vector<uint32_t> best;
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    const WeightsQuery query{heads_[i], n_tokens - w, w, n_tokens, true, shares.data()};
+    ORRERY_TRY(heads->key_weights({&query, 1}));
+    std::fill(shares.begin(), shares.begin() + n_sink_pages_, 0.0f);
+    std::fill(shares.begin() + end, shares.end(), 0.0f);
+    top_k({shares.data(), end}, selected(i).size(), &best);
+    double sum = 0;
+    for (const uint32_t p : best) shares[p] = 0;
+    for (const float share : shares) sum += static_cast<double>(share);
+    for (uint32_t p = n_sink_pages_; p < end; ++p)   // no weight is left: the plain mean
+      shares[p] = sum > 0 ? static_cast<float>(static_cast<double>(shares[p]) / sum) : 1.0f / static_cast<float>(end - n_sink_pages_);
+    ORRERY_TRY(heads->set_mean_value(heads_[i], shares));
+  }
+  return ok_status();
 }
 
 void TokenPolicy::ask(size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {

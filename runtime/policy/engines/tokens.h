@@ -20,7 +20,10 @@ uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& 
 class TokenPolicy : public PagedPolicy {
  public:
   double refill_share() const override { return heads_.empty() ? 0 : kNextStepShare; }
-  PageDigests digests() const override { return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits}; }
+  PageDigests digests() const override { return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits, settings_.compensation}; }
+  bool compensates_by_codes(uint32_t head) const override {
+    return settings_.compensation && paged_ && std::binary_search(heads_.begin(), heads_.end(), head);
+  }
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override;
   bool asks_before_attend() const override { return !heads_.empty(); }
   bool refills_its_layer() const override { return asks_before_attend() && !asks_a_layer_ahead(); }
@@ -32,9 +35,14 @@ class TokenPolicy : public PagedPolicy {
               double floor = 1)
       : PagedPolicy(name, shape, budget, settings), kind_(kind), floor_(floor) {}
   // Host memory of this base and of PagedPolicy.
-  uint64_t tokens_bytes() const { return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1}); }
+  uint64_t tokens_bytes() const {
+    const uint64_t of_means = settings_.compensation ? bytes_of<float>(n_context_) + bytes_of<uint32_t>(n_context_) : 0;
+    return paged_bytes() + of_means + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1});
+  }
   // settle(): low-rank keys with a new basis, or codes with new means, and the best tokens by the prompt's last query.
   Status settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity);
+  // The mean values of heads: V by the last queries' weights, without the tokens that weigh the most.
+  Status find_mean_values(Heads* heads, uint32_t n_tokens);
   // Writes the best of n_tokens by the query at `position` to selected(), for heads_[begin .. end).
   Status select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens);
 

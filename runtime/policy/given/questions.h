@@ -73,6 +73,7 @@ struct PageDigests {
   std::vector<uint32_t> heads;  // the heads that have digests, ascending
   uint32_t rank = 0;            // of the layers' low-rank keys, which find tokens or rebuild fetched keys; 0: no low-rank keys
   uint32_t bits = 0;            // of key codes
+  bool values = false;          // heads with key codes have a mean value
 };
 
 // Which k of a head's pages, first_page .. first_page + n_pages - 1, may a position's query attend to most, by their digests?
@@ -134,6 +135,8 @@ class Heads {
   virtual uint64_t take_fetched_tokens() { return 0; }
   // Makes low-rank keys of the first n_tokens. with_basis (in settle() only): with a new basis of these keys; else by the existing basis.
   virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
+  // In settle(), before make_codes(): the head's mean value. shares[i] is the share of token i, and the shares add up to 1.
+  virtual Status set_mean_value(uint32_t head, Span<const float> shares) = 0;
   // Makes key codes of the first n_tokens. In settle(): with a new mean key of each head. Else: of tokens that have none, by the same means.
   virtual Status make_codes(uint32_t n_tokens) = 0;
 

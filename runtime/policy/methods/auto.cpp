@@ -1,5 +1,7 @@
-// auto: the default under a KV budget. CAKE's scores and Ada-KV's selection over heads, and five things of our own: layers compete like heads,
-// a wide max pooling, a short tail, a compensation token, settling in parts. tests/bench has the results.
+// auto: the default under a KV budget. Two ways, by `by`:
+// codes: keycodes with its defaults. Each step finds its tokens by codes of all keys, with its own query. Engine: engines/codes.
+// window: CAKE's scores and Ada-KV's selection over heads, and five things of our own: layers compete like heads, a wide max pooling, a short
+// tail, a compensation token, settling in parts. Engine: engines/window.
 //   score     mean + 200 variance, over the last 32 queries, of each query head's softmax weights; max pooling over 15 keys; mean over the
 //             group
 //   allocate  over layers by the best scores of all layers, each times the root of its layer's preference; over a layer's heads by the
@@ -7,9 +9,9 @@
 //   select    each head keeps its best tokens before the window, the window, and every generated token; evicted tokens become one compensation
 //             token
 //   refresh   never; a full tail, or a new prompt, selects again from the reservoir, in parts beside the next 8 steps
-// Engine: engines/window.
+// tests/bench has the results.
+#include "runtime/policy/engines/codes.h"
 #include "runtime/policy/engines/window.h"
-#include "runtime/policy/table.h"
 
 namespace orrery::policy {
 
@@ -17,12 +19,26 @@ namespace {
 
 constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, LayerBudgets::adaptive, HeadBudgets::adaptive, 32,
                                       Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1, 8};
-constexpr auto kOptions = window_options(kDefaults);
+constexpr auto kWindowOptions = window_options(kDefaults);
+
+// `by`, the window's options, and those of the codes that the window has not.
+constexpr auto kOptions = [] {
+  constexpr OptionRow kBy = {"by", "(codes, where the backend has them)",
+                             "codes: keycodes, with its options; window: tokens that a window of queries chooses, with the options below. An "
+                             "option without `by` is one of the window's"};
+  std::array<OptionRow, kWindowOptions.size() + 1> all = {kBy};
+  for (size_t i = 0; i < kWindowOptions.size(); ++i) all[i + 1] = kWindowOptions[i];
+  return all;
+}();
 constexpr char kPage[] =
-    "The policy of a KV budget without a named policy. Short answers over several turns: at 10% of the KV no other measured\n"
-    "policy comes near it, up to 4,096 tokens; at 20% and more the best of the others keeps at most one answer in thirty more.\n"
-    "It moves half of what quest moves, and no step waits for the link. It repeats long lists as well as quest at half of the\n"
-    "KV, and better with less.\n"
+    "The policy of a KV budget without a named policy. It has two ways to choose the resident tokens, by=codes and by=window.\n"
+    "- codes: each step finds its tokens by codes of all keys (policy keycodes). On published models it is nearer to full attention\n"
+    "  than window. It is the default on the CPU. It takes keycodes' options, if by=codes is given.\n"
+    "- window: a window of queries chooses the tokens once for each turn. It is the default with speculate=policy, on a GPU, where\n"
+    "  the reservoir lies behind a link, where heads are too wide for codes, and where an option of the window is given.\n"
+    "The window's way: short answers over several turns. At 10% of the KV no other measured policy that chooses once comes near\n"
+    "it, up to 4,096 tokens. It moves half of what quest moves, and no step waits for the link. It repeats long lists as well as\n"
+    "quest at half of the KV, and better with less.\n"
     "- A layer's heads compete as Ada-KV's do, with kvpress's safeguard. Layers compete too: a score counts times the root of\n"
     "  its layer's entropy and variance (CAKE's preference). With CAKE's division by preference alone, from 30% of the KV on,\n"
     "  one layer holds all its tokens, though it hardly attends to most of them, and the others lack tokens that they attend\n"
@@ -45,19 +61,29 @@ constexpr char kPage[] =
     "  their type.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
-  return make_window("auto", kDefaults, shape, budget, options);
+  static constexpr const char* kBy[] = {"codes", "window"};
+  uint32_t by = shape.finds_by_codes && options.empty() && can_have_codes(shape) ? 0 : 1;
+  OptionReader reader("auto", options);
+  ORRERY_TRY(reader.choice("by", kBy, &by));
+  for (const OptionRow& row : kOptions) reader.allow(row.name);
+  for (const OptionRow& row : kCodeOptions) reader.allow(row.name);
+  ORRERY_TRY(reader.finish());
+  Options others;
+  for (const auto& option : options)
+    if (option.first != "by") others.push_back(option);
+  return by == 0 ? make_codes("auto", shape, budget, others) : make_window("auto", kDefaults, shape, budget, others);
 }
 
 }  // namespace
 
 constexpr Method kAuto = {
-    {"auto", "CAKE's scores, Ada-KV's selection over layers and heads, a compensation token", "",
-     /* score    */ "mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
+    {"auto", "by codes: keycodes; by window: CAKE's scores, Ada-KV's selection over layers and heads", "",
+     /* score    */ "codes: as keycodes; window: mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
      /* allocate */ "layers by the best scores of all, weighted by entropy and variance; heads of a layer by the layer's best scores",
      /* keep     */ "best tokens, the window, all generated tokens, a compensation token",
-     /* refresh  */ "when as many tokens have been generated as a sixteenth of what a head may hold",
-     /* device   */ "in Q8_0, where KV is kept in more; the last 64 positions' queries, a token of floats a head",
-     /* link     */ kSelectionOnLink, all(kOptions), kPage},
+     /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold",
+     /* device   */ "in Q8_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of floats a head",
+     /* link     */ kSelectionAndMissesOnLink, all(kOptions), kPage},
     {kMaxWindow, KvType::q8_0},
     make};
 

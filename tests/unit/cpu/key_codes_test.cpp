@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 #include "runtime/backend/hadamard.h"
 #include "runtime/base/half.h"
@@ -113,7 +115,7 @@ TEST_P(CpuKeyCodes, AreTheNearestLevelsOfRotatedCentredKeys) {
   }
 }
 
-// The k best of the candidates by the decoded keys. Tables round products to bytes: scores closer together than that may change places.
+// The k best of the candidates by the decoded keys, and for each query head the sum of the weights of the others. Tables round products to bytes: scores closer together than that may change places.
 TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
   for (const Case& c : kCases)
     for (const bool max : {false, true}) {
@@ -134,9 +136,12 @@ TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
         ask.tiles = codes.addresses.data(), ask.offset = 0, ask.first_key = first, ask.out = out.data();
         TopKeysShape asked = store.shape({max, KeyScoring::Pooling::none, 1});
         asked.codes = codes.format, asked.code_block = block;
+        const Guarded<float> logs(static_cast<size_t>(group));
+        ask.log_evicted = logs.ptr();
         rig->keys()->top_keys({&ask, 1}, asked);
 
         const int32_t n = kTokens - 2 - first;
+        const std::set<uint32_t> best_keys(out.data(), out.data() + k);
         Doubles scores(static_cast<size_t>(n));
         double most_off = 0;
         for (int32_t g = 0; g < group; ++g) {
@@ -158,6 +163,10 @@ TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
           const double half_step = widest * static_cast<double>(key_code_level(c.bits, (1 << c.bits) - 1)) / 255;
           most_off = std::max(most_off, 8 * .6 * half_step * std::sqrt(codes.format.n_groups()) * largest * static_cast<double>(store.scale()));
           const double most = *std::max_element(row.begin(), row.end());
+          double others = 0;
+          for (uint32_t i = 0; i < row.size(); ++i) others += best_keys.count(i) ? 0 : std::exp(row[i]);
+          const double log = std::log(2.0) * static_cast<double>(logs[static_cast<size_t>(g)]);
+          EXPECT_NEAR(log, std::log(others), most_off) << g;
           for (double& x : row) total += x = std::exp(x - most);
           for (size_t i = 0; i < row.size(); ++i)
             scores[i] = max ? std::max(scores[i], row[i] / total) : scores[i] + row[i] / total / group;
@@ -211,6 +220,68 @@ TEST_P(CpuKeyCodes, OtherKeysAreNeverFound) {
   std::vector<uint32_t> expected(17);
   std::iota(expected.begin(), expected.end(), 0u);   // 3 to 19, counted from 3
   EXPECT_EQ(std::vector<uint32_t>(out.data(), out.data() + 17), expected);
+}
+
+// All candidates are among the best: no weight is left.
+TEST_P(CpuKeyCodes, NothingIsLeftWhereAllAreBest) {
+  const KvFormat kv{KvType::f32, 1, 1, 16};
+  const KeyStore store(kv, 1, 80, 4, 12);
+  const Codes codes(2, 16, 80);
+  const KeyCodesShape shape{kv, codes.format, 16};
+  Rig rig(GetParam(), 1, store.limits(80));
+  const KeyCodesJob job = codes.job(store, kv, 0);
+  rig->key_codes()->mean_keys({&job, 1}, shape, 0, 80);
+  rig->key_codes()->encode_keys({&job, 1}, shape, 0, 80);
+  for (const auto& [first, k, left] : {std::tuple(3, 77, false), std::tuple(3, 76, true), std::tuple(70, 10, false), std::tuple(0, 80, false)}) {
+    TopKeysJob ask = store.job(0, 0, 80, 80, 1, k, false);
+    const Guarded<uint32_t> out(static_cast<size_t>(k));
+    const Guarded<float> log(1);
+    ask.tiles = codes.addresses.data(), ask.offset = 0, ask.first_key = first, ask.out = out.data(), ask.log_evicted = log.ptr();
+    TopKeysShape asked = store.shape({});
+    asked.codes = codes.format, asked.code_block = 16;
+    rig->keys()->top_keys({&ask, 1}, asked);
+    EXPECT_EQ(std::isfinite(log[0]), left) << first << ", " << k;
+  }
+}
+
+// Of 340 tokens' six tiles, four tell the variance of a query's products: 0, 1, 3 and 5. Above kMostCodeVariance there is no weight.
+TEST_P(CpuKeyCodes, WeighNothingWhereTheyTellTooLittle) {
+  const KvFormat kv{KvType::f32, 1, 1, 16};
+  const KeyStore store(kv, 1, 340, 4, 13);
+  const Codes codes(2, 16, 340);
+  const KeyCodesShape shape{kv, codes.format, 16};
+  Rig rig(GetParam(), 1, store.limits(340));
+  const KeyCodesJob job = codes.job(store, kv, 0);
+  rig->key_codes()->mean_keys({&job, 1}, shape, 0, 340);
+  rig->key_codes()->encode_keys({&job, 1}, shape, 0, 340);
+  double squares = 0, n = 0, of_query = 0;
+  for (int32_t t = 7; t < 340; ++t)
+    if (t / kPageTokens != 2 && t / kPageTokens != 4) squares += codes.factor(t) * codes.factor(t), ++n;
+  for (int32_t i = 0; i < 16; ++i) of_query += std::pow(static_cast<double>(store.query(0, 340)[i]), 2);
+  const double at_scale_1 = squares / n * of_query * .11748;
+  for (const double variance : {1.998, 2.002}) {
+    TopKeysJob ask = store.job(0, 0, 340, 340, 1, 20, false);
+    const Guarded<uint32_t> out(20);
+    const Guarded<float> log(1);
+    ask.tiles = codes.addresses.data(), ask.offset = 0, ask.first_key = 7, ask.out = out.data(), ask.log_evicted = log.ptr();
+    TopKeysShape asked = store.shape({});
+    asked.codes = codes.format, asked.code_block = 16, asked.scale = static_cast<float>(std::sqrt(variance / at_scale_1));
+    rig->keys()->top_keys({&ask, 1}, asked);
+    EXPECT_EQ(std::isfinite(log[0]), variance < 2);
+  }
+}
+
+// An error of a code: of 1, 2 and 4 bits of a normal dimension, by numeric integration.
+TEST(KeyCodeErrors, AreThoseOfANormalDistribution) {
+  for (const int32_t bits : {1, 2, 4}) {
+    double sum = 0;
+    for (double x = -8; x < 8; x += 1e-3) {
+      double least = INFINITY;
+      for (int32_t i = 0; i < 1 << bits; ++i) least = std::min(least, std::fabs(x - static_cast<double>(key_code_level(bits, i))));
+      sum += least * least * std::exp(-.5 * x * x) * 1e-3 / std::sqrt(2 * 3.14159265358979);
+    }
+    EXPECT_NEAR(sum, static_cast<double>(key_code_error(bits)), 1e-4) << bits;
+  }
 }
 
 // The key (3, 1, -1, -3) * 2 with the mean 0 and no rotation: its root mean square is 4.47, and edges stand at 4.39 of it.

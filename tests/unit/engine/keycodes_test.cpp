@@ -70,7 +70,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   const Resident& resident = *session->resident();
   const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
   const auto largest_level = static_cast<double>(key_code_level(c.bits, (1 << c.bits) - 1));
-  uint64_t n_close = 0, n_all = 0, n_wrong_exactly = 0;
+  uint64_t n_weighed = 0, n_close = 0, n_all = 0, n_wrong_exactly = 0;
   session->resident()->set_step_fault([&](uint64_t) {
     const uint32_t n_tokens = session->n_computed(), end = n_tokens - c.n_last;   // of the candidates
     EXPECT_EQ(resident.key_codes()->format().bits, c.bits);
@@ -111,6 +111,17 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         }
         return scores;
       };
+      // The weights of the last layer's evicted tokens, for each query head. The other layers' are gone.
+      const HeadView& view = resident.views()[head];
+      ASSERT_EQ(view.compensation_token.address, resident.key_codes()->mean(head).address);
+      for (size_t g = 0; head + static_cast<uint32_t>(h.n_kv_heads) >= resident.store().n_heads() && g < group; ++g) {
+        double evicted = 0;
+        for (uint32_t i = 0; i < rows[g].size(); ++i) evicted += tokens.count(i + c.n_first) ? 0 : std::exp(rows[g][i]);
+        const auto log = static_cast<double>(reinterpret_cast<const float*>(view.compensation_logs.address)[g]) * std::log(2.0);
+        if (std::isinf(log)) continue;   // a query of which codes tell too little
+        EXPECT_NEAR(log, std::log(evicted), .05) << "head " << head << ", query head " << g;
+        ++n_weighed;
+      }
       const Doubles scores = combined(rows), true_scores = combined(exact);
       const auto least_of = [&](Doubles sorted) {
         std::sort(sorted.begin(), sorted.end(), std::greater<>());
@@ -134,6 +145,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   });
   greedy(session.get(), 45);
   EXPECT_GT(n_all, 150000u);
+  EXPECT_GT(n_weighed, 40u);
   EXPECT_LT(n_close * 5, n_all);
   EXPECT_LT(n_wrong_exactly * (c.bits == 1 ? 3 : c.bits == 2 ? 6 : 20), n_all) << "codes tell what keys tell";
   EXPECT_GT(n_wrong_exactly * 400, n_all);

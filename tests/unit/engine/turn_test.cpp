@@ -336,8 +336,11 @@ TEST(Operations, PoliciesThatNeedWhatABackendLacksAreRefused) {
   const auto model = open_spec("qwen3", runtime_options(1));
   const char* words[] = {"moves resident KV", "key scoring", "digests", "low-rank keys", "key codes"};
   const std::vector<std::string> all = {"streaming", "snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o", "keycodes"};
-  const std::vector<std::string> refused[] = {all, {"snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o", "keycodes"}, {"quest", "razorattention", "shadowkv"},
-                                              {"loki", "shadowkv"}, {"keycodes"}};
+  const std::vector<std::string> refused[] = {all,
+                                              {"snapkv", "quest", "razorattention", "loki", "shadowkv", "h2o", "keycodes"},
+                                              {"quest", "razorattention", "shadowkv", "keycodes"},
+                                              {"loki", "shadowkv"},
+                                              {"keycodes"}};
   Lacking backend;
   for (int lacks = -1; lacks < 5; ++lacks)
     for (const std::string& policy : all) {

@@ -83,6 +83,7 @@ class FakeSession final : public Heads {
     for (uint32_t head = 0; head < n_heads(); ++head) n += policy_->has_compensation_token(head);
     return n;
   }
+  const std::vector<float>& mean_shares(uint32_t head) const { return mean_shares_.at(head); }   // of the last settlement
   uint64_t total_capacity() const { return std::accumulate(capacity_.begin(), capacity_.end(), uint64_t{0}); }
 
   void settle(uint32_t n_tokens) {
@@ -329,6 +330,11 @@ class FakeSession final : public Heads {
     n_found_ = n_tokens;
     return ok_status();
   }
+  Status set_mean_value(uint32_t head, Span<const float> shares) override {
+    EXPECT_TRUE(settling_ && policy_->digests().values && shares.size() == n_tokens_);
+    mean_shares_[head].assign(shares.begin(), shares.end());
+    return ok_status();
+  }
   Status make_codes(uint32_t n_tokens) override {
     EXPECT_GT(policy_->digests().bits, 0u);
     EXPECT_EQ(n_tokens, n_tokens_);
@@ -429,6 +435,7 @@ class FakeSession final : public Heads {
   std::vector<std::vector<float>> sums_;   // (n_heads, n_context), if the policy sums attention
   uint32_t n_summed_ = 0;                // positions whose queries are in the sums
   uint32_t n_found_ = 0;                  // tokens that have low-rank keys or codes
+  std::map<uint32_t, std::vector<float>> mean_shares_;   // given to set_mean_value(), by head
   std::vector<Asked> asked_;
   std::vector<AskedPages> asked_pages_;
 };

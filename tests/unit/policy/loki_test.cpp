@@ -79,8 +79,8 @@ TEST(PolicyLoki, HeadsHoldTheBestTokensAndTheLast) {
         FakeSession s(std::move(made).value(), shape.n_layers * 4, kGroup, kContext, restless);
         const PageDigests digests = s.policy().digests();
         uint64_t rows = digests.heads.size() * digests.rank * 2 * (kContext + kDim);
-        if (digests.kind == PageDigest::codes)   // 448 tokens in whole tiles: bits of 64 dimensions, a factor; and a mean key of floats
-          rows = digests.heads.size() * (448 * (digests.bits * 8 + 2) + 256);
+        if (digests.kind == PageDigest::codes)   // 448 tokens in whole tiles: bits of 64 dimensions, a factor; a mean key and a mean value of floats
+          rows = digests.heads.size() * (448 * (digests.bits * 8 + 2) + 512);
         EXPECT_EQ(digests.heads.empty(), share >= 1.0);
         for (const uint32_t n_prompt : {1u, 40u, 250u}) {
           s.settle(n_prompt);
@@ -99,6 +99,61 @@ TEST(PolicyLoki, HeadsHoldTheBestTokensAndTheLast) {
       }
   EXPECT_GT(n_checked, 20000u);
   EXPECT_GT(n_refills, 20000u);
+}
+
+// Weights of the last 16 queries, of all candidates but the k that weigh the most; k: the head's selected tokens.
+TEST(PolicyKeyCodes, MeanValuesAreByTheLastQueries) {
+  const Shape shape = shape_of({kNoWindows, 3});
+  FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, .4), {{"sinks", "5"}, {"window", "9"}})), 12, kGroup, kContext, restless);
+  constexpr uint32_t kPrompt = 300;
+  s.settle(kPrompt);
+  for (uint32_t head = 0; head < 12; ++head) {
+    EXPECT_TRUE(s.policy().compensates_by_codes(head));
+    std::vector<double> mean(kPrompt);
+    for (uint32_t position = kPrompt - 16; position < kPrompt; ++position) {
+      const std::vector<float> logits = restless(head, position, position + 1);
+      for (uint32_t g = 0; g < kGroup; ++g) {
+        double sum = 0;
+        for (uint32_t i = 0; i <= position; ++i) sum += std::exp(static_cast<double>(logits[g * (position + 1) + i]));
+        for (uint32_t i = 0; i <= position; ++i) mean[i] += std::exp(static_cast<double>(logits[g * (position + 1) + i])) / sum;
+      }
+    }
+    std::vector<uint32_t> order(kPrompt - 5 - 8);   // between the first and the last tokens; a slot is free for the step's own
+    std::iota(order.begin(), order.end(), 5u);
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return mean[a] > mean[b]; });
+    const uint32_t k = s.capacity(head) - 5 - 9;
+    double left = 0;
+    for (size_t i = k; i < order.size(); ++i) left += mean[order[i]];
+    std::vector<double> expected(kPrompt);
+    for (size_t i = k; i < order.size(); ++i) expected[order[i]] = mean[order[i]] / left;
+    ASSERT_EQ(s.mean_shares(head).size(), expected.size());
+    for (uint32_t i = 0; i < kPrompt; ++i) ASSERT_NEAR(static_cast<double>(s.mean_shares(head)[i]), expected[i], 1e-6) << head << ", " << i;
+  }
+  FakeSession without(must(make_policy("keycodes", shape, budget_of(shape, .4), {{"compensation", "0"}})), 12, kGroup, kContext, restless);
+  without.settle(kPrompt);
+  EXPECT_FALSE(without.policy().compensates_by_codes(0) || without.policy().digests().values);
+  s.settle(10);   // everything fits
+  EXPECT_FALSE(s.policy().compensates_by_codes(0));
+}
+
+// By default auto goes by codes where tokens can be found by them; an option without `by` is one of the window's.
+TEST(PolicyAuto, GoesByCodesWhereItCan) {
+  const auto bits = [](bool finds, const Options& options, uint32_t dim = kDim) {
+    Shape shape = shape_of({kNoWindows, 3}, 4, kContext, dim);
+    shape.finds_by_codes = finds;
+    return must(make_policy("auto", shape, budget_of(shape, .4), options))->digests().bits;
+  };
+  EXPECT_EQ(bits(true, {}), 2u);
+  EXPECT_EQ(bits(false, {}), 0u);
+  EXPECT_EQ(bits(true, {}, 1032), 0u) << "too wide for codes";
+  EXPECT_EQ(bits(true, {{"by", "window"}}), 0u);
+  EXPECT_EQ(bits(true, {{"tail", "16"}}), 0u);
+  EXPECT_EQ(bits(true, {{"by", "codes"}, {"bits", "4"}}), 4u);
+  EXPECT_EQ(bits(false, {{"by", "codes"}}), 2u);
+  const Shape shape = shape_of({kNoWindows, 3});
+  EXPECT_FALSE(make_policy("auto", shape, budget_of(shape, .4), {{"by", "codes"}, {"tail", "16"}}).ok());
+  EXPECT_FALSE(make_policy("auto", shape, budget_of(shape, .4), {{"bits", "2"}}).ok());
+  EXPECT_FALSE(make_policy("auto", shape, budget_of(shape, .4), {{"by", "pages"}}).ok());
 }
 
 TEST(PolicyLoki, AForkGoesOnAlike) {
@@ -121,12 +176,14 @@ TEST(PolicyKeyCodes, BitsFollowTheBudget) {
     double share;
     Options options;
     uint32_t bits, slots;   // at 4,032 of 4,096 tokens
-  } kWorked[] = {{64, .2, {}, 2, 521},                   // 806 - (63 tiles * 1,152 + 256) / 256 = 806 - 284.5
-                 {64, .1, {}, 1, 244},                   // 403 - (4,032 * 10 + 256) / 256 = 403 - 158.5: two bits would take more than half
-                 {64, .1, {{"bits", "2"}}, 2, 118},
-                 {64, .5, {{"bits", "4"}}, 4, 1479},     // 2,016 - (4,032 * 34 + 256) / 256 = 2,016 - 536.5
-                 {128, .2, {}, 2, 537},                  // 806 - (4,032 * 34 + 512) / 512 = 806 - 268.75
-                 {640, .5, {}, 1, 1885}};                // 2,016 - (4,032 * 82 + 2,560) / 2,560 = 2,016 - 130.2: sums must fit in 16 bits
+  } kWorked[] = {{64, .2, {}, 2, 520},                   // 806 - (63 tiles * 1,152 + 512) / 256 = 806 - 285.5
+                 {64, .2, {{"compensation", "0"}}, 2, 521},   // 806 - (63 tiles * 1,152 + 256) / 256 = 806 - 284.5
+                 {64, .1, {}, 2, 117},
+                 {64, .07, {}, 1, 122},                  // 282 - (4,032 * 10 + 512) / 256 = 282 - 159.5: two bits would take more than 3 / 4
+                 {64, .1, {{"bits", "1"}}, 1, 243},
+                 {64, .5, {{"bits", "4"}}, 4, 1478},     // 2,016 - (4,032 * 34 + 512) / 256 = 2,016 - 537.5
+                 {128, .2, {}, 2, 536},                  // 806 - (4,032 * 34 + 1,024) / 512 = 806 - 269.75
+                 {640, .5, {}, 1, 1884}};                // 2,016 - (4,032 * 82 + 5,120) / 2,560 = 2,016 - 131.2: sums must fit in 16 bits
   for (const auto& w : kWorked) {
     const Shape shape = shape_of({kNoWindows, 1}, 1, 4096, w.dim);
     FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, w.share), w.options)), 1, 1, 4096,

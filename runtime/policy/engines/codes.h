@@ -1,0 +1,25 @@
+// Heads that hold, in each step, the tokens that the step's query finds by key codes (runtime/backend/key_codes.h): keycodes, auto. Base: tokens.h.
+#pragma once
+
+#include "runtime/policy/engines/tokens.h"
+#include "runtime/policy/table.h"
+
+namespace orrery::policy {
+
+inline constexpr OptionRow kCodeOptions[] = {
+    {"bits", "(2, or 1 where the budget is small)", "of each dimension of a key's code: 1, 2 or 4"},
+    {"reduce", "max", "of a group's softmaxes, or mean"},
+    {"heads", "adaptive", "uniform: all heads hold as many tokens; adaptive: by what the last 16 queries attend to"},
+    {"floor", ".2", "of adaptive heads: at least this part of the average"},
+    {"compensation", "1", "evicted tokens stay as one compensation token, which each step weighs by their codes; 0: they are dropped"},
+    with(kSinksRow, "4"),
+    with(kTokenWindowRow, "8"),
+    with(kFirstLayersRow, "0"),
+};
+
+// The policy, with these options.
+MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options);
+// Whether heads of head_dim can have codes of 1 bit.
+bool can_have_codes(const Shape& shape);
+
+}  // namespace orrery::policy
