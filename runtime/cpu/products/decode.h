@@ -61,17 +61,9 @@ void decode_rows(const MatmulTask& t, const Dot& dot) {
     }
 }
 
-// n <= kFewRows rows of activations, from row r on, times B bands from output o on. f: the factors of more than two rows.
-template <class Format, int B, class Factors>
-void decode_bands_at(const MatmulTask& t, int64_t o, int64_t r, int n, const QuantizedRow* x, const Factors* f) {
-  const auto* w = reinterpret_cast<const uint8_t*>(t.weight + o * t.row_bytes);
-  V::F sums[B][kFewRows];
-  if (B == 1 && n == 1)
-    Bands<Format>::template dot<1>(w, x, t.n_columns, sums[0]);
-  else if (B == 1 && n == 2)
-    Bands<Format>::template dot<2>(w, x, t.n_columns, sums[0]);
-  else
-    Bands<Format>::template dot_many<B>(w, kBandRows * t.row_bytes, x, n, f, t.n_columns, sums);
+// Stores the sums of n rows of activations, from row r on, with B bands from output o on.
+template <int B>
+void store_bands(const MatmulTask& t, int64_t o, int64_t r, int n, const V::F (*sums)[kFewRows]) {
   for (int i = 0; i < n; ++i)
     for (int b = 0; b < B; ++b) {
       float values[kBandRows];
@@ -80,22 +72,50 @@ void decode_bands_at(const MatmulTask& t, int64_t o, int64_t r, int n, const Qua
     }
 }
 
+// sums (n) = the band at w times n <= R rows of activations.
+template <class Format, int R>
+void dot_at_once(const uint8_t* w, const QuantizedRow* x, int n, int64_t n_columns, V::F* sums) {
+  if (n == R)
+    Bands<Format>::template dot<R>(w, x, n_columns, sums);
+  else if constexpr (R > 1)
+    dot_at_once<Format, R - 1>(w, x, n, n_columns, sums);
+}
+
+// Up to Bands::kDirect rows of activations meet a band in a few passes, of up to kAtOnce rows whose sums are in registers. Each pass unpacks
+// the codes, and the first one brings them to the caches. More rows share one unpacking (dot_many()).
 template <class Format>
 void decode_bands(const MatmulTask& t) {
   if constexpr (WideRows<Format>::kFewest > 0)
     if (t.last_row - t.first_row >= WideRows<Format>::kFewest) return WideRows<Format>::multiply(t);
+  using Own = Bands<Format>;
   for (int64_t r = t.first_row; r < t.last_row; r += kFewRows) {
     const int n = static_cast<int>(t.last_row - r < kFewRows ? t.last_row - r : kFewRows);
-    const bool many = n > 2;
     QuantizedRow x[kFewRows];
     for (int i = 0; i < n; ++i) x[i] = quantized_row(t.quantized + (r + i) * t.quantized_stride, t.n_columns);
-    auto* factors = reinterpret_cast<typename Bands<Format>::RowFactors*>(t.scratch);
-    if (many) Bands<Format>::fill(x, n, t.n_columns, factors);
-    for (int64_t o = t.first_out; o < t.last_out;) {
-      const bool two = many && o + kBandRows < t.last_out;
-      two ? decode_bands_at<Format, 2>(t, o, r, n, x, factors) : decode_bands_at<Format, 1>(t, o, r, n, x, factors);
-      o += two ? 2 * kBandRows : kBandRows;
+    const auto* band = reinterpret_cast<const uint8_t*>(t.weight + t.first_out * t.row_bytes);
+    const int64_t band_bytes = kBandRows * t.row_bytes;
+    V::F sums[2][kFewRows];
+    if (n <= Own::kDirect) {
+      const int passes = (n + Own::kAtOnce - 1) / Own::kAtOnce;
+      for (int64_t o = t.first_out; o < t.last_out; o += kBandRows, band += band_bytes) {
+        for (int pass = 0; pass < passes; ++pass) {
+          const int first = n * pass / passes, end = n * (pass + 1) / passes;
+          dot_at_once<Format, Own::kAtOnce>(band, x + first, end - first, t.n_columns, sums[0] + first);
+        }
+        store_bands<1>(t, o, r, n, sums);
+      }
+      continue;
     }
+    auto* factors = reinterpret_cast<typename Own::RowFactors*>(t.scratch);
+    Own::fill(x, n, t.n_columns, factors);
+    int64_t o = t.first_out;
+    for (; o + kBandRows < t.last_out; o += 2 * kBandRows, band += 2 * band_bytes) {
+      Own::template dot_many<2>(band, band_bytes, x, n, factors, t.n_columns, sums);
+      store_bands<2>(t, o, r, n, sums);
+    }
+    if (o == t.last_out) continue;
+    Own::template dot_many<1>(band, band_bytes, x, n, factors, t.n_columns, sums);
+    store_bands<1>(t, o, r, n, sums);
   }
 }
 

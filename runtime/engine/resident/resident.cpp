@@ -94,7 +94,7 @@ void Resident::note_queries(uint32_t from, uint32_t to) {
 }
 
 Resident::Positions Resident::missing_queries(uint32_t n_tokens) const {
-  if (settled_ || settling()) return {};   // the queries that settling needs are known, and so are those of the steps after it
+  if (settled_) return {};   // the steps after settling keep their queries
   const uint32_t wanted = std::min(policy_->queries_wanted(), n_tokens), known = answers_.known_queries(n_tokens);
   if (parts_.sums && parts_.sums->n_rows() < n_tokens) return {parts_.sums->n_rows(), n_tokens};
   return known >= wanted ? Positions{} : Positions{n_tokens - wanted, n_tokens - known};
@@ -200,11 +200,9 @@ Status Resident::settle(uint32_t n_tokens) {
     if (parts_.digests && parts_.digests->kind() == DigestKind::mean) parts_.digests->truncate(0);   // hidden digests are made again
     if (parts_.digests) parts_.digests->extend(now_.backend, *pages_, n_tokens);
   }
-  now_.n_tokens = settling() ? settling_.n_tokens : n_tokens;
   now_.settling = true;
   Status status = settling() ? settle_part() : settle_heads(n_tokens);
   now_.settling = false;
-  now_.n_tokens = n_tokens;
   settle_us_ += now_us() - start;
   if (!status.ok()) settling_ = {};
   if (!status.ok() || settling()) return status;

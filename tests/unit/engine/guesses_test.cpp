@@ -545,6 +545,30 @@ TEST(EngineDrafts, AreCounted) {
   EXPECT_EQ(session->stats().accepted_tokens, 18u);
 }
 
+// Drafts attend to the slots, so a session that drafts settles at once where another one settles in parts.
+TEST(EngineDrafts, SettleAtOnce) {
+  const auto model = chat_model();
+  for (const Speculate speculate : {Speculate::off, Speculate::policy}) {
+    engine::SessionOptions options;
+    options.n_context = 300;
+    options.policy = "auto";
+    options.policy_options = {{"steps", "4"}, {"tail", "40"}};
+    options.kv_share = 0.5;
+    options.speculate = speculate;
+    options.speculate_tokens = 3;
+    options.guess_costs = each(0.01);
+    const auto session = unwrap(Session::open(model, options));
+    std::vector<int32_t> prompt(170);
+    for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(60 + i * i % 30);
+    unwrap(session->prefill(prompt, nullptr, nullptr));
+    session->push_generated(61);
+    unwrap(session->decode(nullptr, nullptr, 3));
+    EXPECT_EQ(session->stats().guessed_tokens, speculate == Speculate::off ? 0u : 3u);
+    EXPECT_EQ(session->resident()->settling(), speculate == Speculate::off);
+    EXPECT_EQ(session->resident()->settled(), speculate == Speculate::policy);
+  }
+}
+
 std::vector<int32_t> cycle(size_t n) {
   std::vector<int32_t> tokens;
   for (size_t i = 0; i < n; ++i) tokens.push_back(static_cast<int32_t>(60 + i % 8));

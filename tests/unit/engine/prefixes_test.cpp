@@ -172,6 +172,49 @@ TEST(EnginePrefixes, APageOfAnotherTypeIsAnotherPage) {
 }
 
 // 16K tokens of a prompt, counted: those of the pages are copied, and the rest is computed.
+// A file brings its mean keys, here those of another instruction set. Pages of keys without these means are other pages.
+TEST(EnginePrefixes, PagesOfOtherMeanKeysAreOtherPages) {
+  const auto options = options_of("full", KvType::q8_0);
+  const std::vector<int32_t> other = tokens_of(200, 2), longer = tokens_of(260, 3, other);
+  const TempDir dir;
+  {
+    const auto plain = open_demo(runtime_options(2, "plain"));
+    const auto session = unwrap(Session::open(plain, options));
+    unwrap(session->prefill(other, nullptr, nullptr));
+    unwrap(engine::SessionFile::save_to_file(session.get(), dir.file("saved")));
+  }
+  const auto model = open_demo();
+  const auto session = unwrap(Session::open(model, options)), none = unwrap(Session::open(model, options_of("full", KvType::q8_0, false)));
+  unwrap(engine::SessionFile::load_from_file(session.get(), dir.file("saved")));
+  EXPECT_EQ(ask(session.get(), longer).reused, 200u);
+  EXPECT_EQ(ask(session.get(), tokens_of(10, 4)).reused, 0u);   // from here on the means are the model's
+  const Answer found = ask(session.get(), longer);
+  EXPECT_EQ(found.restored, 0u);
+  expect_same(found, ask(none.get(), longer));
+}
+
+// A session takes what its fork has computed further on. Its heads lack these tokens, so they are chosen again.
+TEST(EnginePrefixes, RestoringDropsWhatHeadsHold) {
+  const auto model = open_demo();
+  for (const char* policy : {"snapkv", "quest", "auto"}) {
+    const auto session = unwrap(Session::open(model, options_of(policy)));
+    ask(session.get(), tokens_of(150, 1), 20);
+    const auto fork = unwrap(session->fork());
+    const std::vector<int32_t> held(session->tokens().begin(), session->tokens().begin() + session->n_computed());
+    const std::vector<int32_t> further = tokens_of(340, 2, held);
+    ask(fork.get(), further);
+    unwrap(fork->rewind(320));
+    session->truncate(session->n_computed());
+    EXPECT_TRUE(session->resident()->settled()) << policy;
+    unwrap(session->find_prefix(further, nullptr));
+    EXPECT_EQ(session->n_computed(), 320u);
+    EXPECT_FALSE(session->resident()->settled()) << policy;
+    feed(session.get(), 3), feed(fork.get(), 3);
+    EXPECT_TRUE(same_bits(as_vector(session->logits()), as_vector(fork->logits()))) << policy;
+    model->runtime().prefixes().forget(model->id());
+  }
+}
+
 TEST(EnginePrefixes, ARestoredPrefixOf16KTokensIsNotComputed) {
   const auto model = open_spec("llama3-factors");
   engine::SessionOptions options;

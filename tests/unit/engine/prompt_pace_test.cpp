@@ -181,6 +181,31 @@ TEST(EnginePromptInParts, NothingStaysOfAChunkThatIsGivenUp) {
   }
 }
 
+// The layers of a chunk that is given up have written their queries over earlier ones, and their weights to the sums. Decoding goes on
+// behind the prompt before it as if the chunk had never begun.
+TEST(EnginePromptInParts, DecodingGoesOnBehindAChunkThatIsGivenUp) {
+  const auto model = open_demo(layer_by_layer());
+  const std::vector<int32_t> prompt = tokens_of(100, 4), more = tokens_of(40, 5);
+  for (const char* policy : {"snapkv", "auto", "h2o", "quest"}) {
+    const PolicyMode mode = {policy, policy, {}, false};
+    const engine::SessionOptions options = with_mode(mode, 0.3);
+    const auto session = unwrap(Session::open(model, options)), reference = unwrap(Session::open(model, options));
+    for (Session* s : {session.get(), reference.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
+    for (int part = 0; part < model->hyper().n_layers / 2; ++part)
+      EXPECT_FALSE(unwrap(session->prefill_part({more.data(), session->next_chunk(more.size())}, nullptr, false, nullptr)));
+    EXPECT_GT(session->part_done(), 0u);
+    session->drop_part();
+    EXPECT_EQ(session->part_done(), 0u);
+    std::vector<float> expected, found;
+    for (int32_t token : {5, 6, 7, 8}) {
+      feed(session.get(), token), feed(reference.get(), token);
+      const std::vector<float> a = as_vector(session->logits()), b = as_vector(reference->logits());
+      found.insert(found.end(), a.begin(), a.end()), expected.insert(expected.end(), b.begin(), b.end());
+    }
+    EXPECT_TRUE(same_bits(found, expected)) << policy;
+  }
+}
+
 TEST(EnginePromptInParts, ACancelledChunkGivesItsPagesBack) {
   const auto model = open_demo(layer_by_layer());
   const auto session = open_session(model, 320, KvType::f16, 64);

@@ -430,6 +430,46 @@ TEST_P(TogetherUnder, ThreadsHaveTheBitsOfStepsAlone) {
 INSTANTIATE_TEST_SUITE_P(Policies, TogetherUnder, ::testing::ValuesIn(policy_modes()),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
+// A fork is made between the steps of others, and parent and fork then share steps with them: all have the bits that they have alone.
+TEST(TogetherInThreads, AForkIsMadeWhileOthersDecode) {
+  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  constexpr size_t kTokens = 12;
+  for (const char* name : {"full", "snapkv", "quest", "auto_in_parts"}) {
+    engine::SessionOptions options = full(320, KvType::f16);
+    for (const PolicyMode& mode : policy_modes())
+      if (mode.name == std::string(name)) options = with_mode(mode, 0.5, 320);
+    const Lone expected = alone(model, options, 100, 1, 2 * kTokens), other = alone(model, full(320, KvType::f16), 70, 2, 2 * kTokens);
+    Lone of_parent = emptied(expected), of_fork = emptied(expected), of_other = emptied(other);
+    const auto parent = begun(model, expected), beside = begun(model, other);
+    for (size_t i = 0; i < kTokens; ++i) feed(parent.get(), argmax(parent->logits())), note(parent.get(), &of_parent);
+    of_fork = of_parent;
+    std::unique_ptr<Session> fork;
+    std::thread forks;
+    {
+      InThreads threads(model.get());
+      threads.decode(beside.get(), kTokens, &of_other);
+      forks = std::thread([&] { fork = unwrap(parent->fork()); });   // takes no turn under policy full
+    }
+    forks.join();
+    fork->stats() = parent->stats();
+    const LanguageModel::DecodeCounts before = counts_of(model.get());
+    {
+      InThreads threads(model.get());
+      threads.decode(parent.get(), kTokens, &of_parent);
+      threads.decode(fork.get(), kTokens, &of_fork);
+      threads.decode(beside.get(), kTokens, &of_other);
+    }
+    const LanguageModel::DecodeCounts after = counts_of(model.get());
+    EXPECT_EQ(after.steps - before.steps, 3 * kTokens);
+    EXPECT_LT(after.passes - before.passes, 3 * kTokens);
+    for (const Lone* found : {&of_parent, &of_fork}) {
+      EXPECT_EQ(found->tokens, expected.tokens) << name;
+      EXPECT_TRUE(same_bits(found->trace, expected.trace)) << name;
+    }
+    expect_same(other, of_other, name);
+  }
+}
+
 // ---- What belongs to one session stays with it ----
 
 // A session that is cancelled while it waits leaves; the others go on.
