@@ -85,11 +85,12 @@ Result<ResidentShape> ResidentShape::make(const model::Hyperparameters& h, const
 
 Status ResidentShape::check_operations(Backend* backend_of, const char* policy_name) const {
   const bool has_digests = !digests.heads.empty(), has_low_rank = low_rank.rank > 0, has_codes = !codes.heads.empty();
+  const bool summarizes = has_digests || n_compensation_tokens > 0 || codes.values;
   const bool finds = has_digests || has_low_rank || has_codes;
   const bool scores = n_query_rows > 0 || policy->sums_attention() || policy->asks_before_attend() || finds;
   const char* missing = !backend_of->kv_moves()                                         ? "no operation that moves resident KV"
                         : scores && !backend_of->keys()                                 ? "no key scoring"
-                        : (has_digests || n_compensation_tokens > 0 || codes.values) && !backend_of->summaries() ? "no page digests and compensation tokens"
+                        : summarizes && !backend_of->summaries()                        ? "no page digests and compensation tokens"
                         : has_low_rank && !backend_of->low_rank()                       ? "no low-rank keys"
                         : has_codes && !backend_of->key_codes()                         ? "no key codes"
                                                                                         : nullptr;

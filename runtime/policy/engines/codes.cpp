@@ -35,18 +35,15 @@ class KeyCodesPolicy final : public TokenPolicy {
   const bool adaptive_;
 };
 
-// 2 bits, or 1 where codes of 2 bits would take more than three quarters of the budget, or a head is too wide for them.
-uint32_t default_bits(const Shape& shape, const Budget& budget, bool compensation) {
+}  // namespace
+
+bool two_bits_fit(const Shape& shape, const Budget& budget, bool compensation) {
   const WindowRings rings(shape);
   const KeyCodeFormat two = {2, static_cast<int32_t>(shape.head_dim), compensation};
   const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings.slots());
   const bool too_large = 4 * rings.n_other_heads() * two.head_bytes(shape.n_context) > 3 * slots * shape.slot_bytes;
-  return too_large || 2 * shape.head_dim > kMostCodeBits ? 1 : 2;
+  return !too_large && 2 * shape.head_dim <= kMostCodeBits;
 }
-
-}  // namespace
-
-bool can_have_codes(const Shape& shape) { return shape.head_dim <= kMostCodeBits; }
 
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options) {
   static constexpr const char* kBits[] = {"1", "2", "4"};
@@ -63,7 +60,7 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   s.compensation = true;
   ORRERY_TRY(reader.flag("compensation", &s.compensation));
   ORRERY_TRY(s.read_kept(&reader));
-  s.code_bits = reader.given("bits") ? 1u << bits : default_bits(shape, budget, s.compensation);
+  s.code_bits = reader.given("bits") ? 1u << bits : two_bits_fit(shape, budget, s.compensation) ? 2 : 1;
   ORRERY_TRY(reader.finish());
   if (s.code_bits * shape.head_dim > kMostCodeBits)
     return error(Code::invalid_argument, "policy %s: codes of %u bits for %u dimensions of a head, expected at most %u bits together",

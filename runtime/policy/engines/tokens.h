@@ -20,7 +20,9 @@ uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& 
 class TokenPolicy : public PagedPolicy {
  public:
   double refill_share() const override { return heads_.empty() ? 0 : kNextStepShare; }
-  PageDigests digests() const override { return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits, settings_.compensation}; }
+  PageDigests digests() const override {
+    return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits, settings_.compensation};
+  }
   bool compensates_by_codes(uint32_t head) const override {
     return settings_.compensation && paged_ && std::binary_search(heads_.begin(), heads_.end(), head);
   }

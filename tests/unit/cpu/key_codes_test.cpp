@@ -115,7 +115,8 @@ TEST_P(CpuKeyCodes, AreTheNearestLevelsOfRotatedCentredKeys) {
   }
 }
 
-// The k best of the candidates by the decoded keys, and for each query head the sum of the weights of the others. Tables round products to bytes: scores closer together than that may change places.
+// The k best of the candidates by the decoded keys, and for each query head the sum of the weights of the others. Tables round products to
+// bytes: scores closer together than that may change places.
 TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
   for (const Case& c : kCases)
     for (const bool max : {false, true}) {

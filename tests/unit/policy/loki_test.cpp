@@ -138,14 +138,18 @@ TEST(PolicyKeyCodes, MeanValuesAreByTheLastQueries) {
 
 // By default auto goes by codes where tokens can be found by them; an option without `by` is one of the window's.
 TEST(PolicyAuto, GoesByCodesWhereItCan) {
-  const auto bits = [](bool finds, const Options& options, uint32_t dim = kDim) {
+  const auto bits = [](bool finds, const Options& options, uint32_t dim = kDim, double share = .4) {
     Shape shape = shape_of({kNoWindows, 3}, 4, kContext, dim);
     shape.finds_by_codes = finds;
-    return must(make_policy("auto", shape, budget_of(shape, .4), options))->digests().bits;
+    return must(make_policy("auto", shape, budget_of(shape, share), options))->digests().bits;
   };
   EXPECT_EQ(bits(true, {}), 2u);
   EXPECT_EQ(bits(false, {}), 0u);
-  EXPECT_EQ(bits(true, {}, 1032), 0u) << "too wide for codes";
+  EXPECT_EQ(bits(true, {}, 516), 0u) << "too wide for codes of 2 bits";
+  EXPECT_EQ(bits(true, {}, 512), 2u);
+  // 7 tiles * 1,152 + 512 bytes a head are 3 / 4 of 44.7 tokens' 256 bytes.
+  EXPECT_EQ(bits(true, {}, kDim, .1125), 2u);
+  EXPECT_EQ(bits(true, {}, kDim, .11), 0u) << "codes of 2 bits take too much";
   EXPECT_EQ(bits(true, {{"by", "window"}}), 0u);
   EXPECT_EQ(bits(true, {{"tail", "16"}}), 0u);
   EXPECT_EQ(bits(true, {{"by", "codes"}, {"bits", "4"}}), 4u);
