@@ -289,8 +289,7 @@ TEST_F(Files, RegionsAddUpToThePlanUnderEveryPolicy) {
   EXPECT_EQ(names["quest"].count("page digests"), 1u);
   EXPECT_EQ(names["loki"].count("low-rank keys"), 1u);
   EXPECT_EQ(names["shadowkv"].count("low-rank keys"), 1u);
-  EXPECT_EQ(names["auto"].count("key codes"), 1u);
-  EXPECT_EQ(names["razorattention"].count("compensation tokens"), 1u);
+  EXPECT_EQ(names["auto"].count("compensation tokens"), 1u);
   EXPECT_EQ(names["heterocache"].count("exported attention weights"), 1u);
   EXPECT_EQ(names["freekv"].count("staging ring"), 1u);
   EXPECT_EQ(names["snapkv"].count("last queries"), 1u);

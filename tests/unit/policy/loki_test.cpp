@@ -139,7 +139,7 @@ TEST(PolicyKeyCodes, MeanValuesAreByTheLastQueries) {
 // By default auto goes by codes where tokens can be found by them; an option without `by` is one of the window's.
 TEST(PolicyAuto, GoesByCodesWhereItCan) {
   const auto bits = [](bool finds, const Options& options, uint32_t dim = kDim, double share = .4) {
-    Shape shape = shape_of({kNoWindows, 3}, 4, kContext, dim);
+    Shape shape = shape_of({kNoWindows, 3}, 4, 4096, dim);
     shape.finds_by_codes = finds;
     return must(make_policy("auto", shape, budget_of(shape, share), options))->digests().bits;
   };
@@ -147,9 +147,11 @@ TEST(PolicyAuto, GoesByCodesWhereItCan) {
   EXPECT_EQ(bits(false, {}), 0u);
   EXPECT_EQ(bits(true, {}, 516), 0u) << "too wide for codes of 2 bits";
   EXPECT_EQ(bits(true, {}, 512), 2u);
-  // 7 tiles * 1,152 + 512 bytes a head are 3 / 4 of 44.7 tokens' 256 bytes.
-  EXPECT_EQ(bits(true, {}, kDim, .1125), 2u);
-  EXPECT_EQ(bits(true, {}, kDim, .11), 0u) << "codes of 2 bits take too much";
+  EXPECT_EQ(bits(true, {}, 96), 2u);
+  EXPECT_EQ(bits(true, {}, 80), 0u) << "rotated in blocks of 16";
+  // 64 tiles * 1,152 + 512 bytes a head are 3 / 4 of 386.7 tokens' 256 bytes.
+  EXPECT_EQ(bits(true, {}, kDim, .0945), 2u);
+  EXPECT_EQ(bits(true, {}, kDim, .094), 0u) << "codes of 2 bits take too much";
   EXPECT_EQ(bits(true, {{"by", "window"}}), 0u);
   EXPECT_EQ(bits(true, {{"tail", "16"}}), 0u);
   EXPECT_EQ(bits(true, {{"by", "codes"}, {"bits", "4"}}), 4u);
