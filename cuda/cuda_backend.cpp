@@ -94,7 +94,10 @@ BackendInfo CudaBackend::info() const {
       default: return "sm_80, compiled when loaded";
     }
   };
-  return {"cuda", instruction_set(shape_.architecture), 1, false, false, true, false, true, true};
+  BackendInfo info;
+  info.name = "cuda", info.instruction_set = instruction_set(shape_.architecture), info.n_threads = 1;
+  info.makes_moments = info.fetches = info.moves_ahead = true;
+  return info;
 }
 
 uint64_t CudaBackend::free_bytes() const {

@@ -111,7 +111,10 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
         trace_(traces ? std::make_unique<StepTrace>(max_threads_) : nullptr) {}
 
   BackendInfo info() const override {
-    return {"cpu", kernels_.name, n_threads_.load(std::memory_order_relaxed), true, true, true, true, true};
+    BackendInfo info;
+    info.name = "cpu", info.instruction_set = kernels_.name, info.n_threads = n_threads_.load(std::memory_order_relaxed);
+    info.unified_memory = info.exports_weights = info.makes_moments = info.decodes_rows = info.has_key_codes = true;
+    return info;
   }
   Status set_threads(int32_t n_threads, Priority priority) override;
   std::vector<std::string> take_trace() override { return trace_ ? trace_->take(pool_->n_threads()) : std::vector<std::string>(); }
