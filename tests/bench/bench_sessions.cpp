@@ -11,6 +11,12 @@
 // Prefills TOKENS tokens behind CONTEXT invented ones, in parts and in whole chunks, by turns. Prints the longest part and
 // the time in all, in milliseconds.
 //
+//     bench_sessions MODEL.gguf reuse CONTEXT
+//
+// A conversation of CONTEXT tokens, computed. Then its answer is made again, its turn behind a quarter of the tokens is edited, the first
+// branch goes on, and a new session asks the same. Prints the time to the first token, and the computed and restored tokens of each request:
+// with kept prompts (reuse_prompts) and without, by turns. Without, the conversation's KV is invented, but for the first request.
+//
 //     bench_sessions MODEL.gguf FOLDER [MIB=192] [ROUNDS=7]
 //
 // Saves and loads a session beside a copy of the same bytes, by turns.
@@ -25,6 +31,7 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/engine/answer/generation.h"
 #include "runtime/engine/session/session.h"
 #include "runtime/engine/session/session_file.h"
 #include "runtime/os/os.h"
@@ -89,6 +96,62 @@ int measure_parts(const char* path, uint32_t n_context, uint32_t n_tokens) {
       std::printf("%-12s %zu parts, the longest %.0f ms, in all %.0f ms\n", part_us == UINT64_MAX ? "whole chunks" : "parts", n_parts,
                   static_cast<double>(longest) / 1000, static_cast<double>(now_us() - start) / 1000);
     }
+  return 0;
+}
+
+struct FirstToken {
+  double ms = 0;
+  unsigned long long computed = 0, restored = 0;
+};
+// The answer's first token, behind this prompt.
+FirstToken first_token(engine::Session* session, const std::vector<int32_t>& prompt) {
+  const engine::SessionStats before = session->stats();
+  engine::GenerateOptions options;
+  options.max_tokens = 1;
+  options.ignore_end = true;
+  const uint64_t start = now_us();
+  const auto generation = check(engine::Generation::proceed(session, prompt, options));
+  FirstToken first;
+  engine::Event event;
+  do {
+    check(generation->next(&event));
+    if (event.type == engine::EventType::token) first.ms = static_cast<double>(now_us() - start) / 1000;
+  } while (event.type != engine::EventType::done);
+  first.computed = session->stats().prompt_tokens - before.prompt_tokens;
+  first.restored = session->stats().restored_tokens - before.restored_tokens;
+  return first;
+}
+
+int measure_reuse(const char* path, uint32_t n_tokens) {
+  constexpr uint32_t kTurn = 64;
+  const auto model = open(path, engine::RuntimeOptions().prompt_part_us);
+  const auto behind = [](std::vector<int32_t> tokens, uint32_t n_kept, uint32_t n_new, uint32_t seed) {
+    tokens.resize(n_kept);
+    for (uint32_t i = 0; i < n_new; ++i) tokens.push_back(static_cast<int32_t>(300 + (i * i * 31 + i * 7 + seed) % 4000));
+    return tokens;
+  };
+  const std::vector<int32_t> first = behind({}, 0, n_tokens, 1), edited = behind(first, n_tokens / 4, kTurn, 2), on = behind(first, n_tokens, kTurn, 3);
+  const auto session_of = [&](bool reuses) {
+    engine::SessionOptions options;
+    options.n_context = n_tokens + 2 * kTurn;
+    options.reuse_prompts = reuses;
+    return check(engine::Session::open(model, options));
+  };
+  const auto with = session_of(true), without = session_of(false);
+  const FirstToken computed = first_token(with.get(), first);
+  check(without->assume_prompt(first, [](uint32_t, Span<std::byte> page) { fill(page); }));
+  const auto print = [](const char* what, const FirstToken& a, const FirstToken& b) {
+    std::printf("%-28s with: %8.0f ms, %6llu computed, %6llu restored   without: %8.0f ms, %6llu computed\n", what, a.ms, a.computed, a.restored, b.ms,
+                b.computed);
+    std::fflush(stdout);
+  };
+  std::vector<std::vector<int32_t>> prompts = {first, edited, on};
+  const char* const names[] = {"the answer again", "an edited turn", "back on the first branch"};
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const FirstToken kept = first_token(with.get(), prompts[i]);
+    print(names[i], kept, first_token(without.get(), prompts[i]));
+  }
+  print("a new session", first_token(session_of(true).get(), first), computed);
   return 0;
 }
 
@@ -157,8 +220,9 @@ int measure_steps(const char* path, uint32_t n_context, double share, size_t n_s
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf steps CONTEXT [...] | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"), 2;
+  if (argc < 3) return std::fprintf(stderr, "usage: bench_sessions MODEL.gguf parts CONTEXT [TOKENS] | MODEL.gguf steps CONTEXT [...] | MODEL.gguf reuse CONTEXT | MODEL.gguf FOLDER [MIB] [ROUNDS]\n"), 2;
   const auto number = [&](int i, int otherwise) { return static_cast<uint32_t>(argc > i ? std::atoi(argv[i]) : otherwise); };
+  if (std::string(argv[2]) == "reuse") return measure_reuse(argv[1], number(3, 4096));
   if (std::string(argv[2]) == "parts") return measure_parts(argv[1], number(3, 0), number(4, 512));
   if (std::string(argv[2]) == "steps")
     return measure_steps(argv[1], number(3, 16000), argc > 4 ? std::atof(argv[4]) : .2, number(5, 12), number(6, 5),

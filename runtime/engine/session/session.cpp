@@ -378,6 +378,8 @@ GuessCosts Session::guess_costs() const {
   if (options_.guess_costs) return *options_.guess_costs;
   constexpr double kSecondRow = 0.2, kManyRows = 0.2, kEachRow = 0.25, kOfKv = 0.85;
   constexpr double kEachWideRow = 0.17;   // with AVX-512
+  // With AVX2: for each of the first three rows, and of those behind them.
+  constexpr double kFewAvx2 = 0.15, kManyAvx2 = 0.25;
   const std::string_view set = model_->runtime().device().info().instruction_set;
   const bool wide = set.substr(0, 6) == "avx512" || set == "amx";
   const auto weights = static_cast<double>(model_->weights().weights_bytes);
@@ -390,7 +392,10 @@ GuessCosts Session::guess_costs() const {
   GuessCosts costs;
   for (size_t i = 0; i < costs.size(); ++i) {
     const auto n = static_cast<double>(i + 1);
-    const double rows = wide ? n * kEachWideRow : i == 0 ? kSecondRow : kManyRows + n * kEachRow;
+    const double rows = wide            ? n * kEachWideRow
+                        : set == "avx2" ? std::max(n * kFewAvx2, (n - 1) * kManyAvx2)
+                        : i == 0        ? kSecondRow
+                                        : kManyRows + n * kEachRow;
     costs[i] = (rows * weights + n * (kOfKv * kv + draft)) / (weights + kv);
   }
   return costs;

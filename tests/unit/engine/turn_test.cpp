@@ -214,19 +214,19 @@ TEST_F(MemberTest, WhoeverAsksFirstWaitsForTheOthersOfItsStep) {
 // So does a thread that has waited for the turn.
 TEST_F(MemberTest, WhoeverGetsTheTurnWaitsForTheOthersOfItsStep) {
   step({&a, &b, &c});
-  std::atomic<bool> ended{false};   // the turn of this thread
+  std::atomic<bool> c_waits{false}, ended{false};   // ended: the turn of this thread
   std::thread threads[3];
   Asked asked;
   {
     const Turn turn = turns_.take();
     threads[0] = std::thread([&] {
       asked = ask(&a, [&] {
-        if (!threads[1].joinable()) threads[1] = asks(&c);
+        if (!threads[1].joinable()) threads[1] = asks(&c), c_waits = true;
         if (ended && !threads[2].joinable()) threads[2] = asks(&b);
         return false;
       });
     });
-    while (turns_.n_waiting() < 2) std::this_thread::yield();   // a and c
+    while (!c_waits) std::this_thread::yield();
   }
   ended = true;
   for (std::thread& thread : threads)
@@ -240,7 +240,7 @@ TEST_F(MemberTest, ALateMemberIsNotAwaitedTheNextTime) {
   EXPECT_TRUE(waits_for_b());
   step({&a, &b});
   const Asked asked = ask(&a, [&] {
-    time_ = 100;
+    time_ = 101;
     return false;
   });
   EXPECT_TRUE(asked.waited && !asked.cancelled);
@@ -266,8 +266,14 @@ TEST_F(MemberTest, WhoeverLeavesIsNotAwaited) {
       EXPECT_EQ(asked.waited, !before);
       EXPECT_FALSE(asked.cancelled);
       EXPECT_EQ(asked.n_gathered, 0u);
+      EXPECT_EQ(time_, 1u);
+      if (!left) continue;
+      // Whenever it asks after leave(), it is not late; and it is awaited again.
+      time_ = &way == &ways[0] ? 200 : 2;
+      ask(&*left);
+      step({&*left, &a});
+      EXPECT_TRUE(ask(&a, [] { return true; }).cancelled);
     }
-  EXPECT_EQ(time_, 1u);
 }
 
 // A cancelled wait for members passes the turn on.
