@@ -35,8 +35,8 @@ class KeyCodesPolicy final : public TokenPolicy {
   const bool adaptive_;
 };
 
-}  // namespace
-
+// Whether codes have 2 bits by default: they take at most three quarters of the budget, and heads are not too wide for them. Else they have 1
+// bit.
 bool two_bits_fit(const Shape& shape, const Budget& budget, bool compensation) {
   const WindowRings rings(shape);
   const KeyCodeFormat two = {2, static_cast<int32_t>(shape.head_dim), compensation};
@@ -44,6 +44,8 @@ bool two_bits_fit(const Shape& shape, const Budget& budget, bool compensation) {
   const bool too_large = 4 * rings.n_other_heads() * two.head_bytes(shape.n_context) > 3 * slots * shape.slot_bytes;
   return !too_large && 2 * shape.head_dim <= kMostCodeBits;
 }
+
+}  // namespace
 
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options) {
   static constexpr const char* kBits[] = {"1", "2", "4"};

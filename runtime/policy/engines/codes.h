@@ -19,7 +19,5 @@ inline constexpr OptionRow kCodeOptions[] = {
 
 // The policy, with these options.
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options);
-// Whether codes have 2 bits by default: they take at most three quarters of the budget, and heads are not too wide for them. Else they have 1 bit.
-bool two_bits_fit(const Shape& shape, const Budget& budget, bool compensation);
 
 }  // namespace orrery::policy
