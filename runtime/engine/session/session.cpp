@@ -378,7 +378,7 @@ GuessCosts Session::guess_costs() const {
   if (options_.guess_costs) return *options_.guess_costs;
   constexpr double kSecondRow = 0.2, kManyRows = 0.2, kEachRow = 0.25, kOfKv = 0.85;
   constexpr double kEachWideRow = 0.17;   // with AVX-512
-  // With AVX2: for each of the first three rows, and of those behind them.
+  // With AVX2: for each of the first three rows; for each later row.
   constexpr double kFewAvx2 = 0.15, kManyAvx2 = 0.25;
   const std::string_view set = model_->runtime().device().info().instruction_set;
   const bool wide = set.substr(0, 6) == "avx512" || set == "amx";
