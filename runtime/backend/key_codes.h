@@ -61,6 +61,13 @@ struct KeyCodesJob {
   Ptr<float> mean;                   // (head_dim) of the keys as they are stored
   Ptr<std::byte> tiles;              // the head's first tile; the others follow it
 };
+// One head's mean value.
+struct MeanValueJob {
+  const uint64_t* pages = nullptr;   // token s lies in the page at pages[s / kPageTokens] + offset, its V behind its K
+  uint64_t offset = 0;
+  Ptr<float> value;                  // (head_dim)
+  Span<const float> shares = {};     // of the tokens, from the first on; host memory
+};
 struct KeyCodesShape {
   KvFormat kv;                       // of the keys
   KeyCodeFormat codes;
@@ -69,8 +76,10 @@ struct KeyCodesShape {
 
 class KeyCodeOperations {
  public:
-  // mean = the mean key of tokens [first, end), summed in double, in order. Between steps.
-  virtual void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) = 0;
+  // mean = the mean key of the tokens first, first + step, ... before end, summed in double, in order. Between steps.
+  virtual void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) = 0;
+  // value = the sum of the tokens' V, each times its share, in double, in order. Between steps.
+  virtual void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) = 0;
   // Codes of tokens [first, end), by the jobs' means. Other codes of their tiles stay as they are. A key without finite values gets a
   // factor that is NaN, so no query finds it. Between steps.
   virtual void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) = 0;

@@ -38,7 +38,8 @@ struct KeysShape {
   QueryRing queries;
   bool bounds = false;               // keys are digests, in F16: q's score is scale * sum of max(q K, q V) over the dimensions
   bool keys_alone = false;           // keys lie side by side, without V: digests that are means, rows of low-rank keys
-  // If it has bits, keys are codes: tiles[i] is the address of the i-th tile of codes. Only for top_keys().
+  // If it has bits, keys are codes: tiles[i] is the address of the i-th tile of codes. For top_keys(), and for the means of key_weights() of
+  // positions that see all of the job's keys.
   KeyCodeFormat codes = {};
   int32_t code_block = 1;            // KeyCodesShape::block: how queries are rotated
   bool products = false;             // key_weights() gives scale * q k of every key, not weights, and no means; -infinity for a NaN
@@ -53,6 +54,9 @@ struct TopKeysJob : KeysJob {
   // not written.
   Span<const uint32_t> among = {};
   uint32_t* n_common = nullptr;
+  // Optional, with codes, for a single position: candidates whose scores count `stay` times, counted as n_keys.
+  Span<const uint32_t> held = {};
+  float stay = 1;
   // Optional, with `out` and with codes, for a single position: for each query head log2 of the sum of the weights e^product of the keys that
   // are not among the k best. -infinity: no key is left; or the codes tell too little of this query (kMostCodeVariance).
   Ptr<float> log_evicted = {};       // (n_heads / n_kv_heads)

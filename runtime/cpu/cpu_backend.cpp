@@ -197,7 +197,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
   void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
   void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) override;
-  void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) override;
+  void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) override;
+  void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) override;
   void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) override;
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
@@ -207,6 +208,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   cpu::KeysWork keys_work() {
     return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};
   }
+  cpu::KeyCodesWork key_codes_work() { return {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes}; }
   cpu::LowRankWork low_rank_work() { return {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes}; }
   int64_t n_rows() const { return n_rows_; }
   // Several steps have a row each.
@@ -635,16 +637,14 @@ void CpuBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<co
   cpu::rebuild_keys(keys, slot_type, runs, low_rank_work());
 }
 
-void CpuBackend::mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) {
-  pool_->begin_burst();
-  cpu::mean_keys(jobs, shape, first, end, {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes});
-  pool_->end_burst();
+void CpuBackend::mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) {
+  cpu::mean_keys(jobs, shape, first, end, step, key_codes_work());
 }
 
+void CpuBackend::mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) { cpu::mean_values(jobs, kv, key_codes_work()); }
+
 void CpuBackend::encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) {
-  pool_->begin_burst();
-  cpu::encode_keys(jobs, shape, first, end, {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes});
-  pool_->end_burst();
+  cpu::encode_keys(jobs, shape, first, end, key_codes_work());
 }
 
 void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {

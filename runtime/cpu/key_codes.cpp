@@ -5,6 +5,7 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/base/half.h"
+#include "runtime/cpu/kernels/moves.h"
 
 namespace orrery::cpu {
 
@@ -12,43 +13,13 @@ namespace {
 
 constexpr float kLog2E = 1.44269504088896f;
 
-const std::byte* key_at(const KeyCodesJob& job, const KvFormat& kv, int32_t position) {
-  return reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(job.pages[position / kPageTokens] + job.offset)) +
+const std::byte* token_at(const uint64_t* pages, uint64_t offset, const KvFormat& kv, int32_t position) {
+  return reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(pages[position / kPageTokens] + offset)) +
          static_cast<uint64_t>(position % kPageTokens) * kv.token_bytes();
 }
 
-// Writes the codes and the factor of a rotated key x (head_dim) as key `at` of its tile. The factor is the one with the least squared error
-// for these codes.
-void encode(const float* x, const KeyCodeFormat& codes, int32_t at, uint8_t* tile) {
-  constexpr auto kHalf = static_cast<int32_t>(KeyCodeFormat::kGroupBytes);
-  const int32_t n_levels = 1 << codes.bits, of_group = 4 / codes.bits;
-  float levels[kKeyCodeLevels];
-  for (int32_t i = 0; i < n_levels; ++i) levels[i] = key_code_level(codes.bits, i);
-  double squares = 0;
-  for (int32_t i = 0; i < codes.head_dim; ++i) squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  const double unit = std::sqrt(squares / codes.head_dim);
-  const bool finite = std::isfinite(unit);
-  double edges[kKeyCodeLevels];   // between a level and the next
-  for (int32_t i = 0; i + 1 < n_levels; ++i) edges[i] = unit * .5 * (static_cast<double>(levels[i]) + static_cast<double>(levels[i + 1]));
-  double with_levels = 0, of_levels = 0;
-  uint8_t* row = tile + at % kHalf;
-  const int shift = at < kHalf ? 0 : 4;
-  for (int32_t first = 0; first < codes.head_dim; first += of_group, row += kHalf) {
-    uint32_t four = 0;
-    for (int32_t i = 0; i < of_group && first + i < codes.head_dim; ++i) {
-      const double value = static_cast<double>(x[first + i]);
-      int32_t code = 0;
-      for (int32_t edge = 0; edge + 1 < n_levels; ++edge) code += value > edges[edge];
-      const double level = static_cast<double>(levels[code]);
-      with_levels += value * level, of_levels += level * level;
-      four |= static_cast<uint32_t>(code) << (i * codes.bits);
-    }
-    *row = static_cast<uint8_t>((*row & (0xF0u >> shift)) | four << shift);
-  }
-  constexpr float kLargestHalf = 65504;
-  const float factor = finite ? std::min(static_cast<float>(with_levels / of_levels), kLargestHalf) : NAN;
-  reinterpret_cast<uint16_t*>(tile + codes.factors_offset())[at] = float_to_half(factor);
-}
+// Tokens that are prefetched while a token is read: a tile's keys lie apart, with V between them.
+constexpr int32_t kAhead = 12;
 
 }  // namespace
 
@@ -108,18 +79,35 @@ float code_variance(const float* q, const KeysJob& job, const KeysShape& shape) 
   return static_cast<float>(scale * scale * of_query * error * squares / std::max(n_keys, 1));
 }
 
-void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, const KeyCodesWork& work) {
-  const int32_t dim = shape.kv.head_dim;
+void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step, const KeyCodesWork& work) {
+  const int32_t dim = shape.kv.head_dim, n = end > first ? div_up(end - first, step) : 0;
   work.pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
     const KeyCodesJob& job = jobs[static_cast<size_t>(item)];
     auto* sums = reinterpret_cast<double*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
     auto *key = reinterpret_cast<float*>(sums + dim), *mean = reinterpret_cast<float*>(static_cast<uintptr_t>(job.mean.address));
     std::fill(sums, sums + dim, 0.0);
-    for (int32_t p = first; p < end; ++p) {
-      work.kernels.load_kv(shape.kv.type, key_at(job, shape.kv, p), dim, key);
+    for (int32_t p = first; p < end; p += step) {
+      work.kernels.load_kv(shape.kv.type, token_at(job.pages, job.offset, shape.kv, p), dim, key);
       for (int32_t i = 0; i < dim; ++i) sums[i] += static_cast<double>(key[i]);
     }
-    for (int32_t i = 0; i < dim; ++i) mean[i] = static_cast<float>(sums[i] / std::max(end - first, 1));
+    for (int32_t i = 0; i < dim; ++i) mean[i] = static_cast<float>(sums[i] / std::max(n, 1));
+  });
+}
+
+void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv, const KeyCodesWork& work) {
+  const int32_t dim = kv.head_dim;
+  work.pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
+    const MeanValueJob& job = jobs[static_cast<size_t>(item)];
+    auto* sums = reinterpret_cast<double*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
+    auto *value = reinterpret_cast<float*>(sums + dim), *mean = reinterpret_cast<float*>(static_cast<uintptr_t>(job.value.address));
+    std::fill(sums, sums + dim, 0.0);
+    for (size_t p = 0; p < job.shares.size(); ++p) {
+      const auto share = static_cast<double>(job.shares[p]);
+      if (share == 0) continue;
+      work.kernels.load_kv(kv.type, token_at(job.pages, job.offset, kv, static_cast<int32_t>(p)) + kv.vector_bytes(), dim, value);
+      for (int32_t i = 0; i < dim; ++i) sums[i] += share * static_cast<double>(value[i]);
+    }
+    for (int32_t i = 0; i < dim; ++i) mean[i] = static_cast<float>(sums[i]);
   });
 }
 
@@ -134,9 +122,12 @@ void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32
     auto* codes = reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(at));
     const auto* mean = reinterpret_cast<const float*>(static_cast<uintptr_t>(job.mean.address));
     for (int32_t p = std::max(first, tile * kPageTokens); p < std::min(end, (tile + 1) * kPageTokens); ++p) {
-      work.kernels.load_kv(shape.kv.type, key_at(job, shape.kv, p), dim, key);
+      if (p + kAhead < end) ask_for_bytes<0>(token_at(job.pages, job.offset, shape.kv, p + kAhead), shape.kv.vector_bytes());
+      work.kernels.load_kv(shape.kv.type, token_at(job.pages, job.offset, shape.kv, p), dim, key);
       work.kernels.transform_heads(key, mean, 1, dim, shape.block);
-      encode(key, shape.codes, p % kPageTokens, codes);
+      float factor;
+      work.kernels.encode_key({shape.codes, key, p % kPageTokens, codes, &factor});
+      reinterpret_cast<uint16_t*>(codes + shape.codes.factors_offset())[p % kPageTokens] = float_to_half(factor);
     }
   });
 }

@@ -31,7 +31,8 @@ struct KeyCodesWork {
   std::byte* thread_scratch;
   uint64_t thread_bytes;
 };
-void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, const KeyCodesWork& work);
+void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step, const KeyCodesWork& work);
+void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv, const KeyCodesWork& work);
 void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, const KeyCodesWork& work);
 
 }  // namespace orrery::cpu

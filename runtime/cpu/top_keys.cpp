@@ -16,6 +16,12 @@ namespace {
 
 constexpr int64_t kKeysPerItem = 16 * kPageTokens;
 
+// Codes of an item, of n codes in all: an item makes each query's table again, so items are few.
+int64_t codes_of_item(int64_t n, int32_t n_threads) {
+  constexpr int64_t kItemsOfThread = 4;
+  return std::max<int64_t>(kKeysPerItem, align_up(static_cast<uint64_t>(n / (kItemsOfThread * n_threads)), kPageTokens));
+}
+
 // Floats that are not negative have the same order as their bits.
 uint32_t bits_of(float score) {
   uint32_t bits;
@@ -105,11 +111,12 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       }
       if (next_position >= job.n_positions) ++next_job, next_position = 0;
     }
-    const int64_t stretches = div_up(most_keys, kKeysPerItem);   // 0: all weights are exported
+    const int64_t of_item = shape.codes.bits > 0 ? codes_of_item(most_keys * n_parts, work.pool->n_threads()) : kKeysPerItem;
+    const int64_t stretches = div_up(most_keys, of_item);   // 0: all weights are exported
     work.pool->run(n_parts * stretches, [&](int64_t item, int32_t thread) {
       const Part<Job>& part = parts[item / stretches];
-      const int64_t first = item % stretches * kKeysPerItem;
-      const int64_t last = std::min<int64_t>(first + kKeysPerItem, part.job->n_keys);
+      const int64_t first = item % stretches * of_item;
+      const int64_t last = std::min<int64_t>(first + of_item, part.job->n_keys);
       if (first >= last || part.job->exported.data) return;
       if (shape.codes.bits > 0) return weigh_codes(part, shape, work, first, last, thread);
       KeyWeightsTask task = task_of(*part.job, shape, work, first, last, thread);
@@ -294,6 +301,7 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
       float* scores = s.scores(work.base, entry);
       work.kernels.key_scores({rows.weights, rows.stride, rows.units, rows.sums, rows.tile_stride, group, job.n_keys,
                                shape.scoring, s.shares(work.base, entry), scores});
+      for (const uint32_t key : job.held) scores[key] *= job.stay;
       if (job.n_common)
         *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry));
       else
@@ -384,7 +392,7 @@ void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape, const K
   const TopKeysScratch& s = work.scratch;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
   // Means go by mean_weights(). Means of exported weights, or of more query heads than a task takes, are computed as rows, like products.
-  const auto by_window = [&](const KeyWeightsJob& job) { return job.mean && !job.exported.data && !shape.products && group <= kQueryTile; };
+  const auto by_window = [&](const KeyWeightsJob& job) { return job.mean && !job.exported.data && !shape.products && shape.codes.bits == 0 && group <= kQueryTile; };
   size_t n_by_window = 0;
   for (const KeyWeightsJob& job : jobs) n_by_window += by_window(job);
   if (n_by_window > 0) {

@@ -161,6 +161,15 @@ struct KeyCodeTable {
   uint8_t entries[kMostGroups * 16];   // (n_groups, 16)
   float base, step;
 };
+// Writes the codes of a rotated key as those of key `at` of its tile. *factor = the factor with the least squared error for these codes, at most
+// the largest half; NaN for a key that is not finite.
+struct EncodeTask {
+  KeyCodeFormat codes;
+  const float* key;             // (head_dim)
+  int32_t at;
+  uint8_t* tile;
+  float* factor;
+};
 // Weights of one query over the codes [first_key, last_key), as KeyWeightsTask defines them. Keys before first_seen get the weight 0.
 struct CodeWeightsTask {
   KeyCodeFormat codes;
@@ -310,6 +319,7 @@ struct Kernels {
   // Widens [low, high] (n each) to hold x.
   void (*widen)(const float* x, float* low, float* high, int32_t n);
   void (*key_weights)(const KeyWeightsTask& task);
+  void (*encode_key)(const EncodeTask& task);
   void (*code_weights)(const CodeWeightsTask& task);
   void (*key_scores)(const ScoresTask& task);
   // The share of each tile's weights in the softmax of a row, from the row's n_tiles units and sums.

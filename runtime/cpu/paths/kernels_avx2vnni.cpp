@@ -8,6 +8,7 @@
 #include "runtime/cpu/products/dot_avx2.h"
 // decode.h uses dot_rows().
 #include "runtime/cpu/products/decode.h"
+#include "runtime/cpu/attention/encode.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"
 #include "runtime/cpu/products/prefill.h"

@@ -4,6 +4,7 @@
 #include "runtime/cpu/vectors/avx512.h"
 // These headers use V.
 #include "runtime/cpu/attention/attend.h"
+#include "runtime/cpu/attention/encode.h"
 #include "runtime/cpu/attention/low_rank.h"
 #include "runtime/cpu/attention/moves.h"
 #include "runtime/cpu/products/prefill.h"

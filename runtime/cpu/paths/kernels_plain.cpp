@@ -211,6 +211,7 @@ const Kernels kPlainKernels = {
     plain_attend_scratch_bytes,
     plain_widen,
     plain_key_weights,
+    plain_encode_key,
     plain_code_weights,
     plain_key_scores,
     plain_tile_shares,

@@ -13,6 +13,7 @@ void plain_attend_prefill(const PrefillTask& task);
 int64_t plain_attend_scratch_bytes(int32_t head_dim);
 void plain_widen(const float* x, float* low, float* high, int32_t n);
 void plain_key_weights(const KeyWeightsTask& task);
+void plain_encode_key(const EncodeTask& task);
 void plain_code_weights(const CodeWeightsTask& task);
 void plain_key_scores(const ScoresTask& task);
 void plain_tile_shares(const float* units, const float* sums, int64_t n_tiles, float* shares);

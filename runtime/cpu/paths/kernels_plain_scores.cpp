@@ -51,6 +51,37 @@ void plain_weigh_tile(const float* y, int64_t seen, float* weights, float* unit,
   for (int64_t k = seen; k < kPageTokens; ++k) weights[k] = 0;
 }
 
+void plain_encode_key(const EncodeTask& t) {
+  const int32_t dim = t.codes.head_dim, n_edges = (1 << t.codes.bits) - 1, of_group = 4 / t.codes.bits;
+  constexpr auto kHalf = static_cast<int32_t>(KeyCodeFormat::kGroupBytes);
+  const auto level_at = [&](int32_t i) { return key_code_level(t.codes.bits, i); };
+  // Sums run in 16 chains, as on every instruction set.
+  struct Chains {
+    float x[16] = {};
+    float total() const {
+      const auto four = [&](int i) { return (x[i] + x[i + 8]) + (x[i + 4] + x[i + 12]); };
+      return (four(0) + four(2)) + (four(1) + four(3));
+    }
+  } squares, with_levels, of_levels;
+  for (int32_t i = 0; i < dim; ++i) squares.x[i % 16] += t.key[i] * t.key[i];
+  const float unit = std::sqrt(squares.total() / static_cast<float>(dim));
+  const int shift = t.at < kHalf ? 0 : 4;
+  for (int32_t first = 0; first < dim; first += of_group) {
+    uint32_t group = 0;
+    for (int32_t i = first; i < std::min(first + of_group, dim); ++i) {
+      uint32_t code = 0;
+      float level = level_at(0);
+      for (int32_t edge = 0; edge < n_edges; ++edge)
+        if (t.key[i] - unit * (.5f * (level_at(edge) + level_at(edge + 1))) > 0) ++code, level += level_at(edge + 1) - level_at(edge);
+      with_levels.x[i % 16] += t.key[i] * level, of_levels.x[i % 16] += level * level;
+      group |= code << ((i - first) * t.codes.bits);
+    }
+    uint8_t* both = t.tile + first / of_group * kHalf + t.at % kHalf;
+    *both = static_cast<uint8_t>((*both & 0xF0u >> shift) | group << shift);
+  }
+  *t.factor = std::isfinite(unit) ? std::min(with_levels.total() / of_levels.total(), 65504.0f) : NAN;
+}
+
 void plain_code_weights(const CodeWeightsTask& t) {
   constexpr uint64_t kHalf = KeyCodeFormat::kGroupBytes;
   for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {

@@ -36,6 +36,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       attend_scratch_bytes,
       widen,
       key_weights,
+      encode_key,
       code_weights,
       key_scores,
       tile_shares,

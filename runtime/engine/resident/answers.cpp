@@ -301,6 +301,7 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
     set_pages(query.head, query.position, query.first_page, query.n_pages, &job);
     job.k = static_cast<int32_t>(query.k);
     job.out = query.out;
+    job.held = query.held, job.stay = query.stay;
     if (now_->q && parts_->codes && parts_->codes->format().values) job.log_evicted = logs_of(static_cast<uint32_t>(job.kv_head));
     jobs_.push_back(job);
   }
@@ -312,6 +313,25 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
   for (const policy::PageQuery& query : queries)
     for (uint32_t i = 0; i < query.k; ++i) query.out[i] += query.first_page;
   return ok_status();
+}
+
+Status Answers::page_weights(Span<const policy::PageWeightsQuery> queries) {
+  if (queries.empty()) return ok_status();
+  ORRERY_TRY(now_->go_on());
+  weights_jobs_.clear();
+  for (const policy::PageWeightsQuery& query : queries) {
+    KeyWeightsJob job;
+    set_pages(query.head, query.position, 0, query.n_pages, &job);
+    job.mean = true;
+    job.out = query.out;
+    weights_jobs_.push_back(job);
+  }
+  KeysShape shape = keys_shape();
+  set_pages(queries[0].head, queries[0].position, &shape);
+  count_pages_searched(weights_jobs_, shape);
+  Backend& backend = *now_->backend;
+  backend.keys()->key_weights(weights_jobs_, shape);
+  return backend.synchronize();
 }
 
 Status Answers::scores(Span<const policy::ScoresQuery> queries) {
@@ -386,9 +406,9 @@ Status Answers::make_low_rank(uint32_t n_tokens, bool with_basis) {
   return parts_->low_rank->settle(&backend, *pages_, n_tokens, queries);
 }
 
-Status Answers::set_mean_value(uint32_t head, Span<const float> shares) {
+Status Answers::set_mean_values(Span<const float> shares) {
   ORRERY_TRY(now_->go_on());
-  parts_->codes->set_value(now_->backend, *pages_, head, shares);
+  parts_->codes->set_values(now_->backend, *pages_, shares);
   return now_->backend->synchronize();
 }
 

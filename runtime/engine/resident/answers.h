@@ -64,6 +64,7 @@ class Answers final : public policy::Heads {
   Status key_weights(Span<const policy::WeightsQuery> queries) override;
   Status key_moments(Span<const policy::MomentsQuery> queries, std::vector<float>* rows) override;
   Status top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) override;
+  Status page_weights(Span<const policy::PageWeightsQuery> queries) override;
   Status scores(Span<const policy::ScoresQuery> queries) override;
   uint32_t group() const override { return static_cast<uint32_t>(hyper_->n_heads / hyper_->n_kv_heads); }
   Span<const float> attention_sums(uint32_t head) const override { return parts_->sums->of(head); }
@@ -86,7 +87,7 @@ class Answers final : public policy::Heads {
   }
   Status make_low_rank(uint32_t n_tokens, bool with_basis) override;
   Status make_codes(uint32_t n_tokens) override;
-  Status set_mean_value(uint32_t head, Span<const float> shares) override;
+  Status set_mean_values(Span<const float> shares) override;
   // Within a step, once the head's layer has asked for its best tokens: log2 of the evicted tokens' weights, (group).
   Ptr<const float> evicted_logs(uint32_t head) const { return logs_of(head % static_cast<uint32_t>(hyper_->n_kv_heads)); }
   void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) override {

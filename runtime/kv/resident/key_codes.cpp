@@ -17,7 +17,7 @@ uint64_t KeyCodes::bytes_of(const KeyCodeSpec& spec, int32_t head_dim, uint32_t 
 
 Region KeyCodes::layout(const KeyCodeSpec& spec, const KvFormat& format, uint32_t n_context) {
   if (spec.bits == 0 || spec.heads.empty()) return {};
-  const uint64_t host = spec.heads.size() * (tiles_of(n_context) * sizeof(uint64_t) + sizeof(KeyCodesJob) + sizeof(uint32_t));
+  const uint64_t host = spec.heads.size() * (tiles_of(n_context) * sizeof(uint64_t) + sizeof(KeyCodesJob) + sizeof(MeanValueJob) + sizeof(uint32_t));
   return {"key codes", Holds::summaries, align_up(bytes_of(spec, format.head_dim, n_context), kArenaAlignment), 0, host, 0};
 }
 
@@ -31,6 +31,7 @@ KeyCodes::KeyCodes(const KeyCodeSpec& spec, const KvFormat& format, bool rotated
   const uint64_t means = first + spec.heads.size() * n_tiles_ * tile;
   tiles_.reserve(spec.heads.size() * n_tiles_);
   jobs_.resize(spec.heads.size());
+  values_.resize(spec.values ? spec.heads.size() : 0);
   for (size_t i = 0; i < spec.heads.size(); ++i) {
     jobs_[i].tiles = {first + i * n_tiles_ * tile};
     jobs_[i].mean = {means + i * shape_.codes.mean_bytes()};
@@ -51,16 +52,19 @@ void KeyCodes::read_pages(const PageTable& reservoir) {
   }
 }
 
-void KeyCodes::set_value(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const float> shares) {
-  const CompensationJob job{reservoir.view().pages, reservoir.format().head_offset(head), 0, static_cast<int32_t>(shares.size()), 0, mean(head),
-                            shares.data()};
-  backend->summaries()->add_to_compensation_tokens({&job, 1}, reservoir.format());
+void KeyCodes::set_values(Backend* backend, const PageTable& reservoir, Span<const float> shares) {
+  const size_t n_tokens = shares.size() / values_.size();
+  const auto dim = static_cast<uint64_t>(shape_.codes.head_dim);
+  for (size_t i = 0; i < values_.size(); ++i)
+    values_[i] = {reservoir.view().pages, reservoir.format().head_offset(spec_.heads[i]), jobs_[i].mean + dim, shares.subspan(i * n_tokens, n_tokens)};
+  backend->key_codes()->mean_values(values_, reservoir.format());
 }
 
 void KeyCodes::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
   read_pages(reservoir);
   const uint32_t first = n_tokens > kNotInMean ? kNotInMean : 0;
-  backend->key_codes()->mean_keys(jobs_, shape_, static_cast<int32_t>(first), static_cast<int32_t>(n_tokens));
+  const uint32_t step = std::max((n_tokens - first) / kInMean, 1u);
+  backend->key_codes()->mean_keys(jobs_, shape_, static_cast<int32_t>(first), static_cast<int32_t>(n_tokens), static_cast<int32_t>(step));
   n_tokens_ = 0;
   extend(backend, reservoir, n_tokens);
 }

@@ -44,12 +44,11 @@ class KeyCodes {
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + index_of(head) * n_tiles_; }
   Ptr<float> mean(uint32_t head) const { return jobs_[index_of(head)].mean; }   // with values: (2, head_dim), then the mean value
 
-  // The head's mean value: shares[i] is the share of token i of the reservoir. Before settle(), which makes the mean key: until then a mean by
-  // shares stands in its place.
-  void set_value(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const float> shares);
-  // Makes mean keys and codes of the reservoir's first n_tokens. The means leave out the first kNotInMean tokens, if there are others:
-  // attention sinks have keys of their own.
-  static constexpr uint32_t kNotInMean = 4;
+  // The heads' mean values: shares (heads, n_tokens) of the reservoir's first tokens.
+  void set_values(Backend* backend, const PageTable& reservoir, Span<const float> shares);
+  // Makes mean keys and codes of the reservoir's first n_tokens. The means are of at most 2 kInMean tokens, evenly spread. They leave out the
+  // first kNotInMean tokens, if there are others: attention sinks have keys of their own.
+  static constexpr uint32_t kNotInMean = 4, kInMean = 2048;
   void settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
   // Makes the missing codes of tokens before n_tokens.
   void extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
@@ -70,6 +69,7 @@ class KeyCodes {
   size_t n_tiles_ = 0;
   std::vector<uint64_t> tiles_;              // (heads, n_tiles_)
   std::vector<KeyCodesJob> jobs_;            // (heads)
+  std::vector<MeanValueJob> values_;         // (heads), with values
 };
 
 }  // namespace orrery::kv

@@ -42,6 +42,22 @@ Result<std::vector<uint64_t>> count_best(Span<const float> scores, uint64_t n_he
   return counts;
 }
 
+void add_best_counts(Span<const uint32_t> bins, uint64_t total, Span<double> counts) {
+  const auto in_bin = [&](uint32_t bin) {
+    uint64_t n = 0;
+    for (size_t h = 0; h < counts.size(); ++h) n += bins[h * kScoreBins + bin];
+    return n;
+  };
+  uint32_t last = kScoreBins - 1;
+  uint64_t n = in_bin(last);
+  while (last > 0 && n < total) total -= n, n = in_bin(--last);
+  const double part = n > 0 ? std::min(static_cast<double>(total) / static_cast<double>(n), 1.0) : 0;
+  for (size_t h = 0; h < counts.size(); ++h) {
+    const Span<const uint32_t> own = bins.subspan(h * kScoreBins, kScoreBins);
+    counts[h] += static_cast<double>(std::accumulate(own.begin() + last + 1, own.end(), uint64_t{0})) + part * own[last];
+  }
+}
+
 std::vector<uint64_t> with_floor(Span<const uint64_t> counts, Ratio alpha) {
   // Counts in units of 1 / (n * den) token: nothing is rounded.
   const uint64_t n = counts.size(), one = n * alpha.den;

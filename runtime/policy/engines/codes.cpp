@@ -1,20 +1,26 @@
 #include "runtime/policy/engines/codes.h"
 
+#include "runtime/policy/allocate/over_heads.h"
+#include "runtime/policy/select/top_k.h"
+
 namespace orrery::policy {
 
 namespace {
 
 constexpr PagedSettings kDefaults = {1, 4, 8, 0};
+// A resident token's score counts kStay times where heads hold at least one of kFewStay tokens. Where they hold less, a query's best tokens are
+// worth more than fetching them costs.
+constexpr float kStay = 4;
+constexpr uint32_t kFewStay = 8;
 constexpr uint32_t kMostCodeBits = 1028;   // of a key: sums of its table entries have 16 bits
 
 class KeyCodesPolicy final : public TokenPolicy {
  public:
+  // floor: of adaptive heads; 1: all heads have equal room.
   KeyCodesPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, GroupReduce reduce, double floor)
-      : TokenPolicy(name, shape, budget, settings, PageDigest::codes, floor),
-        rule_{reduce, Pooling::none, 1, true, true},
-        adaptive_(floor < 1) {}
+      : TokenPolicy(name, shape, budget, settings, PageDigest::codes), rule_{reduce, Pooling::none, 1, true, true}, floor_(floor) {}
 
-  uint32_t queries_wanted() const override { return heads_.empty() ? 0 : adaptive_ || settings_.compensation ? kPageQueries : 1; }
+  uint32_t queries_wanted() const override { return heads_.empty() ? 0 : weighs() ? kPageQueries : 1; }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
     return settle_tokens(heads, rule_, n_tokens, capacity);
@@ -24,16 +30,71 @@ class KeyCodesPolicy final : public TokenPolicy {
     return fetch_best(heads, rule_, layer, step, position);
   }
 
-  uint64_t host_bytes(const HostShape& host) const override {
-    return tokens_bytes() + (adaptive_ && !heads_.empty() ? dividing_bytes(host.group) : 0);
-  }
+  uint64_t host_bytes(const HostShape&) const override { return tokens_bytes() + (weighs() ? weighing_bytes() : 0); }
 
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
+ protected:
+  Status divide(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override;
+
  private:
+  bool weighs() const { return !heads_.empty() && (floor_ < 1 || settings_.compensation); }
+  uint64_t weighing_bytes() const {
+    return heads_.size() * (bytes_of<float>(2 * uint64_t{n_context_}) + bytes_of<PageWeightsQuery>(1) + bytes_of<uint32_t>(kScoreBins));
+  }
+  // Turns sums of weights (n_tokens) into a mean value's shares: of the candidates, without the n_best that weigh the most.
+  void keep_evicted(Span<float> weights, size_t n_best) const;
+
   const ScoreRule rule_;
-  const bool adaptive_;
+  const double floor_;
 };
+
+// For each of the last queries: counts whose the best tokens of all heads are, and adds up weights. Heads get room in proportion to their counts;
+// the sums are the shares of the mean values.
+Status KeyCodesPolicy::divide(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
+  const uint32_t n = n_candidates(n_tokens), w = std::min(kPageQueries, heads->n_queries()), first = n_sink_pages_;
+  const size_t n_heads = heads_.size();
+  stay_ = settings_.stay > 0 ? settings_.stay : uint64_t{kFewStay} * n_selected_pages_ >= n ? kStay : 1;
+  if (!weighs()) return ok_status();
+  std::vector<float> weights(n_heads * n_tokens), sums(n_heads * n_tokens);
+  std::vector<uint32_t> bins(n_heads * kScoreBins);
+  std::vector<PageWeightsQuery> queries(n_heads);
+  std::vector<double> counts(n_heads, kLeastHeadCount);
+  for (uint32_t position = n_tokens - w; position < n_tokens; ++position) {
+    const uint32_t n_seen = position + 1;
+    for (size_t i = 0; i < n_heads; ++i) queries[i] = {heads_[i], position, n_seen, &weights[i * n_tokens]};
+    ORRERY_TRY(heads->page_weights(queries));
+    std::fill(bins.begin(), bins.end(), 0u);
+    heads->each(n_heads, [&](size_t i) {
+      const float* row = &weights[i * n_tokens];
+      uint32_t* of_head = &bins[i * kScoreBins];
+      for (uint32_t p = first; p < std::min(first + n, n_seen); ++p) ++of_head[score_bin(row[p])];
+      for (uint32_t p = 0; p < n_seen; ++p) sums[i * n_tokens + p] += row[p];
+    });
+    add_best_counts(bins, uint64_t{n_selected_pages_} * n_heads, counts);
+  }
+  if (floor_ < 1) ORRERY_TRY(divide_by_counts(counts, floor_, n, capacity));
+  if (!settings_.compensation) return ok_status();
+  ORRERY_TRY(heads->try_each(n_heads, [&](size_t i) {
+    keep_evicted(Span<float>(sums).subspan(i * n_tokens, n_tokens), selected(i).size());
+    return ok_status();
+  }));
+  return heads->set_mean_values(sums);
+}
+
+void KeyCodesPolicy::keep_evicted(Span<float> weights, size_t n_best) const {
+  const uint32_t first = n_sink_pages_, n = n_candidates(static_cast<uint32_t>(weights.size()));
+  std::fill(weights.begin(), weights.begin() + first, 0.0f);
+  std::fill(weights.begin() + first + n, weights.end(), 0.0f);
+  const Span<float> candidates = weights.subspan(first, n);
+  Tokens best;
+  top_k_ascending(candidates, n_best, &best);
+  for (const uint32_t p : best) candidates[p] = 0;
+  double sum = 0;
+  for (const float x : candidates) sum += static_cast<double>(x);
+  for (float& x : candidates)   // no weight is left: the plain mean
+    x = sum > 0 ? static_cast<float>(static_cast<double>(x) / sum) : 1.0f / static_cast<float>(n);
+}
 
 // Whether codes have 2 bits by default: they take at most three quarters of the budget, and heads are not too wide for them. Else they have 1
 // bit.
@@ -61,6 +122,9 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   ORRERY_TRY(reader.fraction("floor", &floor));
   s.compensation = true;
   ORRERY_TRY(reader.flag("compensation", &s.compensation));
+  double stay = 0;
+  ORRERY_TRY(reader.number("stay", 1, 64, &stay));
+  s.stay = static_cast<float>(stay);
   ORRERY_TRY(s.read_kept(&reader));
   s.code_bits = reader.given("bits") ? 1u << bits : two_bits_fit(shape, budget, s.compensation) ? 2 : 1;
   ORRERY_TRY(reader.finish());

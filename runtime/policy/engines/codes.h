@@ -12,6 +12,8 @@ inline constexpr OptionRow kCodeOptions[] = {
     {"heads", "adaptive", "uniform: all heads hold as many tokens; adaptive: by what the last 16 queries attend to"},
     {"floor", ".2", "of adaptive heads: at least this part of the average"},
     {"compensation", "1", "evicted tokens stay as one compensation token, which each step weighs by their codes; 0: they are dropped"},
+    {"stay", "(4, or 1 where heads hold less than an eighth)",
+     "a resident token's score counts this many times, from 1 to 64: fewer tokens are fetched"},
     with(kSinksRow, "4"),
     with(kTokenWindowRow, "8"),
     with(kFirstLayersRow, "0"),

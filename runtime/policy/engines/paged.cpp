@@ -17,8 +17,6 @@ namespace {
 // cost more than they gave (tests/bench/results/real-models.md).
 constexpr uint64_t kWholeLayersPart = 10;
 constexpr uint32_t kFewPages = 16;     // a head that would hold fewer gets smaller pages
-constexpr double kLeastCount = 1e-3;   // of a head that no query attends to
-
 }  // namespace
 
 Status PagedSettings::read(OptionReader* reader) {
@@ -134,7 +132,7 @@ Status PagedPolicy::divide_by_attention(Heads* heads, uint32_t n_tokens, double 
   const size_t n_heads = heads_.size();
   const uint64_t total = uint64_t{n_selected_pages_} * n_heads;
   std::vector<float> weights(size_t{group} * n_tokens), mass(n_heads * n);
-  std::vector<double> head_counts(n_heads, kLeastCount);
+  std::vector<double> head_counts(n_heads, kLeastHeadCount);
   for (uint32_t position = n_tokens - w; position < n_tokens; ++position) {
     std::fill(mass.begin(), mass.end(), 0.0f);
     for (size_t i = 0; i < n_heads; ++i) {
@@ -149,9 +147,13 @@ Status PagedPolicy::divide_by_attention(Heads* heads, uint32_t n_tokens, double 
     ORRERY_ASSIGN(const std::vector<uint64_t> counts, count_best(mass, n_heads, total, 1));
     for (size_t i = 0; i < n_heads; ++i) head_counts[i] += static_cast<double>(counts[i]);
   }
+  return divide_by_counts(head_counts, floor, n, capacity);
+}
+
+Status PagedPolicy::divide_by_counts(Span<const double> counts, double floor, uint32_t n, Span<uint32_t> capacity) {
   const auto least = std::max<uint64_t>(static_cast<uint64_t>(floor * n_selected_pages_), 1);
-  ORRERY_ASSIGN(const std::vector<uint64_t> counts, apportion(head_counts, total, least, n));
-  set_selected_pages(counts, capacity);
+  ORRERY_ASSIGN(const std::vector<uint64_t> pages, apportion(counts, uint64_t{n_selected_pages_} * heads_.size(), least, n));
+  set_selected_pages(pages, capacity);
   return ok_status();
 }
 

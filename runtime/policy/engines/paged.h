@@ -28,6 +28,7 @@ struct PagedSettings {
   uint32_t rank = 0;                   // not 0: pages are single tokens, digests low-rank keys
   uint32_t code_bits = 0;              // not 0: pages are single tokens, digests key codes of these bits
   bool compensation = false;           // with key codes: Policy::compensates_by_codes()
+  float stay = 0;                      // with key codes: how often the score of a resident token counts; 0: by the budget
   bool first_layers_given = false;     // by an option: the budget's size does not change it
   // Reads the options that all page policies have.
   Status read(OptionReader* reader);
@@ -45,6 +46,8 @@ inline constexpr OptionRow kTokenWindowRow = {"window", "32", "most recent token
 inline constexpr OptionRow kFirstLayersRow = {"first_layers", "(1, where that is a tenth of the budget or less)",
                                               "layers, from the first, that keep everything"};
 inline constexpr OptionRow kTwoFirstLayersRow = with(kFirstLayersRow, "(2, where that is a tenth of the budget or less)");
+
+inline constexpr double kLeastHeadCount = 1e-3;   // of a head that no query attends to
 
 class PagedPolicy : public Policy {
  public:
@@ -72,6 +75,8 @@ class PagedPolicy : public Policy {
   // proportion to their counts, at least `floor` of the average. Working memory: dividing_bytes().
   Status divide_by_attention(Heads* heads, uint32_t n_tokens, double floor, Span<uint32_t> capacity);
   uint64_t dividing_bytes(uint32_t group) const;
+  // Its end: heads get room in proportion to counts (heads_), of n candidates.
+  Status divide_by_counts(Span<const double> counts, double floor, uint32_t n, Span<uint32_t> capacity);
   // Host memory of this base, and of one PageQuery for each head.
   uint64_t paged_bytes() const;
   // The heads_ of a layer, as [begin, end).

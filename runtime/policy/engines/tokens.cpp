@@ -29,34 +29,13 @@ uint32_t TokenPolicy::slot_for(uint32_t head, uint32_t length, uint32_t capacity
 Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity) {
   begin_settling(n_tokens, capacity);
   if (!paged_) return ok_status();
-  if (floor_ < 1) ORRERY_TRY(divide_by_attention(heads, n_tokens, floor_, capacity));
   n_steps_ = 0, n_found_ = n_tokens;
   plans_.resize(n_plans());
   for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
   queries_.reserve(heads_.size());
-  if (settings_.compensation) ORRERY_TRY(find_mean_values(heads, n_tokens));
   ORRERY_TRY(make_digests(heads, n_tokens, true));
+  ORRERY_TRY(divide(heads, n_tokens, capacity));
   return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
-}
-
-Status TokenPolicy::find_mean_values(Heads* heads, uint32_t n_tokens) {
-  const uint32_t w = std::min(kPageQueries, heads->n_queries()), end = n_sink_pages_ + n_candidates(n_tokens);
-  std::vector<float> shares(n_tokens);
-  std::vector<uint32_t> best;
-  for (size_t i = 0; i < heads_.size(); ++i) {
-    const WeightsQuery query{heads_[i], n_tokens - w, w, n_tokens, true, shares.data()};
-    ORRERY_TRY(heads->key_weights({&query, 1}));
-    std::fill(shares.begin(), shares.begin() + n_sink_pages_, 0.0f);
-    std::fill(shares.begin() + end, shares.end(), 0.0f);
-    top_k({shares.data(), end}, selected(i).size(), &best);
-    double sum = 0;
-    for (const uint32_t p : best) shares[p] = 0;
-    for (const float share : shares) sum += static_cast<double>(share);
-    for (uint32_t p = n_sink_pages_; p < end; ++p)   // no weight is left: the plain mean
-      shares[p] = sum > 0 ? static_cast<float>(static_cast<double>(shares[p]) / sum) : 1.0f / static_cast<float>(end - n_sink_pages_);
-    ORRERY_TRY(heads->set_mean_value(heads_[i], shares));
-  }
-  return ok_status();
 }
 
 void TokenPolicy::ask(size_t begin, size_t end, uint32_t position, uint32_t n_tokens) {
@@ -89,7 +68,10 @@ Status TokenPolicy::fetch_best(Heads* heads, const ScoreRule& rule, uint32_t lay
     ask(begin, end, position, position);
     return heads->fetch_pages(queries_, rule, {n_sink_pages_, 0, 0});
   }
-  ORRERY_TRY(select_best(heads, rule, begin, end, position, position));
+  ask(begin, end, position, position);
+  for (size_t i = begin; stay_ > 1 && i < end; ++i)
+    queries_[i - begin].held = heads->positions(heads_[i]).subspan(n_sink_pages_, selected(i).size()), queries_[i - begin].stay = stay_;
+  ORRERY_TRY(heads->top_pages(queries_, rule));
   heads->each(end - begin, [&, first = begin](size_t i) {
     const Span<const uint32_t> best = selected(first + i);
     const Span<const uint32_t> held = heads->positions(heads_[first + i]).subspan(n_sink_pages_, best.size());

@@ -33,18 +33,19 @@ class TokenPolicy : public PagedPolicy {
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
 
  protected:
-  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind,
-              double floor = 1)
-      : PagedPolicy(name, shape, budget, settings), kind_(kind), floor_(floor) {}
+  TokenPolicy(const char* name, const Shape& shape, const Budget& budget, const PagedSettings& settings, PageDigest kind)
+      : PagedPolicy(name, shape, budget, settings), kind_(kind) {}
   // Host memory of this base and of PagedPolicy.
   uint64_t tokens_bytes() const {
-    const uint64_t of_means = settings_.compensation ? bytes_of<float>(n_context_) + bytes_of<uint32_t>(n_context_) : 0;
-    return paged_bytes() + of_means + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1});
+    return paged_bytes() + n_plans() * (sizeof(uint8_t) + sizeof(Replacement)) * (n_context_ + uint64_t{1});
   }
-  // settle(): low-rank keys with a new basis, or codes with new means, and the best tokens by the prompt's last query.
+  // settle(): low-rank keys with a new basis, or codes with new means; divide(); and the best tokens by the prompt's last query.
   Status settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t n_tokens, Span<uint32_t> capacity);
-  // The mean values of heads: V by the last queries' weights, without the tokens that weigh the most.
-  Status find_mean_values(Heads* heads, uint32_t n_tokens);
+  // Changes the heads' room, once tokens can be found.
+  virtual Status divide(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
+    (void)heads, (void)n_tokens, (void)capacity;
+    return ok_status();
+  }
   // Writes the best of n_tokens by the query at `position` to selected(), for heads_[begin .. end).
   Status select_best(Heads* heads, const ScoreRule& rule, size_t begin, size_t end, uint32_t position, uint32_t n_tokens);
 
@@ -61,6 +62,7 @@ class TokenPolicy : public PagedPolicy {
   // Schedules plans_[i] for heads_[begin + i], each of n_wanted wanted tokens.
   Status refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at);
   std::vector<Plan> plans_;              // (n_kv_heads_)
+  float stay_ = 1;                       // since settle(): how often the score of a resident token counts
 
  private:
   Status make_digests(Heads* heads, uint32_t n_tokens, bool with_basis) const {
@@ -68,7 +70,6 @@ class TokenPolicy : public PagedPolicy {
   }
   uint64_t n_plans() const { return heads_.empty() ? 0 : n_kv_heads_; }
   const PageDigest kind_;
-  const double floor_;                   // of divide_by_attention(); 1: all heads have equal room
   // Since settle():
   uint32_t n_steps_ = 0;
   uint32_t n_found_ = 0;                 // tokens that have low-rank keys or codes

@@ -82,6 +82,15 @@ struct PageQuery {
   uint32_t first_page = 0, n_pages = 0, k = 0;   // k <= n_pages
   uint32_t* out = nullptr;      // (k) pages, ascending
   Span<const uint32_t> excluded = {};   // of fetch_pages(): pages that are not selected, counted from first_page; k others remain
+  Span<const uint32_t> held = {};       // of top_pages(), with codes: pages whose scores count `stay` times
+  float stay = 1;
+};
+
+// How much does a position's query attend to a head's pages 0 .. n_pages - 1, by their codes? Softmax weights over these pages.
+struct PageWeightsQuery {
+  uint32_t head = 0, position = 0;
+  uint32_t n_pages = 0;
+  float* out = nullptr;         // (n_pages): the mean over the query heads of the KV head
 };
 
 // Where a head's pages lie: its slots from first_slot on hold the first n_first pages, k pages that a query has selected, and the n_last pages
@@ -118,6 +127,8 @@ class Heads {
   // ---- Pages: of heads with digests (Policy::digests), whole pages; tokens that have coefficients or codes where pages are tokens ----
   // The softmax runs over the pages of the query. Queries come layer by layer.
   virtual Status top_pages(Span<const PageQuery> queries, const ScoreRule& rule) = 0;
+  // Of heads with key codes.
+  virtual Status page_weights(Span<const PageWeightsQuery> queries) = 0;
   // Digests of kind mean: for each whole page the smallest cosine of a key with the mean key.
   virtual Span<const float> page_cosines(uint32_t head) const = 0;
   // Whether top_pages() passes over the page: its weight is 0, so it is selected only where too few other pages have a weight. settle()
@@ -135,8 +146,8 @@ class Heads {
   virtual uint64_t take_fetched_tokens() { return 0; }
   // Makes low-rank keys of the first n_tokens. with_basis (in settle() only): with a new basis of these keys; else by the existing basis.
   virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
-  // In settle(), before make_codes(): the head's mean value. shares[i] is the share of token i, and the shares add up to 1.
-  virtual Status set_mean_value(uint32_t head, Span<const float> shares) = 0;
+  // In settle(), behind make_codes(): the mean values of the heads with codes. shares (heads, n_tokens); a head's add up to 1.
+  virtual Status set_mean_values(Span<const float> shares) = 0;
   // Makes key codes of the first n_tokens. In settle(): with a new mean key of each head. Else: of tokens that have none, by the same means.
   virtual Status make_codes(uint32_t n_tokens) = 0;
 

@@ -84,17 +84,17 @@ TEST_P(CpuKeyCodes, AreTheNearestLevelsOfRotatedCentredKeys) {
       const Codes codes(c.bits, c.dim, kTokens), other(c.bits, c.dim, kTokens);
       Rig rig(GetParam(), 3, store.limits(kTokens)), single(GetParam(), 1, store.limits(kTokens));
       const KeyCodesJob job = codes.job(store, kv, head), alone = other.job(store, kv, head);
-      rig->key_codes()->mean_keys({&job, 1}, shape, 4, 200);
+      rig->key_codes()->mean_keys({&job, 1}, shape, 4, 200, 3);
       rig->key_codes()->encode_keys({&job, 1}, shape, 0, kTokens);
-      single->key_codes()->mean_keys({&alone, 1}, shape, 4, 200);
+      single->key_codes()->mean_keys({&alone, 1}, shape, 4, 200, 3);
       for (const auto& [first, end] : {std::pair(0, 3), std::pair(3, 64), std::pair(64, 229), std::pair(229, kTokens)})
         single->key_codes()->encode_keys({&alone, 1}, shape, first, end);
       ASSERT_TRUE(std::equal(codes.mean.data(), codes.mean.data() + c.dim, other.mean.data()));
       ASSERT_TRUE(std::equal(codes.tiles.data(), codes.tiles.data() + codes.tiles.size(), other.tiles.data()));
 
       Doubles mean(static_cast<size_t>(c.dim));
-      for (int32_t t = 4; t < 200; ++t)
-        for (size_t i = 0; i < mean.size(); ++i) mean[i] += static_cast<double>(store.key(0, head, t)[i]) / 196;
+      for (int32_t t = 4; t < 200; t += 3)
+        for (size_t i = 0; i < mean.size(); ++i) mean[i] += static_cast<double>(store.key(0, head, t)[i]) / 66;
       for (size_t i = 0; i < mean.size(); ++i) ASSERT_NEAR(mean[i], static_cast<double>(codes.mean[i]), 1e-6);
       for (int32_t t = 0; t < kTokens; ++t) {
         Doubles key;
@@ -130,7 +130,7 @@ TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
       for (int32_t head = 0; head < kKvHeads; ++head) {
         const Codes codes(c.bits, c.dim, kTokens);
         const KeyCodesJob job = codes.job(store, kv, head);
-        rig->key_codes()->mean_keys({&job, 1}, shape, 0, kTokens);
+        rig->key_codes()->mean_keys({&job, 1}, shape, 0, kTokens, 1);
         rig->key_codes()->encode_keys({&job, 1}, shape, 0, kTokens);
         TopKeysJob ask = store.job(0, head, kTokens - 2, 301, 1, k, false);   // two codes at the end are no candidates
         const Guarded<uint32_t> out(static_cast<size_t>(k));
@@ -223,52 +223,137 @@ TEST_P(CpuKeyCodes, OtherKeysAreNeverFound) {
   EXPECT_EQ(std::vector<uint32_t>(out.data(), out.data() + 17), expected);
 }
 
-// All candidates are among the best: no weight is left.
-TEST_P(CpuKeyCodes, NothingIsLeftWhereAllAreBest) {
-  const KvFormat kv{KvType::f32, 1, 1, 16};
-  const KeyStore store(kv, 1, 80, 4, 12);
-  const Codes codes(2, 16, 80);
-  const KeyCodesShape shape{kv, codes.format, 16};
-  Rig rig(GetParam(), 1, store.limits(80));
-  const KeyCodesJob job = codes.job(store, kv, 0);
-  rig->key_codes()->mean_keys({&job, 1}, shape, 0, 80);
-  rig->key_codes()->encode_keys({&job, 1}, shape, 0, 80);
-  for (const auto& [first, k, left] : {std::tuple(3, 77, false), std::tuple(3, 76, true), std::tuple(70, 10, false), std::tuple(0, 80, false)}) {
-    TopKeysJob ask = store.job(0, 0, 80, 80, 1, k, false);
+// Codes of 2 bits of one head of 16 dimensions, with one query head.
+struct Encoded {
+  KvFormat kv{KvType::f32, 1, 1, 16};
+  KeyStore store;
+  Codes codes;
+  KeyCodesShape shape{kv, {2, 16}, 16};
+  Rig rig;
+  int32_t n_tokens;
+  Encoded(const std::string& path, int32_t n_threads, int32_t n, uint32_t seed)
+      : store(kv, 1, n, 4, seed), codes(2, 16, n), rig(path, n_threads, store.limits(n)), n_tokens(n) {
+    const KeyCodesJob job = codes.job(store, kv, 0);
+    rig->key_codes()->mean_keys({&job, 1}, shape, 0, n, 1);
+    rig->key_codes()->encode_keys({&job, 1}, shape, 0, n);
+  }
+  // The k best of the candidates from `first` on, by the last query. Returns log2 of the weight of the others.
+  float ask(int32_t first, int32_t k, float scale, std::vector<uint32_t>* best = nullptr, Span<const uint32_t> held = {}, float stay = 1) {
+    TopKeysJob job = store.job(0, 0, n_tokens, n_tokens, 1, k, false);
     const Guarded<uint32_t> out(static_cast<size_t>(k));
     const Guarded<float> log(1);
-    ask.tiles = codes.addresses.data(), ask.offset = 0, ask.first_key = first, ask.out = out.data(), ask.log_evicted = log.ptr();
+    job.tiles = codes.addresses.data(), job.offset = 0, job.first_key = first, job.out = out.data(), job.log_evicted = log.ptr();
+    job.held = held, job.stay = stay;
+    TopKeysShape asked = shape_of_queries();
+    if (scale > 0) asked.scale = scale;
+    rig->keys()->top_keys({&job, 1}, asked);
+    if (best) best->assign(out.data(), out.data() + k);
+    return log[0];
+  }
+  TopKeysShape shape_of_queries() const {
     TopKeysShape asked = store.shape({});
     asked.codes = codes.format, asked.code_block = 16;
-    rig->keys()->top_keys({&ask, 1}, asked);
-    EXPECT_EQ(std::isfinite(log[0]), left) << first << ", " << k;
+    return asked;
   }
+};
+
+// All candidates are among the best: no weight is left.
+TEST_P(CpuKeyCodes, NothingIsLeftWhereAllAreBest) {
+  Encoded e(GetParam(), 1, 80, 12);
+  for (const auto& [first, k, left] : {std::tuple(3, 77, false), std::tuple(3, 76, true), std::tuple(70, 10, false), std::tuple(0, 80, false)})
+    EXPECT_EQ(std::isfinite(e.ask(first, k, 0)), left) << first << ", " << k;
 }
 
 // Of 340 tokens' six tiles, four tell the variance of a query's products: 0, 1, 3 and 5. Above kMostCodeVariance there is no weight.
 TEST_P(CpuKeyCodes, WeighNothingWhereTheyTellTooLittle) {
-  const KvFormat kv{KvType::f32, 1, 1, 16};
-  const KeyStore store(kv, 1, 340, 4, 13);
-  const Codes codes(2, 16, 340);
-  const KeyCodesShape shape{kv, codes.format, 16};
-  Rig rig(GetParam(), 1, store.limits(340));
-  const KeyCodesJob job = codes.job(store, kv, 0);
-  rig->key_codes()->mean_keys({&job, 1}, shape, 0, 340);
-  rig->key_codes()->encode_keys({&job, 1}, shape, 0, 340);
+  Encoded e(GetParam(), 1, 340, 13);
   double squares = 0, n = 0, of_query = 0;
   for (int32_t t = 7; t < 340; ++t)
-    if (t / kPageTokens != 2 && t / kPageTokens != 4) squares += codes.factor(t) * codes.factor(t), ++n;
-  for (int32_t i = 0; i < 16; ++i) of_query += std::pow(static_cast<double>(store.query(0, 340)[i]), 2);
+    if (t / kPageTokens != 2 && t / kPageTokens != 4) squares += e.codes.factor(t) * e.codes.factor(t), ++n;
+  for (int32_t i = 0; i < 16; ++i) of_query += std::pow(static_cast<double>(e.store.query(0, 340)[i]), 2);
   const double at_scale_1 = squares / n * of_query * .11748;
-  for (const double variance : {1.998, 2.002}) {
-    TopKeysJob ask = store.job(0, 0, 340, 340, 1, 20, false);
-    const Guarded<uint32_t> out(20);
-    const Guarded<float> log(1);
-    ask.tiles = codes.addresses.data(), ask.offset = 0, ask.first_key = 7, ask.out = out.data(), ask.log_evicted = log.ptr();
-    TopKeysShape asked = store.shape({});
-    asked.codes = codes.format, asked.code_block = 16, asked.scale = static_cast<float>(std::sqrt(variance / at_scale_1));
-    rig->keys()->top_keys({&ask, 1}, asked);
-    EXPECT_EQ(std::isfinite(log[0]), variance < 2);
+  for (const double variance : {1.998, 2.002})
+    EXPECT_EQ(std::isfinite(e.ask(7, 20, static_cast<float>(std::sqrt(variance / at_scale_1)))), variance < 2);
+}
+
+// The means of key_weights(): each candidate's share by the decoded keys. The scores of held keys count `stay` times, and the weights of the others
+// stay as they are.
+TEST_P(CpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
+  constexpr int32_t kKeys = 1300, kBest = 60;   // more than one item's codes
+  Encoded e(GetParam(), 2, kKeys, 14);
+  KeyWeightsJob job;
+  static_cast<KeysJob&>(job) = e.store.job(0, 0, kKeys, kKeys, 1, 1, false);
+  const Guarded<float> weights(kKeys);
+  job.tiles = e.codes.addresses.data(), job.offset = 0, job.mean = true, job.out = weights.data();
+  e.rig->keys()->key_weights({&job, 1}, e.shape_of_queries());
+  const float* q = e.store.query(0, kKeys);
+  const Doubles query = rotated(Doubles(q, q + 16), 16);
+  Doubles expected;
+  double sum = 0;
+  for (int32_t t = 0; t < kKeys; ++t) {
+    double product = 0;
+    const Doubles key = e.codes.decoded(t);
+    for (size_t i = 0; i < 16; ++i) product += key[i] * query[i];
+    expected.push_back(std::exp(product * static_cast<double>(e.store.shape({}).scale))), sum += expected.back();
+  }
+  for (int32_t t = 0; t < kKeys; ++t) ASSERT_NEAR(static_cast<double>(weights[static_cast<size_t>(t)]), expected[static_cast<size_t>(t)] / sum, 2e-2 / kKeys) << t;
+
+  std::vector<uint32_t> order(kKeys), best, held;
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return weights[a] > weights[b]; });
+  for (uint32_t i = 0; i < 10; ++i) held.push_back(order[kBest + 5 * i]);   // just behind the best, and further behind
+  for (const float stay : {1.0f, 1.25f, 2.0f, 64.0f}) {
+    std::vector<std::pair<float, uint32_t>> scores;
+    for (uint32_t t = 0; t < kKeys; ++t)
+      scores.push_back({-weights[t] * (std::count(held.begin(), held.end(), t) > 0 ? stay : 1), t});
+    std::sort(scores.begin(), scores.end());
+    std::vector<uint32_t> wanted;
+    for (int32_t i = 0; i < kBest; ++i) wanted.push_back(scores[static_cast<size_t>(i)].second);
+    std::sort(wanted.begin(), wanted.end());
+    const float log = e.ask(0, kBest, 0, &best, held, stay);
+    EXPECT_EQ(best, wanted) << stay;
+    double others = 0;
+    for (uint32_t t = 0; t < kKeys; ++t) others += std::count(best.begin(), best.end(), t) > 0 ? 0 : static_cast<double>(weights[t]);
+    EXPECT_NEAR(static_cast<double>(log), std::log2(others * sum), .02) << stay;
+  }
+}
+
+// The mean value of some shares: V behind K, in pages; a share of 0 reads nothing.
+TEST_P(CpuKeyCodes, MeanValuesAreSumsByShares) {
+  for (const KvType type : {KvType::f16, KvType::q8_0}) {
+    const KvFormat kv{type, 1, kKvHeads, 64};
+    KeyStore store(kv, kKvHeads, kTokens, 4, 15);
+    Rig rig(GetParam(), 2, store.limits(kTokens));
+    std::vector<float> shares(kTokens);
+    for (size_t t = 0; t < kTokens; ++t) shares[t] = t % 3 == 0 ? 0.0f : static_cast<float>(t % 7) / 1000;
+    const Guarded<float> values(kKvHeads * 64);
+    std::vector<MeanValueJob> jobs;
+    for (int32_t head = 0; head < kKvHeads; ++head)
+      jobs.push_back({store.pages(), kv.head_offset(0, head), values.ptr() + static_cast<uint64_t>(head) * 64, shares});
+    rig->key_codes()->mean_values(jobs, kv);
+    for (int32_t head = 0; head < kKvHeads; ++head) {
+      Doubles expected(64);
+      for (int32_t t = 0; t < kTokens; ++t)
+        for (size_t i = 0; i < 64; ++i) expected[i] += static_cast<double>(shares[static_cast<size_t>(t)]) * static_cast<double>(store.value(0, head, t)[i]);
+      for (size_t i = 0; i < 64; ++i) EXPECT_NEAR(static_cast<double>(values[static_cast<size_t>(head) * 64 + i]), expected[i], 1e-6);
+    }
+  }
+}
+
+// Codes and factors have the bits of the plain kernels.
+TEST_P(CpuKeyCodes, HaveTheSameBitsOnEveryInstructionSet) {
+  for (const Case& c : kCases) {
+    const KvFormat kv{c.type, 1, 1, c.dim};
+    const KeyStore store(kv, 1, kTokens, 4, 16);
+    const KeyCodesShape shape{kv, {c.bits, c.dim}, c.rotate ? hadamard_block(c.dim) : 1};
+    const Codes codes(c.bits, c.dim, kTokens), plain(c.bits, c.dim, kTokens);
+    for (const auto& [path, to] : {std::pair<std::string, const Codes*>(GetParam(), &codes), std::pair<std::string, const Codes*>("plain", &plain)}) {
+      Rig rig(path, 1, store.limits(kTokens));
+      const KeyCodesJob job = to->job(store, kv, 0);
+      rig->key_codes()->mean_keys({&job, 1}, shape, 0, kTokens, 1);
+      rig->key_codes()->encode_keys({&job, 1}, shape, 0, kTokens);
+    }
+    EXPECT_TRUE(std::equal(codes.tiles.data(), codes.tiles.data() + codes.tiles.size(), plain.tiles.data())) << c.bits << " bits of " << c.dim;
   }
 }
 

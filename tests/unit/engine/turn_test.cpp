@@ -333,7 +333,8 @@ class Lacking final : public kv::MemoryBackend, public KeyCodeOperations {
   KvSummaries* summaries() override { return lacks == 2 ? nullptr : MemoryBackend::summaries(); }
   LowRankOperations* low_rank() override { return lacks == 3 ? nullptr : MemoryBackend::low_rank(); }
   KeyCodeOperations* key_codes() override { return lacks == 4 ? nullptr : this; }
-  void mean_keys(Span<const KeyCodesJob>, const KeyCodesShape&, int32_t, int32_t) override {}
+  void mean_keys(Span<const KeyCodesJob>, const KeyCodesShape&, int32_t, int32_t, int32_t) override {}
+  void mean_values(Span<const MeanValueJob>, const KvFormat&) override {}
   void encode_keys(Span<const KeyCodesJob>, const KeyCodesShape&, int32_t, int32_t) override {}
   int lacks = -1;
 };
