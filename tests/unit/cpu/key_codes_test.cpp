@@ -296,7 +296,8 @@ TEST_P(CpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
     for (size_t i = 0; i < 16; ++i) product += key[i] * query[i];
     expected.push_back(std::exp(product * static_cast<double>(e.store.shape({}).scale))), sum += expected.back();
   }
-  for (int32_t t = 0; t < kKeys; ++t) ASSERT_NEAR(static_cast<double>(weights[static_cast<size_t>(t)]), expected[static_cast<size_t>(t)] / sum, 2e-2 / kKeys) << t;
+  for (int32_t t = 0; t < kKeys; ++t) ASSERT_NEAR(static_cast<double>(weights[static_cast<size_t>(t)]), expected[static_cast<size_t>(t)] / sum,
+                .1 * expected[static_cast<size_t>(t)] / sum) << t;   // tables round products to bytes
 
   std::vector<uint32_t> order(kKeys), best, held;
   std::iota(order.begin(), order.end(), 0u);
@@ -323,6 +324,8 @@ TEST_P(CpuKeyCodes, MeanValuesAreSumsByShares) {
   for (const KvType type : {KvType::f16, KvType::q8_0}) {
     const KvFormat kv{type, 1, kKvHeads, 64};
     KeyStore store(kv, kKvHeads, kTokens, 4, 15);
+    for (int32_t head = 0; head < kKvHeads; ++head)
+      for (int32_t t = 0; t < kTokens; ++t) store.put_value(0, head, t, store.key(0, head, (t + 1) % kTokens));
     Rig rig(GetParam(), 2, store.limits(kTokens));
     std::vector<float> shares(kTokens);
     for (size_t t = 0; t < kTokens; ++t) shares[t] = t % 3 == 0 ? 0.0f : static_cast<float>(t % 7) / 1000;

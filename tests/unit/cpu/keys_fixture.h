@@ -45,6 +45,9 @@ class KeyStore {
   void put(int32_t layer, int32_t head, int32_t token, const std::vector<float>& key) {
     gguf::quantize_row(kv_tensor_type(format_.type), key.data(), at(layer, head, token), key.size());
   }
+  void put_value(int32_t layer, int32_t head, int32_t token, const std::vector<float>& value) {
+    gguf::quantize_row(kv_tensor_type(format_.type), value.data(), at(layer, head, token) + format_.vector_bytes(), value.size());
+  }
   std::vector<float> key(int32_t layer, int32_t head, int32_t token) const {
     std::vector<float> out(static_cast<size_t>(format_.head_dim));
     gguf::dequantize_row(kv_tensor_type(format_.type), at(layer, head, token), out.data(), out.size());

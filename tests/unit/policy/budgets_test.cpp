@@ -38,6 +38,26 @@ TEST(PolicyBudgets, PreferencesWorkedNumbers) {
   EXPECT_FALSE(by_preference(std::vector<double>{1, NAN}, 10, 10).ok());
 }
 
+// Scores of three heads in eighths of an octave. Of the best 7, three are above the last bin, which holds 5: each counts 4 / 5.
+TEST(OverHeads, BestAreCountedByBins) {
+  const std::vector<std::vector<float>> scores = {{.5f, .26f, .25f, .1f}, {.27f, .26f, .9f, 0}, {.05f, .26f, .6f, -1}};
+  std::vector<uint32_t> bins(3 * kScoreBins);
+  for (size_t h = 0; h < 3; ++h)
+    for (const float x : scores[h]) ++bins[h * kScoreBins + score_bin(x)];
+  std::vector<double> counts = {10, 0, 0};
+  add_best_counts(bins, 7, counts);
+  EXPECT_EQ(counts, (std::vector<double>{10 + 1 + 2 * .8, 1 + 2 * .8, 1 + .8}));
+  counts = {0, 0, 0};
+  add_best_counts(bins, 100, counts);   // all, with those that weigh nothing
+  EXPECT_EQ(counts, (std::vector<double>{4, 4, 4}));
+  EXPECT_EQ(score_bin(0), 0u);
+  EXPECT_EQ(score_bin(-1), 0u);
+  EXPECT_EQ(score_bin(NAN), 0u);
+  EXPECT_EQ(score_bin(1), 1016u);
+  EXPECT_EQ(score_bin(INFINITY), kScoreBins - 1);
+}
+
+
 TEST(PolicyBudgets, AdaKvsWorkedNumbers) {
   const std::vector<float> scores = {.9f, .02f, .02f, .02f, .02f, .02f, .25f, .2f, .2f, .15f, .12f, .08f};
   EXPECT_EQ(must(count_best(scores, 2, 6, 0)), (Counts{1, 5}));

@@ -265,6 +265,7 @@ class FakeSession final : public Heads {
         for (uint32_t g = 0; g < group_ && page - query.first_page < query.n_pages; ++g) pages[size_t{g} * query.n_pages + page - query.first_page] = -INFINITY;
       ScoreScratch scratch;
       ORRERY_TRY(head_scores(pages, group_, rule, &scratch, scores));
+      for (const uint32_t page : query.held) scores.at(page - query.first_page) *= query.stay;
       Tokens best;
       top_k(scores, query.k, &best);
       std::sort(best.begin(), best.end());
@@ -330,10 +331,21 @@ class FakeSession final : public Heads {
     n_found_ = n_tokens;
     return ok_status();
   }
-  Status set_mean_value(uint32_t head, Span<const float> shares) override {
-    EXPECT_TRUE(settling_ && policy_->digests().values && shares.size() == n_tokens_);
-    mean_shares_[head].assign(shares.begin(), shares.end());
+  Status set_mean_values(Span<const float> shares) override {
+    const std::vector<uint32_t> heads = policy_->digests().heads;
+    EXPECT_TRUE(settling_ && policy_->digests().values && shares.size() == heads.size() * n_tokens_ && n_found_ == n_tokens_);
+    for (size_t i = 0; i < heads.size(); ++i)
+      mean_shares_[heads[i]].assign(shares.begin() + i * n_tokens_, shares.begin() + (i + 1) * n_tokens_);
     return ok_status();
+  }
+  Status page_weights(Span<const PageWeightsQuery> queries) override {
+    EXPECT_EQ(policy_->digests().kind, PageDigest::codes);
+    std::vector<WeightsQuery> weights;
+    for (const PageWeightsQuery& query : queries) {
+      EXPECT_TRUE(query.n_pages <= n_found_ && query.n_pages == query.position + 1) << "tokens without codes, or that the query cannot see";
+      weights.push_back({query.head, query.position, 1, query.n_pages, true, query.out});
+    }
+    return key_weights(weights);
   }
   Status make_codes(uint32_t n_tokens) override {
     EXPECT_GT(policy_->digests().bits, 0u);

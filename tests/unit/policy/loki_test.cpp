@@ -46,9 +46,9 @@ const Case kCases[] = {{"loki", {}, 0, 32, 0, false},
                        {"loki", {{"reduce", "max"}, {"window", "1"}}, 0, 1, 0, true},
                        {"loki", {{"sinks", "6"}, {"window", "9"}, {"rank", "4"}}, 6, 9, 0, false},
                        {"loki", {{"first_layers", "1"}, {"rank", "8"}}, 0, 32, 1, false},
-                       {"keycodes", {{"heads", "uniform"}}, 4, 8, 0, true},
-                       {"keycodes", {{"reduce", "mean"}, {"window", "1"}, {"sinks", "0"}, {"bits", "4"}, {"heads", "uniform"}}, 0, 1, 0, false},
-                       {"keycodes", {{"first_layers", "1"}, {"bits", "1"}, {"heads", "uniform"}}, 4, 8, 1, true}};
+                       {"keycodes", {{"heads", "uniform"}, {"stay", "1"}}, 4, 8, 0, true},
+                       {"keycodes", {{"reduce", "mean"}, {"window", "1"}, {"sinks", "0"}, {"bits", "4"}, {"heads", "uniform"}, {"stay", "1"}}, 0, 1, 0, false},
+                       {"keycodes", {{"first_layers", "1"}, {"bits", "1"}, {"heads", "uniform"}, {"stay", "1"}}, 4, 8, 1, true}};
 
 // A head's tokens after a step: sinks, the last tokens with the step's own, and the best of the others by the step's query.
 void check_held(const FakeSession& s, uint32_t head, const Case& c) {
@@ -134,6 +134,46 @@ TEST(PolicyKeyCodes, MeanValuesAreByTheLastQueries) {
   EXPECT_FALSE(without.policy().compensates_by_codes(0) || without.policy().digests().values);
   s.settle(10);   // everything fits
   EXPECT_FALSE(s.policy().compensates_by_codes(0));
+}
+
+// A resident token's score counts `stay` times: 4, or 1 where heads hold less than an eighth of the candidates. The first selection has none.
+TEST(PolicyKeyCodes, ScoresOfResidentTokensCountMore) {
+  const Shape shape = shape_of({kNoWindows, 3}, 4, 4096);
+  const struct {
+    double share;
+    Options options;
+    float stay;
+  } cases[] = {{.4, {}, 4}, {.25, {}, 4}, {.15, {}, 1}, {.15, {{"stay", "3"}}, 3}, {.4, {{"stay", "1"}}, 1}};
+  for (const auto& c : cases) {
+    FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, c.share), c.options)), 12, kGroup, 4096, restless);
+    s.settle(600);
+    for (const auto& asked : s.asked_pages()) EXPECT_TRUE(asked.query.held.empty());
+    const size_t before = s.asked_pages().size();
+    s.prepare();
+    s.ask_layers(1);   // of layer 0: its heads have been asked for, and their tokens have changed
+    ASSERT_EQ(s.asked_pages().size(), before + 4);
+    for (uint32_t head = 0; head < 4; ++head) {
+      const PageQuery& query = s.asked_pages()[before + head].query;
+      EXPECT_EQ(c.stay > 1 ? query.stay : 1.0f, c.stay) << c.share;
+      EXPECT_EQ(query.held.size(), c.stay > 1 ? s.capacity(head) - 4 - 8 : 0u) << c.share;
+    }
+  }
+  EXPECT_FALSE(make_policy("keycodes", shape, budget_of(shape, .4), {{"stay", "0.5"}}).ok());
+  EXPECT_FALSE(make_policy("keycodes", shape, budget_of(shape, .4), {{"stay", "65"}}).ok());
+}
+
+// Tokens stay where others are not `stay` times as good.
+TEST(PolicyKeyCodes, FewerTokensAreFetched) {
+  const Shape shape = shape_of({kNoWindows, 3});
+  uint64_t missed[2] = {};
+  for (const int stays : {0, 1}) {
+    FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, .5), {{"stay", stays ? "4" : "1"}})), 12, kGroup, kContext, restless);
+    s.settle(250);
+    for (int t = 0; t < 30; ++t) s.step(3);
+    missed[stays] = s.policy().report().missed_tokens;
+  }
+  EXPECT_GT(missed[1], 0u);
+  EXPECT_LT(missed[1], missed[0] * 3 / 4);
 }
 
 // By default auto goes by codes where tokens can be found by them; an option without `by` is one of the window's.
