@@ -85,9 +85,31 @@ struct LeastScore {
   int64_t n_left;
 };
 constexpr int64_t kSampled = 1024, kMostBetween = 8192;
-// order(score): a number that orders as scores do. left: room for n indices.
+// Writes the index of each score whose order is at least `low` to `left`, ascending. *n_high = how many orders are above `high`. Returns how many
+// indices there are.
 template <class Order>
-LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t* left, const Order& order) {
+int64_t list_reaching(const float* scores, int64_t n, uint32_t low, uint32_t high, const Order& order, uint32_t* left, int64_t* n_high) {
+  constexpr int64_t kAtOnce = 512;
+  uint8_t marks[kAtOnce];
+  int64_t n_left = 0;
+  *n_high = 0;
+  for (int64_t first = 0; first < n; first += kAtOnce) {
+    const int64_t n_here = std::min(kAtOnce, n - first);
+    uint32_t high_here = 0;
+    for (int64_t i = 0; i < n_here; ++i) {
+      const uint32_t x = order(scores[first + i]);
+      marks[i] = x >= low;
+      high_here += x > high;
+    }
+    n_left += list_marked(marks, n_here, static_cast<uint32_t>(first), left + n_left);
+    *n_high += high_here;
+  }
+  return n_left;
+}
+
+// order(score): a number that orders as scores do. left: room for n indices. list(low, high, left, &n_high): list_reaching(), or what does the same.
+template <class Order, class List>
+LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t* left, const Order& order, const List& list) {
   constexpr LeastScore kNone{0, 0, 0};
   if (n < 8 * kSampled || k < 1 || k >= n) return kNone;
   uint32_t numbers[kMostBetween], again[kSampled];
@@ -98,20 +120,8 @@ LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t*
   const auto low_rank = static_cast<int64_t>(rank + margin) + 1, high_rank = static_cast<int64_t>(rank - margin);
   const uint32_t low = low_rank <= kSampled ? ranked(numbers, kSampled, low_rank).value : 0;
   const uint32_t high = high_rank >= 1 ? ranked(again, kSampled, high_rank).value : UINT32_MAX;
-  int64_t n_left = 0, n_high = 0;   // n_high: scores above `high`
-  constexpr int64_t kAtOnce = 512;
-  uint8_t marks[kAtOnce];
-  for (int64_t first = 0; first < n; first += kAtOnce) {
-    const int64_t n_here = std::min(kAtOnce, n - first);
-    uint32_t high_here = 0;
-    for (int64_t i = 0; i < n_here; ++i) {
-      const uint32_t x = order(scores[first + i]);
-      marks[i] = x >= low;
-      high_here += x > high;
-    }
-    n_left += list_marked(marks, n_here, static_cast<uint32_t>(first), left + n_left);
-    n_high += high_here;
-  }
+  int64_t n_high = 0;
+  const int64_t n_left = list(low, high, left, &n_high);
   if (n_left < k || n_high >= k) return kNone;
   if (n_left - n_high > kMostBetween) return kNone;
   int64_t n_between = 0;
@@ -122,6 +132,12 @@ LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t*
   }
   const Ranked last = ranked(numbers, n_between, k - n_high);
   return {last.value, k - n_high - last.n_larger, n_left};
+}
+template <class Order>
+LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t* left, const Order& order) {
+  return find_least_score(scores, n, k, left, order, [&](uint32_t low, uint32_t high, uint32_t* out, int64_t* n_high) {
+    return list_reaching(scores, n, low, high, order, out, n_high);
+  });
 }
 
 }  // namespace orrery

@@ -27,7 +27,8 @@ int64_t key_code_thread_bytes(int32_t head_dim) {
   return static_cast<int64_t>(align_up(sizeof(CodeQueryScratch), 64)) + 2 * int64_t{head_dim} * int64_t{sizeof(double)};
 }
 
-void make_code_table(const float* q, const KeysShape& shape, const Kernels& kernels, CodeQueryScratch* scratch) {
+void make_code_table(const float* q, const KeysShape& shape, const Kernels& kernels, CodeQueryScratch* scratch, int32_t n) {
+  KeyCodeTable& table = scratch->tables[n];
   const KeyCodeFormat& codes = shape.codes;
   const int32_t dim = codes.head_dim, of_group = 4 / codes.bits, n_groups = codes.n_groups(), mask = (1 << codes.bits) - 1;
   auto* rotated = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(scratch) + align_up(sizeof(CodeQueryScratch), 64));
@@ -48,7 +49,7 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
   }
   const float step = 2 * widest / 255, inverse = step > 0 ? 1 / step : 0.0f, scale = shape.scale * kLog2E;
   for (int32_t group = 0; group < n_groups; ++group) {
-    uint8_t* entries = scratch->table.entries + group * 16;
+    uint8_t* entries = table.entries + group * 16;
     float products[16] = {};
     for (int32_t i = 0; i < of_group; ++i) {
       const int32_t at = group * of_group + i;
@@ -59,7 +60,7 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
     for (int32_t index = 0; index < 16; ++index)   // a NaN becomes 0
       entries[index] = static_cast<uint8_t>(std::min(std::max(0.0f, (products[index] + largest) * inverse + .5f), 255.0f));
   }
-  scratch->table.base = base * scale, scratch->table.step = step * scale;
+  table.base = base * scale, table.step = step * scale;
 }
 
 float code_variance(const float* q, const KeysJob& job, const KeysShape& shape) {

@@ -11,15 +11,15 @@
 
 namespace orrery::cpu {
 
-// Of one thread: a query's table, and the rotated query behind it, (head_dim) floats.
+// Of one thread: the tables of a task's queries, and a rotated query behind them, (head_dim) floats.
 struct CodeQueryScratch {
-  KeyCodeTable table;
+  KeyCodeTable tables[kCodeQueries];
 };
 int64_t key_code_thread_bytes(int32_t head_dim);
 
-// scratch->table = the table of the query q (head_dim), for scores in units of log2(e) and shape.scale. Its entries are rounded to bytes: a
+// scratch->tables[n] = the table of the query q (head_dim), for scores in units of log2(e) and shape.scale. Its entries are rounded to bytes: a
 // product is off by at most half a step for each group.
-void make_code_table(const float* q, const KeysShape& shape, const Kernels& kernels, CodeQueryScratch* scratch);
+void make_code_table(const float* q, const KeysShape& shape, const Kernels& kernels, CodeQueryScratch* scratch, int32_t n);
 
 // The variance of the products of q (head_dim) with the job's candidates, given their codes: kMostCodeVariance.
 float code_variance(const float* q, const KeysJob& job, const KeysShape& shape);

@@ -75,14 +75,18 @@ void weigh_codes(const Part<Job>& part, const KeysShape& shape, const KeysWork& 
   const KeysJob& job = *part.job;
   const int32_t group = shape.n_heads / shape.kv.n_kv_heads;
   auto* scratch = reinterpret_cast<CodeQueryScratch*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
+  CodeWeightsTask task = {shape.codes, job.tiles, first, last, job.first_key, 0, {}, {}, {}, {}};
   for (int32_t i = 0; i < part.count; ++i)
     for (int32_t g = 0; g < group; ++g) {
-      make_code_table(query_of(job, shape, part.first + i) + static_cast<int64_t>(g) * shape.kv.head_dim, shape, work.kernels, scratch);
+      const int32_t n = task.n_queries++;
+      make_code_table(query_of(job, shape, part.first + i) + static_cast<int64_t>(g) * shape.kv.head_dim, shape, work.kernels, scratch, n);
       const WeightRows rows = work.scratch.rows(work.base, part.entry + i);
       const int64_t tile = g * rows.tile_stride + first / kPageTokens;
-      work.kernels.code_weights({shape.codes, job.tiles, &scratch->table, first, last, job.first_key, rows.weights + g * rows.stride + first,
-                                 rows.units + tile, rows.sums + tile});
+      task.tables[n] = &scratch->tables[n], task.out[n] = rows.weights + g * rows.stride + first;
+      task.units[n] = rows.units + tile, task.sums[n] = rows.sums + tile;
+      if (task.n_queries == kCodeQueries) work.kernels.code_weights(task), task.n_queries = 0;
     }
+  if (task.n_queries > 0) work.kernels.code_weights(task);
 }
 
 // For each batch: computes the weights of its queries, then calls use(parts, n_entries). A causal query sees no key after its own
@@ -182,10 +186,16 @@ uint32_t find_first(const float* scores, int64_t n, int64_t* n_wanted) {
 }
 
 // k >= 1. left: room for n; it receives the keys that remain candidates, ascending.
-Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left) {
+Least find_least(const float* scores, int64_t n, int64_t k, uint32_t* left, const Kernels& kernels) {
   // First by sampling, which may fail (find_least_score()). Then by the first digits of the k-th largest; only scores with these or
   // larger digits, few more than k, are examined further.
-  const LeastScore last_score = find_least_score(scores, n, k, left, bits_of);
+  const auto list = [&](uint32_t low, uint32_t high, uint32_t* out, int64_t* n_high) {
+    if (low == 0) return list_reaching(scores, n, low, high, bits_of, out, n_high);   // NaN counts as 0
+    float least, most;
+    std::memcpy(&least, &low, sizeof least), std::memcpy(&most, &high, sizeof most);
+    return kernels.list_reaching(scores, n, least, most, out, n_high);
+  };
+  const LeastScore last_score = find_least_score(scores, n, k, left, bits_of, list);
   if (last_score.n_left > 0) return {last_score.order, last_score.n_equal, last_score.n_left};
   constexpr uint32_t kDigits = 1024;   // the sign is 0, which leaves 11 bits, then twice 10
   Least least{0, k, 0};
@@ -227,14 +237,14 @@ void sort_by_score(const float* scores, int64_t k, uint32_t* keys, uint32_t* tem
 
 }  // namespace
 
-void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out) {
+void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out, const Kernels& kernels) {
   if (k <= 0) return;
   if (k >= n && !by_score) {
     for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint32_t>(i);
     return;
   }
   const uint32_t* left = candidates;
-  Least least = find_least(scores, n, k, candidates);
+  Least least = find_least(scores, n, k, candidates, kernels);
   int64_t at = 0;
   for (int64_t i = 0; at < k; ++i) {
     const uint32_t x = bits_of(scores[left[i]]);
@@ -246,10 +256,10 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
   if (by_score) sort_by_score(scores, k, out, candidates);
 }
 
-uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates) {
+uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates, const Kernels& kernels) {
   if (k <= 0) return 0;
   const uint32_t* left = candidates;
-  const Least least = find_least(scores, n, k, candidates);
+  const Least least = find_least(scores, n, k, candidates, kernels);
   const auto bits = [&](uint32_t key) { return bits_of(scores[key]); };
   uint32_t n_larger = 0, n_equal = 0;
   for (const uint32_t key : among) {
@@ -303,9 +313,10 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
                                shape.scoring, s.shares(work.base, entry), scores});
       for (const uint32_t key : job.held) scores[key] *= job.stay;
       if (job.n_common)
-        *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry));
+        *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry), work.kernels);
       else
-        select_top(scores + job.first_key, job.n_keys - job.first_key, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k);
+        select_top(scores + job.first_key, job.n_keys - job.first_key, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k,
+                   work.kernels);
       auto* log_evicted = reinterpret_cast<float*>(static_cast<uintptr_t>(job.log_evicted.address));
       for (int32_t g = 0; log_evicted && g < group; ++g)
         log_evicted[g] = code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, job, shape) <= kMostCodeVariance

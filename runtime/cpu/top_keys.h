@@ -58,9 +58,9 @@ class TopKeysScratch {
 
 // The k best of scores (n), k <= n. NaN and negative scores count as 0. Order: higher score first, ties by lower index. `out` is in
 // that order (by_score), or in ascending order of index. candidates: room for n.
-void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out);
+void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out, const Kernels& kernels);
 // How many of the keys in `among`, which ascend, select_top() would select. candidates: room for n.
-uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates);
+uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates, const Kernels& kernels);
 
 // The kernels, threads and scratch memory of the work.
 struct KeysWork {

@@ -139,22 +139,40 @@ void weights_of(const KeyWeightsTask& t) {
   }
 }
 
-void code_weights(const CodeWeightsTask& t) {
+template <int kQueries>
+void code_weights_of(const CodeWeightsTask& t) {
   alignas(64) float y[kTile];
-  alignas(64) uint16_t sums[kTile];
+  alignas(64) uint16_t sums[kQueries][kTile];
+  const uint8_t* tables[kQueries];
+  for (int q = 0; q < kQueries; ++q) tables[q] = t.tables[q]->entries;
   for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
     const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile]));
-    V::add_entries(t.table->entries, tile, t.codes.n_groups(), sums);
+    V::template add_entries<kQueries>(tables, tile, t.codes.n_groups(), sums);
     const auto* factors = reinterpret_cast<const std::byte*>(tile) + t.codes.factors_offset();
-    for (int i = 0; i < kTile; ++i) y[i] = static_cast<float>(sums[i]);
-    for (int i = 0; i < kTile; i += V::kLanes) {
-      const V::F product = V::fma(V::set(t.table->step), V::load(y + i), V::set(t.table->base));
-      V::store(y + i, V::mul(V::load_half(factors + 2 * i), product));
-    }
-    for (int64_t i = start; i < t.first_seen && i < start + kTile; ++i) y[i - start] = -kInfinity;
     const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
     const int64_t at = start - t.first_key;
-    weigh_tile<false>(y, n, t.out + at, t.units + at / kTile, t.sums + at / kTile, nullptr);
+    for (int q = 0; q < kQueries; ++q) {
+      for (int i = 0; i < kTile; ++i) y[i] = static_cast<float>(sums[q][i]);
+      for (int i = 0; i < kTile; i += V::kLanes) {
+        const V::F product = V::fma(V::set(t.tables[q]->step), V::load(y + i), V::set(t.tables[q]->base));
+        V::store(y + i, V::mul(V::load_half(factors + 2 * i), product));
+      }
+      for (int64_t i = start; i < t.first_seen && i < start + kTile; ++i) y[i - start] = -kInfinity;
+      weigh_tile<false>(y, n, t.out[q] + at, t.units[q] + at / kTile, t.sums[q] + at / kTile, nullptr);
+    }
+  }
+}
+
+void code_weights(const CodeWeightsTask& t) {
+  switch (t.n_queries) {
+    case 1:
+      return code_weights_of<1>(t);
+    case 2:
+      return code_weights_of<2>(t);
+    case 3:
+      return code_weights_of<3>(t);
+    default:
+      return code_weights_of<kCodeQueries>(t);
   }
 }
 
@@ -371,6 +389,22 @@ void key_scores(const ScoresTask& t) {
         pool_row<Meet::sum>(scores, out, n, t.scoring);
     }
   }
+}
+
+// A vector's indices are stored whole; where less than a vector is left, one by one: `out` has no room behind its n.
+int64_t list_reaching(const float* scores, int64_t n, float low, float high, uint32_t* out, int64_t* n_high) {
+  int64_t n_out = 0, above = 0, i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) {
+    const V::F x = V::load(scores + i);
+    n_out += V::list_reaching(x, low, static_cast<uint32_t>(i), out + n_out);
+    above += V::count_above(x, high);
+  }
+  for (; i < n; ++i) {
+    if (scores[i] >= low) out[n_out++] = static_cast<uint32_t>(i);
+    above += scores[i] > high;
+  }
+  *n_high = above;
+  return n_out;
 }
 
 }  // namespace

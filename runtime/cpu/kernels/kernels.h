@@ -170,14 +170,17 @@ struct EncodeTask {
   uint8_t* tile;
   float* factor;
 };
-// Weights of one query over the codes [first_key, last_key), as KeyWeightsTask defines them. Keys before first_seen get the weight 0.
+// Weights of some queries over the codes [first_key, last_key), as KeyWeightsTask defines them. Keys before first_seen get the weight 0.
+constexpr int kCodeQueries = 4;   // codes are read and split once for all queries of a task
 struct CodeWeightsTask {
   KeyCodeFormat codes;
   const uint64_t* tiles;        // addresses of all tiles of codes
-  const KeyCodeTable* table;
   int64_t first_key, last_key, first_seen;   // first_key at the start of a tile
-  float* out;                   // (last_key - first_key), then zeros to the end of the last tile
-  float *units, *sums;          // (tiles) each
+  int32_t n_queries;
+  // For each query:
+  const KeyCodeTable* tables[kCodeQueries];
+  float* out[kCodeQueries];     // (last_key - first_key), then zeros to the end of the last tile
+  float *units[kCodeQueries], *sums[kCodeQueries];   // (tiles) each
 };
 
 // Combines the weights of a group's query heads (KeyWeightsTask) to one score per key (KeyScoring).
@@ -322,6 +325,8 @@ struct Kernels {
   void (*encode_key)(const EncodeTask& task);
   void (*code_weights)(const CodeWeightsTask& task);
   void (*key_scores)(const ScoresTask& task);
+  // Writes i for each scores[i] >= low to `out`, ascending, and returns how many. *n_high = how many are above `high`. NaN is neither.
+  int64_t (*list_reaching)(const float* scores, int64_t n, float low, float high, uint32_t* out, int64_t* n_high);
   // The share of each tile's weights in the softmax of a row, from the row's n_tiles units and sums.
   void (*tile_shares)(const float* units, const float* sums, int64_t n_tiles, float* shares);
   void (*add_means)(const MeansTask& task);

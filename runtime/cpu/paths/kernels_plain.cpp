@@ -214,6 +214,7 @@ const Kernels kPlainKernels = {
     plain_encode_key,
     plain_code_weights,
     plain_key_scores,
+    plain_list_reaching,
     plain_tile_shares,
     plain_add_means,
     plain_key_moments,

@@ -84,22 +84,24 @@ void plain_encode_key(const EncodeTask& t) {
 
 void plain_code_weights(const CodeWeightsTask& t) {
   constexpr uint64_t kHalf = KeyCodeFormat::kGroupBytes;
-  for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {
-    const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kPageTokens]));
-    const auto* factors = reinterpret_cast<const uint16_t*>(tile + t.codes.factors_offset());
-    float y[kPageTokens];
-    for (uint64_t key = 0; key < 2 * kHalf; ++key) {
-      uint32_t sum = 0;
-      for (int32_t group = 0; group < t.codes.n_groups(); ++group) {
-        const uint8_t both = tile[static_cast<uint64_t>(group) * kHalf + key % kHalf];
-        sum += t.table->entries[group * 16 + (key < kHalf ? both & 15 : both >> 4)];
+  for (int32_t q = 0; q < t.n_queries; ++q)
+    for (int64_t start = t.first_key; start < t.last_key; start += kPageTokens) {
+      const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kPageTokens]));
+      const auto* factors = reinterpret_cast<const uint16_t*>(tile + t.codes.factors_offset());
+      const KeyCodeTable& table = *t.tables[q];
+      float y[kPageTokens];
+      for (uint64_t key = 0; key < 2 * kHalf; ++key) {
+        uint32_t sum = 0;
+        for (int32_t group = 0; group < t.codes.n_groups(); ++group) {
+          const uint8_t both = tile[static_cast<uint64_t>(group) * kHalf + key % kHalf];
+          sum += table.entries[group * 16 + (key < kHalf ? both & 15 : both >> 4)];
+        }
+        const float product = table.step * static_cast<float>(sum) + table.base;
+        y[key] = start + static_cast<int64_t>(key) < t.first_seen ? -INFINITY : half_to_float(factors[key]) * product;
       }
-      const float product = t.table->step * static_cast<float>(sum) + t.table->base;
-      y[key] = start + static_cast<int64_t>(key) < t.first_seen ? -INFINITY : half_to_float(factors[key]) * product;
+      const int64_t at = start - t.first_key, tile_at = at / kPageTokens;
+      plain_weigh_tile(y, std::min<int64_t>(kPageTokens, t.last_key - start), t.out[q] + at, &t.units[q][tile_at], &t.sums[q][tile_at]);
     }
-    const int64_t at = start - t.first_key, tile_at = at / kPageTokens;
-    plain_weigh_tile(y, std::min<int64_t>(kPageTokens, t.last_key - start), t.out + at, &t.units[tile_at], &t.sums[tile_at]);
-  }
 }
 
 void plain_key_weights(const KeyWeightsTask& t) {
@@ -127,6 +129,16 @@ void plain_key_weights(const KeyWeightsTask& t) {
       for (int64_t k = 0; k < n; ++k) t.logs[i][tile] += out[k] > 0 ? out[k] * std::log2(out[k]) : 0.0f;
     }
   }
+}
+
+int64_t plain_list_reaching(const float* scores, int64_t n, float low, float high, uint32_t* out, int64_t* n_high) {
+  int64_t n_out = 0;
+  *n_high = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (scores[i] >= low) out[n_out++] = static_cast<uint32_t>(i);
+    *n_high += scores[i] > high;
+  }
+  return n_out;
 }
 
 void plain_key_scores(const ScoresTask& t) {

@@ -39,6 +39,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       encode_key,
       code_weights,
       key_scores,
+      list_reaching,
       tile_shares,
       add_means,
       key_moments,

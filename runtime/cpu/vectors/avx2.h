@@ -13,6 +13,19 @@
 namespace orrery::cpu {
 namespace {
 
+// For each byte of eight marks: the numbers of the marked lanes, ascending.
+struct MarkedLanes {
+  uint32_t numbers[256][8] = {};
+  constexpr MarkedLanes() {
+    for (uint32_t marks = 0; marks < 256; ++marks) {
+      int n = 0;
+      for (uint32_t lane = 0; lane < 8; ++lane)
+        if (marks >> lane & 1) numbers[marks][n++] = lane;
+    }
+  }
+};
+constexpr MarkedLanes kMarkedLanes;
+
 struct V : ByteProducts, TableSums {
   using F = __m256;
   using I = __m256i;
@@ -96,6 +109,16 @@ struct V : ByteProducts, TableSums {
   static F repeat(const float* p, int period) {
     const I index = _mm256_and_si256(lane_numbers(), _mm256_set1_epi32(period - 1));
     return _mm256_permutevar8x32_ps(period < 8 ? load_part(p, period) : load(p), index);
+  }
+  // Writes first + i for each lane i that is at least `low`, and returns how many; writes a whole vector.
+  static int list_reaching(F x, float low, uint32_t first, uint32_t* out) {
+    const auto marks = static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, set(low), _CMP_GE_OQ)));
+    const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(kMarkedLanes.numbers[marks]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_add_epi32(numbers, _mm256_set1_epi32(static_cast<int>(first))));
+    return __builtin_popcount(marks);
+  }
+  static int count_above(F x, float high) {
+    return __builtin_popcount(static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(x, set(high), _CMP_GT_OQ))));
   }
   static F equal_select(F a, float b, F if_equal, F otherwise) {
     return _mm256_blendv_ps(otherwise, if_equal, _mm256_cmp_ps(a, set(b), _CMP_EQ_OQ));

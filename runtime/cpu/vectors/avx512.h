@@ -50,6 +50,30 @@ struct V : TableSums {
     (void)x, __builtin_prefetch(p, 0, 3);
 #endif
   }
+  // TableSums::add_entries(), two rows at once.
+  template <int kQueries>
+  static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
+    const I low = _mm512_set1_epi8(15), twice = _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3);
+    I both[kQueries][2], odd[kQueries][2];
+    for (int q = 0; q < kQueries; ++q)
+      for (int half = 0; half < 2; ++half) both[q][half] = odd[q][half] = _mm512_setzero_si512();
+    for (int i = 0; i < n; i += 2) {
+      const __mmask8 words = i + 1 < n ? 0xFF : 0x0F, pairs = i + 1 < n ? 0xF : 0x3;   // of a last row alone
+      const I row = _mm512_maskz_loadu_epi64(words, rows + 32 * i);
+      const I keys[2] = {_mm512_and_si512(row, low), _mm512_and_si512(_mm512_srli_epi16(row, 4), low)};
+      for (int q = 0; q < kQueries; ++q) {
+        const I table = _mm512_permutexvar_epi64(twice, _mm512_castsi256_si512(_mm256_maskz_loadu_epi64(pairs, tables[q] + 16 * i)));
+        for (int half = 0; half < 2; ++half) {
+          const I entries = _mm512_shuffle_epi8(table, keys[half]);
+          both[q][half] = _mm512_add_epi16(both[q][half], entries);
+          odd[q][half] = _mm512_add_epi16(odd[q][half], _mm512_srli_epi16(entries, 8));
+        }
+      }
+    }
+    const auto halves = [](I x) { return _mm256_add_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)); };
+    for (int q = 0; q < kQueries; ++q)
+      for (int half = 0; half < 2; ++half) store_words(halves(both[q][half]), halves(odd[q][half]), sums[q] + 32 * half);
+  }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   // Non-temporal store, past the caches, to an aligned address. Nobody reads it before finish_stores().
   static void store_past(float* p, F x) {
@@ -127,6 +151,14 @@ struct V : TableSums {
   static F equal_select(F a, float b, F if_equal, F otherwise) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, set(b), _CMP_EQ_OQ), otherwise, if_equal);
   }
+  // Writes first + i for each lane i that is at least `low`, and returns how many; writes a whole vector.
+  static int list_reaching(F x, float low, uint32_t first, uint32_t* out) {
+    const __mmask16 marks = _mm512_cmp_ps_mask(x, set(low), _CMP_GE_OQ);
+    const I numbers = _mm512_add_epi32(lane_numbers(), _mm512_set1_epi32(static_cast<int>(first)));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(marks, numbers));
+    return __builtin_popcount(marks);
+  }
+  static int count_above(F x, float high) { return __builtin_popcount(_mm512_cmp_ps_mask(x, set(high), _CMP_GT_OQ)); }
   static void store_eight(float* p, __m256 x) { _mm256_storeu_ps(p, x); }
   // The sums of eight vectors.
   static __m256 sum_eight(const F* a) {

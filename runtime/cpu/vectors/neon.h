@@ -104,6 +104,24 @@ struct V {
     for (int i = 0; i < 8; ++i) lanes[i] = p[i % period];
     return load(lanes);
   }
+  // Writes first + i for each lane i that is at least `low`, and returns how many.
+  static int list_reaching(F x, float low, uint32_t first, uint32_t* out) {
+    alignas(16) float lanes[kLanes];
+    store(lanes, x);
+    int n = 0;
+    for (uint32_t i = 0; i < kLanes; ++i) {   // every store stays within a vector's length
+      out[n] = first + i;
+      n += lanes[i] >= low;
+    }
+    return n;
+  }
+  static int count_above(F x, float high) {
+    alignas(16) float lanes[kLanes];
+    store(lanes, x);
+    int n = 0;
+    for (int i = 0; i < kLanes; ++i) n += lanes[i] > high;
+    return n;
+  }
   static F equal_select(F x, float y, F if_equal, F otherwise) {
     const float32x4_t all = vdupq_n_f32(y);
     return {vbslq_f32(vceqq_f32(x.a, all), if_equal.a, otherwise.a),
@@ -120,6 +138,10 @@ struct V {
 
   // sums (64) = for each key the sum of its entries in n tables of 16 bytes. Byte i of a row of 32: key i in the low half, key i + 32 in the
   // high half.
+  template <int kQueries>
+  static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
+    for (int q = 0; q < kQueries; ++q) add_entries(tables[q], rows, n, sums[q]);
+  }
   static void add_entries(const uint8_t* tables, const uint8_t* rows, int n, uint16_t* sums) {
     uint16x8_t all[8];
     for (uint16x8_t& x : all) x = vdupq_n_u16(0);

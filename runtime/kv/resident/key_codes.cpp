@@ -61,11 +61,14 @@ void KeyCodes::set_values(Backend* backend, const PageTable& reservoir, Span<con
 }
 
 void KeyCodes::settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens) {
-  read_pages(reservoir);
-  const uint32_t first = n_tokens > kNotInMean ? kNotInMean : 0;
-  const uint32_t step = std::max((n_tokens - first) / kInMean, 1u);
-  backend->key_codes()->mean_keys(jobs_, shape_, static_cast<int32_t>(first), static_cast<int32_t>(n_tokens), static_cast<int32_t>(step));
-  n_tokens_ = 0;
+  uint32_t n_in_mean = 1;
+  while (n_in_mean <= n_tokens / 2) n_in_mean *= 2;
+  if (n_in_mean != n_in_mean_) {
+    read_pages(reservoir);
+    const uint32_t first = n_in_mean > kNotInMean ? kNotInMean : 0, step = std::max(n_in_mean / kInMean, 1u);
+    backend->key_codes()->mean_keys(jobs_, shape_, static_cast<int32_t>(first), static_cast<int32_t>(n_in_mean), static_cast<int32_t>(step));
+    n_in_mean_ = n_in_mean, n_tokens_ = 0;
+  }
   extend(backend, reservoir, n_tokens);
 }
 
@@ -79,7 +82,7 @@ void KeyCodes::extend(Backend* backend, const PageTable& reservoir, uint32_t n_t
 void KeyCodes::copy_from(Backend* backend, const KeyCodes& other) {
   const auto n_tokens = static_cast<uint32_t>(n_tiles_) * static_cast<uint32_t>(kPageTokens);
   backend->copy(region_.data(), other.region_.data(), bytes_of(spec_, shape_.codes.head_dim, n_tokens));
-  n_tokens_ = other.n_tokens_;
+  n_tokens_ = other.n_tokens_, n_in_mean_ = other.n_in_mean_;
 }
 
 }  // namespace orrery::kv

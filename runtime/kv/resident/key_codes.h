@@ -46,13 +46,17 @@ class KeyCodes {
 
   // The heads' mean values: shares (heads, n_tokens) of the reservoir's first tokens.
   void set_values(Backend* backend, const PageTable& reservoir, Span<const float> shares);
-  // Makes mean keys and codes of the reservoir's first n_tokens. The means are of at most 2 kInMean tokens, evenly spread. They leave out the
+  // Makes mean keys and codes of the reservoir's first n_tokens. Means are of the first 2^i tokens, the largest number that there is, so codes
+  // of an earlier settlement stay until there are twice as many tokens. Of these at most 2 kInMean are read, evenly spread. Means leave out the
   // first kNotInMean tokens, if there are others: attention sinks have keys of their own.
   static constexpr uint32_t kNotInMean = 4, kInMean = 2048;
   void settle(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
   // Makes the missing codes of tokens before n_tokens.
   void extend(Backend* backend, const PageTable& reservoir, uint32_t n_tokens);
-  void truncate(uint32_t n_tokens) { n_tokens_ = std::min(n_tokens_, n_tokens); }
+  void truncate(uint32_t n_tokens) {
+    n_tokens_ = std::min(n_tokens_, n_tokens);
+    if (n_tokens < n_in_mean_) n_in_mean_ = 0;
+  }
   // Copies the content of `other`, which has the same shape.
   void copy_from(Backend* backend, const KeyCodes& other);
 
@@ -65,7 +69,7 @@ class KeyCodes {
   KeyCodeSpec spec_;
   KeyCodesShape shape_;
   ArenaRegion region_;
-  uint32_t n_tokens_ = 0;
+  uint32_t n_tokens_ = 0, n_in_mean_ = 0;    // n_in_mean_: the first tokens, whose mean the means are; 0: none
   size_t n_tiles_ = 0;
   std::vector<uint64_t> tiles_;              // (heads, n_tiles_)
   std::vector<KeyCodesJob> jobs_;            // (heads)
