@@ -147,6 +147,10 @@ void code_weights_of(const CodeWeightsTask& t) {
   for (int q = 0; q < kQueries; ++q) tables[q] = t.tables[q]->entries;
   for (int64_t start = t.first_key; start < t.last_key; start += kTile) {
     const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile]));
+    if (start + kTile < t.last_key) {   // the next tile's lines
+      const auto* next = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile + 1]));
+      for (uint64_t line = 0; line < t.codes.tile_bytes(); line += 64) V::ask(next + line);
+    }
     V::template add_entries<kQueries>(tables, tile, t.codes.n_groups(), sums);
     const auto* factors = reinterpret_cast<const std::byte*>(tile) + t.codes.factors_offset();
     const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);

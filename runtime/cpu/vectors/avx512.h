@@ -55,15 +55,15 @@ struct V : TableSums {
   static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
     const I low = _mm512_set1_epi8(15), twice = _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3);
     I both[kQueries][2], odd[kQueries][2];
-    for (int q = 0; q < kQueries; ++q)
-      for (int half = 0; half < 2; ++half) both[q][half] = odd[q][half] = _mm512_setzero_si512();
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
+      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) both[q][half] = odd[q][half] = _mm512_setzero_si512();
     for (int i = 0; i < n; i += 2) {
       const __mmask8 words = i + 1 < n ? 0xFF : 0x0F, pairs = i + 1 < n ? 0xF : 0x3;   // of a last row alone
       const I row = _mm512_maskz_loadu_epi64(words, rows + 32 * i);
       const I keys[2] = {_mm512_and_si512(row, low), _mm512_and_si512(_mm512_srli_epi16(row, 4), low)};
-      for (int q = 0; q < kQueries; ++q) {
+      _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q) {
         const I table = _mm512_permutexvar_epi64(twice, _mm512_castsi256_si512(_mm256_maskz_loadu_epi64(pairs, tables[q] + 16 * i)));
-        for (int half = 0; half < 2; ++half) {
+        _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) {
           const I entries = _mm512_shuffle_epi8(table, keys[half]);
           both[q][half] = _mm512_add_epi16(both[q][half], entries);
           odd[q][half] = _mm512_add_epi16(odd[q][half], _mm512_srli_epi16(entries, 8));
@@ -71,8 +71,8 @@ struct V : TableSums {
       }
     }
     const auto halves = [](I x) { return _mm256_add_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)); };
-    for (int q = 0; q < kQueries; ++q)
-      for (int half = 0; half < 2; ++half) store_words(halves(both[q][half]), halves(odd[q][half]), sums[q] + 32 * half);
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
+      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) store_words(halves(both[q][half]), halves(odd[q][half]), sums[q] + 32 * half);
   }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
   // Non-temporal store, past the caches, to an aligned address. Nobody reads it before finish_stores().

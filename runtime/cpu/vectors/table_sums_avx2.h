@@ -16,22 +16,22 @@ struct TableSums {
   static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
     const __m256i low = _mm256_set1_epi8(15);
     __m256i both[kQueries][2], odd[kQueries][2];
-    for (int q = 0; q < kQueries; ++q)
-      for (int half = 0; half < 2; ++half) both[q][half] = odd[q][half] = _mm256_setzero_si256();
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
+      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) both[q][half] = odd[q][half] = _mm256_setzero_si256();
     for (int i = 0; i < n; ++i) {
       const __m256i row = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows + 32 * i));
       const __m256i keys[2] = {_mm256_and_si256(row, low), _mm256_and_si256(_mm256_srli_epi16(row, 4), low)};
-      for (int q = 0; q < kQueries; ++q) {
+      _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q) {
         const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(tables[q] + 16 * i)));
-        for (int half = 0; half < 2; ++half) {
+        _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) {
           const __m256i entries = _mm256_shuffle_epi8(table, keys[half]);
           both[q][half] = _mm256_add_epi16(both[q][half], entries);
           odd[q][half] = _mm256_add_epi16(odd[q][half], _mm256_srli_epi16(entries, 8));
         }
       }
     }
-    for (int q = 0; q < kQueries; ++q)
-      for (int half = 0; half < 2; ++half) store_words(both[q][half], odd[q][half], sums[q] + 32 * half);
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
+      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) store_words(both[q][half], odd[q][half], sums[q] + 32 * half);
   }
   // From `both` and `odd` of 32 keys to their sums.
   static void store_words(__m256i both, __m256i odd, uint16_t* sums) {
