@@ -495,7 +495,7 @@ ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate)
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
    the policy fetches for them. The policies:
      "full"          full attention: all KV on the device
-     "auto"          the default under a KV budget. On the CPU its first 8 steps attend to all KV, while the resident KV is chosen
+     "auto"          the default under a KV budget. On the CPU it finds single tokens at every step, unless the budget is very small
      "streaming", "h2o", "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"   keep single tokens of each head
      "duoattention", "razorattention", "heterocache", "synckv"                  keep some heads whole
      "freekv", "quest", "arkvale", "raas", "shadowkv", "shadowkv+"              find pages or chunks of tokens by digests

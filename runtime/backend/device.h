@@ -37,6 +37,7 @@ struct BackendInfo {
   bool decodes_rows = false;
   bool fetches = false;                   // Backend::fetches() works
   bool moves_ahead = false;               // KvMoves::move_kv_ahead() runs in parallel with operations
+  bool has_key_codes = false;             // Backend::key_codes() is not null
 };
 
 class Device {

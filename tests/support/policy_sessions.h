@@ -61,7 +61,7 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"adakv_each", "adakv", {{"score", "each"}}, false},
       {"adapyramid", "adapyramid", {{"safeguard", "protect"}, {"alpha", "0.8"}}, false},
       {"cake", "cake", {}, false},
-      {"auto", "auto", {}, false},
+      {"auto_by_window", "auto", {{"by", "window"}}, false},
       {"auto_by_codes", "auto", {{"by", "codes"}}, true, true},
       {"auto_in_parts", "auto", {{"steps", "3"}, {"tail", "60"}}, false},
       {"duoattention", "duoattention", {}, false},

@@ -133,6 +133,7 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, ui
 kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   // If the model's workspace is too small, a whole new one is taken before the old one is given back.
   Runtime& runtime = model.runtime();
+  options->see_device(runtime.device().info(), runtime.moves_directly());
   const SessionOptions given = *options;
   LayoutInput input = {model.hyper(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
   if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->hyper(), draft->shared_with(given.of_draft(0)), 0, 0};
@@ -164,6 +165,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   ORRERY_ASSIGN(const auto backend, make_backend(runtime));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   ORRERY_ASSIGN(const WeightsBytes weights, weights_of(file, hyper, *backend, budget));
+  session.see_device(backend->info(), moves_directly(runtime));
   const SessionOptions given = session;
   LayoutInput input = {hyper, *backend, given, moves_directly(runtime), {}, weights.arena, weights.mapped};
   model::Hyperparameters draft_hyper;

@@ -161,6 +161,7 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
                  static_cast<unsigned long long>(align_up(windows * budget.slot_bytes, kv::kArenaAlignment)));
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
   policy::Shape shape = policy_shape(h, device, n_context);
+  shape.finds_by_codes = options.finds_by_codes;
   return policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile);
 }
 

@@ -96,8 +96,8 @@ void KeyCodesPolicy::keep_evicted(Span<float> weights, size_t n_best) const {
     x = sum > 0 ? static_cast<float>(static_cast<double>(x) / sum) : 1.0f / static_cast<float>(n);
 }
 
-// Whether codes have 2 bits by default: they take at most three quarters of the budget, and heads are not too wide for them. Else they have 1
-// bit.
+}  // namespace
+
 bool two_bits_fit(const Shape& shape, const Budget& budget, bool compensation) {
   const WindowRings rings(shape);
   const KeyCodeFormat two = {2, static_cast<int32_t>(shape.head_dim), compensation};
@@ -106,8 +106,6 @@ bool two_bits_fit(const Shape& shape, const Budget& budget, bool compensation) {
   return !too_large && 2 * shape.head_dim <= kMostCodeBits;
 }
 
-}  // namespace
-
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options) {
   static constexpr const char* kBits[] = {"1", "2", "4"};
   static constexpr const char* kReduce[] = {"max", "mean"};
@@ -115,7 +113,7 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   OptionReader reader(name, options);
   static constexpr const char* kHeads[] = {"uniform", "adaptive"};
   uint32_t bits = 0, reduce = 0, heads = 1;
-  double floor = .2;
+  double floor = .75;
   ORRERY_TRY(reader.choice("bits", kBits, &bits));
   ORRERY_TRY(reader.choice("reduce", kReduce, &reduce));
   ORRERY_TRY(reader.choice("heads", kHeads, &heads));

@@ -17,6 +17,9 @@ struct Shape {
   uint64_t digest_bytes = 1;    // a page's digest of two vectors; a digest of one vector (PageDigest::mean) takes half
   uint32_t head_dim = 1;
   uint64_t compensation_token_bytes = 1;   // a head's compensation token
+  // Tokens can be found by key codes and fetched within a step: the backend has codes, the reservoir is not behind a link, and the policy need
+  // not draft.
+  bool finds_by_codes = false;
 };
 
 // A share of full KV's bytes. Full KV takes kept_bytes for a token of one head: the reservoir's type. The device takes slot_bytes for it.

@@ -19,25 +19,28 @@ namespace {
 
 constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, LayerBudgets::adaptive, HeadBudgets::adaptive, 32,
                                       Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1, 8};
+constexpr int32_t kLeastBlock = 32;   // of the Hadamard transform, for by=codes without being asked
 constexpr auto kWindowOptions = window_options(kDefaults);
 
 // `by`, the window's options, and those of the codes that the window has not.
 constexpr auto kOptions = [] {
-  constexpr OptionRow kBy = {"by", "window",
-                             "window: tokens that a window of queries chooses, with the options below; codes: keycodes, with its options"};
+  constexpr OptionRow kBy = {"by", "(codes, where the backend has them)",
+                             "codes: keycodes, with its options; window: tokens that a window of queries chooses, with the options below. An "
+                             "option without `by` is one of the window's"};
   std::array<OptionRow, kWindowOptions.size() + 1> all = {kBy};
   for (size_t i = 0; i < kWindowOptions.size(); ++i) all[i + 1] = kWindowOptions[i];
   return all;
 }();
 constexpr char kPage[] =
     "The policy of a KV budget without a named policy. It has two ways to choose the resident tokens, by=codes and by=window.\n"
-    "- window: a window of queries chooses the tokens once for each turn. It is the default.\n"
-    "- codes: each step finds its tokens by codes of all keys (policy keycodes). On published models at 10 and 20% its KL from\n"
-    "  full attention is a third to a tenth of the window's. But a step takes longer than one of full attention: 3.5, 5.6 and 15\n"
-    "  ms behind 1,024, 4,096 and 16,384 tokens at 20%, where full attention takes 2.7, 4.2 and 11 and the window 2.9, 2.7 and 4.5\n"
-    "  (SmolLM2-135M, two threads). So it is where an answer matters more than its speed. Below 9.4% of F16's bytes\n"
-    "  (heads of 64) codes have 1 bit, and the window is ahead; also where the Hadamard transform has blocks of less than 32, as\n"
-    "  in heads of 56 (the demo model). The CPU backend alone has codes.\n"
+    "- codes: each step finds its tokens by codes of all keys (policy keycodes). On published models its KL from full attention at\n"
+    "  10 and 20% is a third to a tenth of the window's. It is the default on the CPU. It takes keycodes' options, if by=codes is\n"
+    "  given. A step costs more than the window's, because it scores all tokens and fetches some.\n"
+    "- window: a window of queries chooses the tokens once for each turn. It is the default with speculate=policy, on a GPU, where\n"
+    "  the reservoir lies behind a link, where an option of the window is given, and where codes of 2 bits would take more than\n"
+    "  three quarters of the budget (from 9.4% of F16's bytes down, with heads of 64): codes of 1 bit are behind it there. And\n"
+    "  where the Hadamard transform has blocks of less than 32, as in heads of 56 (the demo model): it spreads a key over too\n"
+    "  few dimensions, and codes keep fewer answers at 10% (.95 of 37; window: all).\n"
     "The window's way: short answers over several turns. At 10% of the KV no other measured policy that chooses once comes near\n"
     "it, up to 4,096 tokens. It moves half of what quest moves, and no step waits for the link. It repeats long lists as well as\n"
     "quest at half of the KV, and better with less.\n"
@@ -64,7 +67,8 @@ constexpr char kPage[] =
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
   static constexpr const char* kBy[] = {"codes", "window"};
-  uint32_t by = 1;
+  const bool rotates = hadamard_block(static_cast<int32_t>(shape.head_dim)) >= kLeastBlock;
+  uint32_t by = shape.finds_by_codes && options.empty() && rotates && two_bits_fit(shape, budget, true) ? 0 : 1;
   OptionReader reader("auto", options);
   ORRERY_TRY(reader.choice("by", kBy, &by));
   for (const OptionRow& row : kOptions) reader.allow(row.name);

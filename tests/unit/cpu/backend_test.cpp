@@ -266,6 +266,7 @@ TEST(CpuBackend, ChoosesPathsByName) {
     EXPECT_STREQ(made.value()->info().name, "cpu");
     EXPECT_EQ(made.value()->info().n_threads, 3);
     EXPECT_TRUE(made.value()->info().unified_memory);
+    EXPECT_EQ(made.value()->info().has_key_codes, made.value()->key_codes() != nullptr);
     EXPECT_FALSE(made.value()->info().fetches);
   }
   auto unknown = cpu::make_backend({1, "mmx"});

@@ -434,7 +434,7 @@ TEST(DeviceTypeOfAPolicy, ALongAnswerKeepsToTheSharesBytes) {
   for (const KvType device : {KvType::f16, KvType::q8_0, KvType::q4_0}) {
     SCOPED_TRACE(name_of(device));
     SessionOptions o;
-    o.n_context = 1536, o.policy = "auto", o.kv_share = .2, o.device_kv_type = device;
+    o.n_context = 1536, o.policy = "auto", o.policy_options = {{"by", "window"}}, o.kv_share = .2, o.device_kv_type = device;
     const auto session = unwrap(Session::open(model, o));
     unwrap(session->prefill(random_tokens(*model, 700, 15), nullptr, nullptr));
     const kv::HeadStore& store = session->resident()->store();

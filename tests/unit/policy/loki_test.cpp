@@ -177,16 +177,25 @@ TEST(PolicyKeyCodes, FewerTokensAreFetched) {
 }
 
 // By default auto goes by codes where tokens can be found by them; an option without `by` is one of the window's.
-TEST(PolicyAuto, GoesByCodesWhereItIsAsked) {
-  const auto bits = [](const Options& options) {
-    const Shape shape = shape_of({kNoWindows, 3}, 4, 4096, kDim);
-    return must(make_policy("auto", shape, budget_of(shape, .4), options))->digests().bits;
+TEST(PolicyAuto, GoesByCodesWhereItCan) {
+  const auto bits = [](bool finds, const Options& options, uint32_t dim = kDim, double share = .4) {
+    Shape shape = shape_of({kNoWindows, 3}, 4, 4096, dim);
+    shape.finds_by_codes = finds;
+    return must(make_policy("auto", shape, budget_of(shape, share), options))->digests().bits;
   };
-  EXPECT_EQ(bits({}), 0u);
-  EXPECT_EQ(bits({{"by", "window"}}), 0u);
-  EXPECT_EQ(bits({{"tail", "16"}}), 0u);
-  EXPECT_EQ(bits({{"by", "codes"}}), 2u);
-  EXPECT_EQ(bits({{"by", "codes"}, {"bits", "4"}}), 4u);
+  EXPECT_EQ(bits(true, {}), 2u);
+  EXPECT_EQ(bits(false, {}), 0u);
+  EXPECT_EQ(bits(true, {}, 516), 0u) << "too wide for codes of 2 bits";
+  EXPECT_EQ(bits(true, {}, 512), 2u);
+  EXPECT_EQ(bits(true, {}, 96), 2u);
+  EXPECT_EQ(bits(true, {}, 80), 0u) << "rotated in blocks of 16";
+  // 64 tiles * 1,152 + 512 bytes a head are 3 / 4 of 386.7 tokens' 256 bytes.
+  EXPECT_EQ(bits(true, {}, kDim, .0945), 2u);
+  EXPECT_EQ(bits(true, {}, kDim, .094), 0u) << "codes of 2 bits take too much";
+  EXPECT_EQ(bits(true, {{"by", "window"}}), 0u);
+  EXPECT_EQ(bits(true, {{"tail", "16"}}), 0u);
+  EXPECT_EQ(bits(true, {{"by", "codes"}, {"bits", "4"}}), 4u);
+  EXPECT_EQ(bits(false, {{"by", "codes"}}), 2u);
   const Shape shape = shape_of({kNoWindows, 3});
   EXPECT_FALSE(make_policy("auto", shape, budget_of(shape, .4), {{"by", "codes"}, {"tail", "16"}}).ok());
   EXPECT_FALSE(make_policy("auto", shape, budget_of(shape, .4), {{"bits", "2"}}).ok());
