@@ -112,5 +112,35 @@ TEST(Policies, UnknownNamesAreRefusedWithTheNearest) {
   EXPECT_NE(session.err.find("did you mean 'adakv'?"), std::string::npos) << session.err;
 }
 
+// The loss to expect: known where a policy was measured, between two shares by a line of logarithms. The demo model's architecture was measured.
+TEST(Plan, SaysWhatLossToExpect) {
+  const auto plan = [](const Words& more) {
+    Words words = {"plan", demo_model(), "--context", "4096", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Json::parse(run(words).out);
+  };
+  const auto kl = [&](const char* share, const Words& more = {}) {
+    Words words = {"--kv-budget", share};
+    words.insert(words.end(), more.begin(), more.end());
+    return plan(words).value("expected_kl", -1.0);
+  };
+  EXPECT_GT(kl("20%"), 0);
+  EXPECT_LT(kl("20%"), kl("10%"));
+  EXPECT_NEAR(kl("14.14%"), std::sqrt(kl("20%") * kl("10%")), .03 * kl("20%"));
+  EXPECT_NEAR(kl("20%", {"--policy", "quest"}), .3748, .01);
+  EXPECT_NEAR(kl("31.6%", {"--policy", "quest"}), std::sqrt(.0348 * .3748), .01);
+  EXPECT_EQ(kl("10%", {"--policy", "quest"}), -1) << "refused where it was measured";
+  EXPECT_EQ(kl("20%", {"--policy", "streaming"}), -1) << "not measured";
+  EXPECT_EQ(kl("20%", {"--policy-option", "by=window"}), -1) << "measured with default options";
+  EXPECT_EQ(kl("20%", {"--device-kv-type", "f16"}), -1);
+  EXPECT_EQ(plan({}).count("expected_kl"), 0u) << "all KV is kept";
+  EXPECT_EQ(plan({"--kv-budget", "20%"})["expected_kl_measured_on"], "SmolLM2-135M-Instruct");
+  EXPECT_TRUE(plan({"--kv-budget", "4%"})["expected_kl_at_least"]);
+  const auto text = [&](const char* share) { return run({"plan", demo_model(), "--context", "4096", "--kv-budget", share}).out; };
+  EXPECT_NE(text("20%").find("nats of KL from full attention, as on SmolLM2-135M-Instruct"), std::string::npos);
+  EXPECT_EQ(text("20%").find("nine tenths"), std::string::npos);
+  EXPECT_NE(text("9%").find("Warning: nine tenths of the KV are gone."), std::string::npos);
+}
+
 }  // namespace
 }  // namespace orrery::testing

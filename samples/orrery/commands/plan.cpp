@@ -2,14 +2,18 @@
 // nothing.
 #include "api.h"
 #include "command.h"
+#include "commands/loss.h"
 #include "json_file.h"
 #include "settings.h"
 
 #include <cctype>
+#include <optional>
 #include <vector>
 
 namespace orrery::tool {
 namespace {
+
+constexpr double kCliff = .1;   // of full KV's bytes: published evaluations see answers fail from about here on
 
 struct Row {
   const char* name;
@@ -64,6 +68,36 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
   }
 }
 
+std::string architecture_of(const std::string& path) {
+  std::string found;
+  walk_json(inspect(path), [&](std::string_view part, const std::string& key, const Json& value) {
+    if (part == "metadata" && key == "general.architecture" && value.is_string()) found = value.get<std::string>();
+  });
+  return found;
+}
+
+// What part of full KV's bytes lies in the arena; 1 where no policy leaves any out.
+double share_of(const orrery_plan_result& plan) {
+  const uint64_t resident = plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes;
+  return plan.compressed_kv_bytes == 0 || resident >= plan.reservoir_bytes ? 1 : static_cast<double>(resident) / static_cast<double>(plan.reservoir_bytes);
+}
+
+// Nothing: the whole KV is kept, or the policy was not measured with these options.
+std::optional<ExpectedLoss> loss_of(const Args& args, const orrery_plan_result& plan, const orrery_session_options& session) {
+  if (share_of(plan) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
+    return std::nullopt;
+  return expected_loss(session.policy ? session.policy : "auto", architecture_of(args.words()[0]), share_of(plan));
+}
+
+void print_loss(const std::optional<ExpectedLoss>& loss, double share, Output& out) {
+  if (loss)
+    out.write(format("%-32s %20s  nats of KL from full attention, %s %s\n", "Loss to expect",
+                     ((loss->at_least ? "more than " : "") + format("%.4f", loss->kl)).c_str(),
+                     loss->of_architecture ? "as on" : "of the measured models the most, as on", loss->measured_on.c_str()));
+  if (share <= kCliff)
+    out.write("Warning: nine tenths of the KV are gone. With so little left, answers may fail at once rather than get worse step by step.\n");
+}
+
 using Regions = std::vector<orrery_plan_region>;
 
 // The plan's list: what each part takes of every kind of memory. The last line is the sum, and the sum of the table above.
@@ -113,6 +147,7 @@ int print_plan(const Args& args, Output& out) {
     orrery_plan_region_init(regions.data(), sizeof regions[0]);
     return orrery_plan_regions(path, &runtime, &model, &session, regions.data(), regions.size(), &n, error);
   });
+  const std::optional<ExpectedLoss> loss = loss_of(args, plan, session);
   if (args.has("--json")) {
     Json list = Json::array();
     for (const orrery_plan_region& region : regions)
@@ -122,7 +157,7 @@ int print_plan(const Args& args, Output& out) {
                       {"full_heads_bytes", region.full_heads_bytes},
                       {"reservoir_bytes", region.reservoir_bytes},
                       {"host_bytes", region.host_bytes}});
-    const Json json = {{"n_context", plan.n_context},
+    Json json = {{"n_context", plan.n_context},
                        {"kv_type", kv_type_name(session.kv_type)},
                        {"device_kv_type", kv_type_name(plan.device_kv_type)},
                        {"weights_mapped_bytes", plan.weights_mapped_bytes},
@@ -141,9 +176,11 @@ int print_plan(const Args& args, Output& out) {
                        {"trained_context", plan.trained_context},
                        {"fits", plan.fits != 0},
                        {"regions", list}};
+    if (loss) json["expected_kl"] = loss->kl, json["expected_kl_at_least"] = loss->at_least, json["expected_kl_measured_on"] = loss->measured_on;
     out.write(dump_json(json, 2) + "\n");
   } else {
     print_table(plan, session, pinned, out);
+    print_loss(loss, share_of(plan), out);
     print_regions(regions, out);
   }
   return plan.fits ? kExitOk : kExitDoesNotFit;
@@ -158,7 +195,8 @@ const Command& plan_command() {
       "the memory of a model and a session, and whether it fits",
       "Reads only the model's header. The bytes are exact: a session opened with the same options uses these bytes and no\n"
       "more. The last table names every region: its columns add up to the summary above it. The exit code is 0 if the\n"
-      "session fits the budget, 4 if it does not.\n",
+      "session fits the budget, 4 if it does not. Under a KV policy it also says what loss to expect of the answers, as it was\n"
+      "measured on published models.\n",
       {{"Options", {{"--json", nullptr, "The plan as a JSON object, in bytes."}}},
        session_group(),
        runtime_group(),
