@@ -8,6 +8,7 @@ namespace orrery::kv {
 
 namespace {
 constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
+constexpr size_t kWorthThreads = 2048;   // moves: listing fewer takes less time than calling other threads
 }
 
 uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
@@ -154,7 +155,11 @@ void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes, bool ah
       auto* self = static_cast<HeadStore*>(const_cast<void*>(store));
       self->make_moves(self->parts_[static_cast<size_t>(i)]);
     };
-    backend->for_each(static_cast<int64_t>(parts_.size()), make, this);   // listing tens of thousands takes as long as moving them
+    const auto n_parts = static_cast<int64_t>(parts_.size());
+    if (n >= kWorthThreads)
+      backend->for_each(n_parts, make, this);   // listing tens of thousands takes as long as moving them
+    else
+      for (int64_t i = 0; i < n_parts; ++i) make(this, i);
     if (n > 0) finish_moves(backend, refreshes[0].reservoir->format().type, ahead);
   }
 }

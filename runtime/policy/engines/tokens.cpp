@@ -7,6 +7,7 @@ namespace orrery::policy {
 
 namespace {
 constexpr uint32_t kRankUnit = 4;   // values that devices read at once
+constexpr size_t kWorthThreads = 1 << 13;   // tokens: comparing fewer takes less time than calling other threads
 }
 
 uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& budget) {
@@ -72,11 +73,15 @@ Status TokenPolicy::fetch_best(Heads* heads, const ScoreRule& rule, uint32_t lay
   for (size_t i = begin; stay_ > 1 && i < end; ++i)
     queries_[i - begin].held = heads->positions(heads_[i]).subspan(n_sink_pages_, selected(i).size()), queries_[i - begin].stay = stay_;
   ORRERY_TRY(heads->top_pages(queries_, rule));
-  heads->each(end - begin, [&, first = begin](size_t i) {
+  const auto plan = [&, first = begin](size_t i) {
     const Span<const uint32_t> best = selected(first + i);
     const Span<const uint32_t> held = heads->positions(heads_[first + i]).subspan(n_sink_pages_, best.size());
     plan_misses(held, best, n_sink_pages_, &plans_[i].marks, &plans_[i].misses);
-  });
+  };
+  if ((end - begin) * n_selected_pages_ >= kWorthThreads)
+    heads->each(end - begin, plan);
+  else
+    for (size_t i = 0; i < end - begin; ++i) plan(i);
   return refill(heads, begin, end, 0, step);
 }
 

@@ -49,7 +49,7 @@ TEST(AllocationsOfGuesses, AreThePlansAndNoneLater) {
     options.n_context = 640;
     options.speculate = speculate;
     options.guess_costs = engine::GuessCosts{};
-    if (speculate == engine::Speculate::policy) options.policy = "auto", options.kv_share = .5;
+    if (speculate == engine::Speculate::policy) options.policy = "auto", options.policy_options = {{"by", "window"}}, options.kv_share = .5;
     engine::SessionOptions off = options;
     off.speculate = engine::Speculate::off;
     const uint64_t planned = plan_session(*model, &options).host_bytes, planned_off = plan_session(*model, &off).host_bytes;

@@ -29,6 +29,7 @@ std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& mode
   o.kv_type = type;
   o.device_kv_type = device_type;
   o.policy_options = options;
+  o.policy_options.emplace_back("stay", "1");   // the best tokens alone
   auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, kPrompt, 51), nullptr, nullptr));
   return session;
