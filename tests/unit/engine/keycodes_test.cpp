@@ -164,26 +164,28 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineKeyCodes,
                                            Case{"rotated_pages", {{"bits", "2"}, {"window", "8"}}, 2, 4, 8, true, .5, KvType::q4_0, KvType::q4_0}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
-// The bytes of codes and means: of the session that settled, of its fork, and of one that was rewound.
+// The bytes of codes, mean keys and mean values.
+std::vector<uint8_t> bytes_of(const Session& s) {
+  const kv::KeyCodes& codes = *s.resident()->key_codes();
+  std::vector<uint8_t> all;
+  for (uint32_t head = 0; head < s.resident()->store().n_heads(); ++head) {
+    for (uint32_t p = 0; p < codes.n_tokens(); ++p) {
+      const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(codes.tiles(head)[p / kPageTokens]));
+      for (int32_t g = 0; g < codes.format().n_groups(); ++g)
+        all.push_back(static_cast<uint8_t>(tile[static_cast<uint32_t>(g) * 32 + p % 32] >> (p % 64 < 32 ? 0 : 4) & 15));
+      const auto* factor = tile + codes.format().factors_offset() + 2 * (p % 64);
+      all.insert(all.end(), factor, factor + 2);
+    }
+    const auto* mean = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(codes.mean(head).address));
+    all.insert(all.end(), mean, mean + codes.format().mean_bytes());
+  }
+  return all;
+}
+
+// Of the session that settled, of its fork, and of one that was rewound.
 TEST(EngineKeyCodesParts, ForksAndRewindsHaveTheSameCodes) {
   const auto model = open_demo();
   const auto session = open(model, .4, KvType::f16, KvType::q8_0, {});
-  const auto bytes_of = [](const Session& s) {
-    const kv::KeyCodes& codes = *s.resident()->key_codes();
-    std::vector<uint8_t> all;
-    for (uint32_t head = 0; head < s.resident()->store().n_heads(); ++head) {
-      for (uint32_t p = 0; p < codes.n_tokens(); ++p) {
-        const auto* tile = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(codes.tiles(head)[p / kPageTokens]));
-        for (int32_t g = 0; g < codes.format().n_groups(); ++g)
-          all.push_back(static_cast<uint8_t>(tile[static_cast<uint32_t>(g) * 32 + p % 32] >> (p % 64 < 32 ? 0 : 4) & 15));
-        const auto* factor = tile + codes.format().factors_offset() + 2 * (p % 64);
-        all.insert(all.end(), factor, factor + 2);
-      }
-      const auto* mean = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(codes.mean(head).address));
-      all.insert(all.end(), mean, mean + codes.format().mean_bytes());
-    }
-    return all;
-  };
   const auto codes_at = [&](uint32_t n) {
     EXPECT_EQ(session->resident()->key_codes()->n_tokens(), n);
     return bytes_of(*session);
@@ -202,6 +204,41 @@ TEST(EngineKeyCodesParts, ForksAndRewindsHaveTheSameCodes) {
   EXPECT_EQ(session->resident()->key_codes()->n_tokens(), kPrompt);
   greedy(session.get(), 1);
   EXPECT_EQ(codes_at(kPrompt), settled) << "codes are made again";
+}
+
+// A later turn keeps the codes of an earlier one, until the context is twice as long. They are those of a session that had all tokens at once.
+TEST(EngineKeyCodesParts, ALaterTurnHasTheCodesOfAFreshSession) {
+  const auto model = open_demo();
+  engine::SessionOptions o;
+  o.n_context = 1024, o.policy = "keycodes", o.kv_share = .5;
+  const auto text = random_tokens(*model, 900, 52), other = random_tokens(*model, 900, 53);
+  const auto feed_to = [](Session* s, const std::vector<int32_t>& tokens, uint32_t end) {
+    unwrap(s->prefill(Span<const int32_t>(tokens).subspan(s->tokens().size(), end - s->tokens().size()), nullptr, nullptr));
+    greedy(s, 1);
+    unwrap(s->rewind(end));
+  };
+  const auto fresh = [&](const std::vector<int32_t>& tokens, uint32_t end) {
+    const auto s = unwrap(Session::open(model, o));
+    feed_to(s.get(), tokens, end);
+    return bytes_of(*s);
+  };
+  const auto session = unwrap(Session::open(model, o));
+  const auto mean = [&](const Session& s) { return reinterpret_cast<const float*>(static_cast<uintptr_t>(s.resident()->key_codes()->mean(0).address))[0]; };
+  feed_to(session.get(), text, 300);
+  const float of_256 = mean(*session);
+  EXPECT_EQ(bytes_of(*session), fresh(text, 300));
+  feed_to(session.get(), text, 500);
+  EXPECT_EQ(mean(*session), of_256) << "512 tokens make a new mean";
+  EXPECT_EQ(bytes_of(*session), fresh(text, 500));
+  const auto fork = unwrap(session->fork());
+  feed_to(fork.get(), text, 540);
+  EXPECT_NE(mean(*fork), of_256);
+  EXPECT_EQ(bytes_of(*fork), fresh(text, 540));
+  unwrap(session->rewind(200));   // and another text: the mean is made again
+  auto mixed = other;
+  std::copy(text.begin(), text.begin() + 200, mixed.begin());
+  feed_to(session.get(), mixed, 400);
+  EXPECT_EQ(bytes_of(*session), fresh(mixed, 400));
 }
 
 }  // namespace
