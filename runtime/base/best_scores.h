@@ -12,16 +12,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 
 namespace orrery {
 
 // `value`: the n_wanted-th largest of n numbers, 1 <= n_wanted <= n. `n_larger`: the count of larger numbers. Goes digit by digit,
-// the highest digit first. Reorders `numbers`.
+// the highest digit first; few numbers are partitioned instead. Reorders `numbers`.
 struct Ranked {
   uint32_t value;
   int64_t n_larger;
 };
 inline Ranked ranked(uint32_t* numbers, int64_t n, int64_t n_wanted) {
+  constexpr int64_t kFew = 512;
+  if (n <= kFew) {
+    uint32_t* last = numbers + n_wanted - 1;
+    std::nth_element(numbers, last, numbers + n, std::greater<>());
+    return {*last, std::count_if(numbers, last, [&](uint32_t x) { return x > *last; })};
+  }
   constexpr struct {
     int shift, width;
   } kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
@@ -84,7 +91,7 @@ struct LeastScore {
   // Entries of `left`: ascending, every index whose order is at least `order`, and few others. 0: not found, examine all scores.
   int64_t n_left;
 };
-constexpr int64_t kSampled = 1024, kMostBetween = 8192;
+constexpr int64_t kSampled = 1024, kMostBetween = 8192;   // of few scores a quarter of kSampled
 // Writes the index of each score whose order is at least `low` to `left`, ascending. *n_high = how many orders are above `high`. Returns how many
 // indices there are.
 template <class Order>
@@ -111,15 +118,16 @@ int64_t list_reaching(const float* scores, int64_t n, uint32_t low, uint32_t hig
 template <class Order, class List>
 LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t* left, const Order& order, const List& list) {
   constexpr LeastScore kNone{0, 0, 0};
-  if (n < 8 * kSampled || k < 1 || k >= n) return kNone;
+  const int64_t n_sampled = n < 8 * kSampled ? kSampled / 4 : kSampled;
+  if (n < 8 * n_sampled || k < 1 || k >= n) return kNone;
   uint32_t numbers[kMostBetween], again[kSampled];
-  for (int64_t i = 0; i < kSampled; ++i) numbers[i] = order(scores[i * n / kSampled]);
-  std::copy_n(numbers, kSampled, again);
-  const double part = static_cast<double>(k) / static_cast<double>(n), rank = part * kSampled;
+  for (int64_t i = 0; i < n_sampled; ++i) numbers[i] = order(scores[i * n / n_sampled]);
+  std::copy_n(numbers, n_sampled, again);
+  const double part = static_cast<double>(k) / static_cast<double>(n), rank = part * static_cast<double>(n_sampled);
   const double margin = 4 * std::sqrt(rank * (1 - part)) + 2;
   const auto low_rank = static_cast<int64_t>(rank + margin) + 1, high_rank = static_cast<int64_t>(rank - margin);
-  const uint32_t low = low_rank <= kSampled ? ranked(numbers, kSampled, low_rank).value : 0;
-  const uint32_t high = high_rank >= 1 ? ranked(again, kSampled, high_rank).value : UINT32_MAX;
+  const uint32_t low = low_rank <= n_sampled ? ranked(numbers, n_sampled, low_rank).value : 0;
+  const uint32_t high = high_rank >= 1 ? ranked(again, n_sampled, high_rank).value : UINT32_MAX;
   int64_t n_high = 0;
   const int64_t n_left = list(low, high, left, &n_high);
   if (n_left < k || n_high >= k) return kNone;

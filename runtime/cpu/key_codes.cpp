@@ -34,13 +34,15 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
   auto* rotated = reinterpret_cast<float*>(reinterpret_cast<std::byte*>(scratch) + align_up(sizeof(CodeQueryScratch), 64));
   std::copy_n(q, dim, rotated);
   kernels.transform_heads(rotated, nullptr, 1, dim, shape.code_block);
-  float levels[kKeyCodeLevels];
-  for (int32_t i = 0; i <= mask; ++i) levels[i] = key_code_level(codes.bits, i);
+  float levels[4][16] = {};   // of a group's dimensions, for each index
+  for (int32_t i = 0; i < of_group; ++i)
+    for (int32_t index = 0; index < 16; ++index) levels[i][index] = key_code_level(codes.bits, index >> (i * codes.bits) & mask);
   // Levels are symmetric, so a group's least product is minus its largest.
+  const float largest_level = levels[0][mask];
   const auto largest_of = [&](int32_t group) {
     float sum = 0;
     for (int32_t i = group * of_group; i < std::min(dim, (group + 1) * of_group); ++i) sum += std::fabs(rotated[i]);
-    return sum * levels[mask];
+    return sum * largest_level;
   };
   float widest = 0, base = 0;
   for (int32_t group = 0; group < n_groups; ++group) {
@@ -49,16 +51,18 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
   }
   const float step = 2 * widest / 255, inverse = step > 0 ? 1 / step : 0.0f, scale = shape.scale * kLog2E;
   for (int32_t group = 0; group < n_groups; ++group) {
-    uint8_t* entries = table.entries + group * 16;
     float products[16] = {};
     for (int32_t i = 0; i < of_group; ++i) {
       const int32_t at = group * of_group + i;
       const float x = at < dim ? rotated[at] : 0.0f;
-      for (int32_t index = 0; index < 16; ++index) products[index] += x * levels[index >> (i * codes.bits) & mask];
+      for (int32_t index = 0; index < 16; ++index) products[index] += x * levels[i][index];
     }
+    uint8_t* entries = table.entries + group * 16;
     const float largest = largest_of(group);
-    for (int32_t index = 0; index < 16; ++index)   // a NaN becomes 0
-      entries[index] = static_cast<uint8_t>(std::min(std::max(0.0f, (products[index] + largest) * inverse + .5f), 255.0f));
+    for (int32_t index = 0; index < 16; ++index) {   // a NaN becomes 0
+      const float entry = (products[index] + largest) * inverse + .5f, at_least = entry > 0 ? entry : 0.0f;
+      entries[index] = static_cast<uint8_t>(static_cast<int32_t>(at_least < 255 ? at_least : 255.0f));
+    }
   }
   table.base = base * scale, table.step = step * scale;
 }
