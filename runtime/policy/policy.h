@@ -41,6 +41,9 @@ struct Needs {
   // block. None: the reservoir's type.
   std::optional<KvType> device_type = {};
   bool plain_keys = false;      // reads keys before RoPE out of the pages, or their angles: they are stored as they are (no KvTransform)
+  // Budgets below this share of full KV's bytes in F16 have Q4_0 in place of device_type, where heads have a multiple of 64 values: the
+  // Hadamard transform then spreads a large value over two of Q4_0's blocks or more.
+  double q4_share = 0;
 };
 
 // A compensation token as a weighted mean of evicted tokens.

@@ -42,8 +42,11 @@ Result<std::unique_ptr<Policy>> make_policy(const std::string& name, const Shape
 Needs policy_needs(const std::string& name, const Options& options) {
   Needs needs;
   if (const Method* method = find(name)) needs = method->needs;
-  for (const auto& [option, value] : options)   // pages by what some queries attend to
+  for (const auto& [option, value] : options) {
+    // Pages by what some queries attend to.
     if (needs.kept_queries > 0 && option == "heads" && value == "adaptive") needs.kept_queries = std::max(needs.kept_queries, kPageQueries);
+    if (option == "by" && value == "codes") needs.q4_share = 0;   // as keycodes has it
+  }
   return needs;
 }
 

@@ -140,7 +140,7 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
   return std::shared_ptr<const KeyMeans>(std::move(means));
 }
 
-void make_plain(const KvFormat& kv, const StoredForm& form, std::byte* page) {
+void change_form(const KvFormat& kv, const StoredForm& from, const StoredForm& to, std::byte* page) {
   const TensorType type = kv_tensor_type(kv.type);
   const auto dim = static_cast<size_t>(kv.head_dim);
   std::vector<float> values(2 * dim);
@@ -149,8 +149,10 @@ void make_plain(const KvFormat& kv, const StoredForm& form, std::byte* page) {
     for (uint64_t t = 0; t < static_cast<uint64_t>(kPageTokens); ++t) {
       std::byte* token = page + head * kv.head_bytes() + t * kv.token_bytes();
       gguf::dequantize_row(type, token, values.data(), values.size());
-      if (form.rotated) hadamard(values.data(), 2 * kv.head_dim, hadamard_block(kv.head_dim));
-      for (size_t d = 0; form.means && d < dim; ++d) values[d] += (*form.means)[head * dim + d];
+      if (from.rotated) hadamard(values.data(), 2 * kv.head_dim, hadamard_block(kv.head_dim));
+      for (size_t d = 0; from.means && d < dim; ++d) values[d] += (*from.means)[head * dim + d];
+      for (size_t d = 0; to.means && d < dim; ++d) values[d] -= (*to.means)[head * dim + d];
+      if (to.rotated) hadamard(values.data(), 2 * kv.head_dim, hadamard_block(kv.head_dim));
       gguf::quantize_row(type, values.data(), token, values.size());
     }
 }

@@ -43,8 +43,8 @@ struct StoredForm {
   bool rotated = false;
   explicit operator bool() const { return means || rotated; }
 };
-// Makes a page in host memory (PageTable::download()) plain. Values are read as floats, and rounded once more as
+// Changes the form of a page in host memory (PageTable::download()). Values are read as floats, and rounded once more as
 // StepOperations::append_kv() stores floats.
-void make_plain(const KvFormat& kv, const StoredForm& form, std::byte* page);
+void change_form(const KvFormat& kv, const StoredForm& from, const StoredForm& to, std::byte* page);
 
 }  // namespace orrery::engine

@@ -238,11 +238,19 @@ Status Session::choose_form(const Turn& turn, const std::atomic<bool>* cancel) {
   return ok_status();
 }
 
-bool Session::take_form(const Turn& turn, const StoredForm& loaded) {
-  const bool keeps = options_.centred(model_->hyper()) || !loaded;
-  form_ = keeps ? loaded : StoredForm();
-  if (form_.means) upload_means(&turn.backend());
-  return keeps;
+Result<bool> Session::take_form(const Turn& turn, const StoredForm& loaded) {
+  const model::Hyperparameters& h = model_->hyper();
+  const bool alike = loaded.rotated == options_.rotated(h) && static_cast<bool>(loaded.means) == options_.centred(h);
+  const bool coarser_slots = options_.form_type(h) != options_.kv_type;
+  if (alike || (options_.centred(h) && !coarser_slots)) {
+    form_ = loaded;
+    if (form_.means) upload_means(&turn.backend());
+    return true;
+  }
+  ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));   // the mean keys may be measured
+  turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+  ORRERY_TRY(choose_form(turn, nullptr));
+  return false;
 }
 
 // Steps --------------------------------------------------------------------------------------------------

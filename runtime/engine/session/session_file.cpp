@@ -266,28 +266,31 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   contents->read_form();
   Runtime& runtime = session->model_->runtime();
   session->truncate(0);
+  Status status = ok_status();
   bool keeps_form = true;
-  std::vector<std::byte> plain;
-  {
+  std::vector<std::byte> changed;
+  if (h.n_tokens > 0) {
     const Turn turn = runtime.take_turn();
-    keeps_form = session->take_form(turn, contents->form);
-    session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
+    Result<bool> keeps = session->take_form(turn, contents->form);
+    if (keeps.ok()) keeps_form = *keeps, session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
+    status = keeps.take_status();
   }
   const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
     const uint64_t at_once = keeps_form ? end - first : std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1);
     for (uint64_t page = first, n = 0; page < end; page += n, bytes += n * h.page_bytes) {
       n = std::min(at_once, end - page);
       if (!keeps_form) {
-        plain.assign(bytes, bytes + n * h.page_bytes);
-        for (uint64_t i = 0; i < n; ++i) make_plain(session->table_->format(), contents->form, plain.data() + i * h.page_bytes);
+        changed.assign(bytes, bytes + n * h.page_bytes);
+        for (uint64_t i = 0; i < n; ++i)
+          change_form(session->table_->format(), contents->form, session->form_, changed.data() + i * h.page_bytes);
       }
       const Turn turn = runtime.take_turn();
-      session->table_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n), keeps_form ? bytes : plain.data());
+      session->table_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n), keeps_form ? bytes : changed.data());
       ORRERY_TRY(turn.backend().synchronize());
     }
     return ok_status();
   };
-  Status status = pages.read(upload);
+  if (status.ok()) status = pages.read(upload);
   if (status.ok() && !contents->checked) status = contents->parse(*session, name);
   if (!status.ok()) {
     session->table_->truncate(0);

@@ -18,6 +18,15 @@ bool has_blocks(const model::Hyperparameters& h, KvType type) {
   return static_cast<uint32_t>(h.head_dim) % type_traits(kv_tensor_type(type))->block_elements == 0;
 }
 
+// The budget as a share of full KV's bytes in F16. Budgets in bytes need the caller's context; without it the share is 1.
+double share_of_f16(const model::Hyperparameters& h, const SessionOptions& options) {
+  const auto token = static_cast<double>(kv_format(h, KvType::f16).token_bytes());
+  if (options.kv_budget_bytes == 0) return options.kv_share * static_cast<double>(kv_format(h, options.kv_type).token_bytes()) / token;
+  if (options.n_context == 0) return 1;
+  const double full = token * static_cast<double>(h.n_layers * h.n_kv_heads) * static_cast<double>(options.n_context);
+  return static_cast<double>(options.kv_budget_bytes) / full;
+}
+
 Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadProfile& profile) {
   bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
   for (const policy::ProfileLayer& layer : profile.layers)
@@ -34,7 +43,10 @@ uint32_t SessionOptions::chunk() const { return chunk_tokens ? chunk_tokens : kD
 
 KvType SessionOptions::resident_type(const model::Hyperparameters& h) const {
   if (device_kv_type) return *device_kv_type;
-  const std::optional<KvType> own = policy::policy_needs(policy, policy_options).device_type;
+  const policy::Needs needs = policy::policy_needs(policy, policy_options);
+  // Drafts of speculate policy read plain KV (form_type()), of which Q4_0 keeps too little.
+  const bool low = h.head_dim % 64 == 0 && speculate != Speculate::policy && share_of_f16(h, *this) < needs.q4_share;
+  const std::optional<KvType> own = low ? std::optional(KvType::q4_0) : needs.device_type;
   return own && finer(kv_type, *own) && has_blocks(h, *own) ? *own : kv_type;
 }
 
@@ -134,14 +146,19 @@ policy::KvShare share_of(const model::Hyperparameters& h, const SessionOptions& 
 
 }  // namespace
 
+KvType SessionOptions::form_type(const model::Hyperparameters& h) const {
+  return speculate != Speculate::policy && resident_type(h) == KvType::q4_0 ? KvType::q4_0 : kv_type;
+}
+
 bool SessionOptions::centred(const model::Hyperparameters& h) const {
-  if (!finer(KvType::f16, kv_type) || !has_blocks(h, kv_type)) return false;
+  const KvType type = form_type(h);
+  if (!finer(KvType::f16, type) || !has_blocks(h, type)) return false;
   // With room for all tokens every policy computes what full attention computes.
   const bool whole = kv_budget_bytes == 0 && share_of(h, *this).of_tokens() >= 1;
   return whole || !policy::policy_needs(policy, policy_options).plain_keys;
 }
 
-bool SessionOptions::rotated(const model::Hyperparameters& h) const { return centred(h) && kv_type == KvType::q4_0; }
+bool SessionOptions::rotated(const model::Hyperparameters& h) const { return centred(h) && form_type(h) == KvType::q4_0; }
 
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
                                                     uint32_t n_context) {

@@ -60,10 +60,12 @@ struct SessionOptions {
   // Of the session that drafts for a session of n_context tokens: full KV in F16.
   SessionOptions of_draft(uint32_t n_context) const;
   KvType resident_type(const model::Hyperparameters& h) const;
-  // How the session changes its KV before it is stored (KvTransform). Centred: where the pages are quantized. Rotated: where they have 4
-  // bits. The type of resident KV does not count: pages, and the logits of prompts, are the same beside every device type.
+  // How the session changes its KV before it is stored (KvTransform). Centred: where form_type() is quantized. Rotated: where it has 4 bits.
   bool centred(const model::Hyperparameters& h) const;
   bool rotated(const model::Hyperparameters& h) const;
+  // The type that the form of stored KV serves: Q4_0 where resident KV has it, else the pages' type. Under speculate policy always the
+  // pages' type: pages verify the tokens, which are full attention's to the bit.
+  KvType form_type(const model::Hyperparameters& h) const;
 };
 
 KvFormat kv_format(const model::Hyperparameters& h, KvType type);

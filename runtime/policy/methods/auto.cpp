@@ -20,6 +20,8 @@ namespace {
 constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, LayerBudgets::adaptive, HeadBudgets::adaptive, 32,
                                       Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1, 8};
 constexpr int32_t kLeastBlock = 32;   // of the Hadamard transform, for by=codes without being asked
+// Of F16's bytes: below it twice the tokens in Q4_0 are worth more than Q8_0's bits. tests/bench/results/real-models.md has the measurements.
+constexpr double kQ4Share = .125;
 constexpr auto kWindowOptions = window_options(kDefaults);
 
 // `by`, the window's options, and those of the codes that the window has not.
@@ -90,7 +92,7 @@ constexpr Method kAuto = {
      /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold",
      /* device   */ "in Q8_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of floats a head",
      /* link     */ kSelectionAndMissesOnLink, all(kOptions), kPage},
-    {kMaxWindow, KvType::q8_0},
+    {kMaxWindow, KvType::q8_0, false, kQ4Share},
     make};
 
 }  // namespace orrery::policy

@@ -36,11 +36,13 @@ uint32_t form_of(const std::vector<std::byte>& file) {
   return form;
 }
 std::unique_ptr<Session> open_with(const std::shared_ptr<engine::LanguageModel>& model, const char* policy, KvType kv,
-                                   std::optional<KvType> device = {}, uint32_t chunk = 0) {
+                                   std::optional<KvType> device = {}, uint32_t chunk = 0, double share = .6,
+                                   engine::Speculate speculate = engine::Speculate::off) {
   SessionOptions o;
   o.n_context = 320;
   o.policy = policy;
-  if (o.compressed()) o.kv_share = .6;
+  o.speculate = speculate;
+  if (o.compressed()) o.kv_share = share;
   o.kv_type = kv, o.device_kv_type = device, o.chunk_tokens = chunk;
   return unwrap(Session::open(model, o));
 }
@@ -63,14 +65,22 @@ TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
     KvType kv;
     std::optional<KvType> device;
     uint32_t form;   // 1: centred, 2: rotated
+    engine::Speculate speculate = engine::Speculate::off;
+    double share = .6;
   };
+  using engine::Speculate;
   for (const Case& c : {Case{"full", KvType::f32, {}, 0}, Case{"full", KvType::f16, {}, 0}, Case{"full", KvType::q8_0, {}, 1},
                         Case{"full", KvType::q4_0, {}, 3}, Case{"streaming", KvType::f16, {}, 0},
                         Case{"streaming", KvType::f16, KvType::q8_0, 0},
-                        Case{"streaming", KvType::q8_0, KvType::q4_0, 1},
-                        Case{"streaming", KvType::q4_0, {}, 3}, Case{"shadowkv", KvType::q8_0, {}, 0}}) {
+                        Case{"streaming", KvType::f16, KvType::q4_0, 3}, Case{"streaming", KvType::f32, KvType::q4_0, 3},
+                        Case{"streaming", KvType::q8_0, KvType::q4_0, 3},
+                        Case{"streaming", KvType::q4_0, {}, 3}, Case{"shadowkv", KvType::q8_0, {}, 0},
+                        Case{"shadowkv", KvType::f16, KvType::q4_0, 0, Speculate::off, .2},
+                        Case{"auto", KvType::f16, KvType::q4_0, 3, Speculate::off, .2},
+                        Case{"auto", KvType::f16, KvType::q4_0, 0, Speculate::policy, .2},
+                        Case{"auto", KvType::q8_0, KvType::q4_0, 1, Speculate::policy, .2}}) {
     SCOPED_TRACE(std::string(c.policy) + " " + std::to_string(static_cast<int>(c.kv)));
-    const auto session = open_with(model, c.policy, c.kv, c.device);
+    const auto session = open_with(model, c.policy, c.kv, c.device, 0, c.share, c.speculate);
     const std::vector<std::byte> file = after_prompt(session.get(), 20);
     EXPECT_EQ(form_of(file), c.form);
     const size_t means = c.form ? static_cast<size_t>(model->hyper().n_layers * model->hyper().kv_dim()) * sizeof(float) : 0;
@@ -148,8 +158,11 @@ TEST(EngineKeyMeans, AreMeansOfKeysAndOfRotations) {
   }
 }
 
-// The relative errors of logits, by Q8_0 and Q4_0, of a qwen2 whose keys share `common` in the dimensions that RoPE hardly turns.
-std::pair<double, double> errors(float common) {
+struct Errors {
+  double eight, four, slots;   // pages of Q8_0, of Q4_0, and F16 pages whose tokens are all in slots of Q4_0
+};
+// The relative errors of logits of a qwen2 whose keys share `common` in the dimensions that RoPE hardly turns. Of slots: decoded tokens'.
+Errors errors(float common) {
   const nlohmann::json spec = load_model_spec("qwen2");
   std::vector<std::byte> file = build_model_gguf(spec);
   for (const nlohmann::json& tensor : spec["tensors"]) {
@@ -162,9 +175,10 @@ std::pair<double, double> errors(float common) {
     std::copy(bytes, bytes + bias.size() * sizeof(float), at);
   }
   const auto model = open_bytes(file);
-  const auto logits = [&](KvType kv) {
-    std::vector<float> rows(100 * static_cast<size_t>(model->hyper().n_vocab));
-    const auto session = open_with(model, "full", kv);
+  const auto n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+  const auto logits = [&](KvType kv, const char* policy = "full", std::optional<KvType> device = {}) {
+    std::vector<float> rows(100 * n_vocab);
+    const auto session = open_with(model, policy, kv, device);
     unwrap(session->prefill(random_tokens(*model, 100, 1), nullptr, rows.data()));
     for (const int32_t token : {3, 5, 7}) {
       feed(session.get(), token);
@@ -173,17 +187,21 @@ std::pair<double, double> errors(float common) {
     return rows;
   };
   const std::vector<float> exact = logits(KvType::f32), eight = logits(KvType::q8_0), four = logits(KvType::q4_0);
-  Deviation of_eight, of_four;
+  const std::vector<float> slots = logits(KvType::f16, "streaming", KvType::q4_0);
+  Deviation of_eight, of_four, of_slots;
   of_eight.add(eight.data(), exact.data(), exact.size());
   of_four.add(four.data(), exact.data(), exact.size());
-  return {of_eight.rms(), of_four.rms()};
+  const size_t prompt = 100 * n_vocab;
+  of_slots.add(&slots[prompt], &exact[prompt], exact.size() - prompt);
+  return {of_eight.rms(), of_four.rms(), of_slots.rms()};
 }
 
 TEST(EngineKeyMeans, ALargeCommonKeyCostsNothing) {
-  const auto [eight, four] = errors(12.0f);
-  const auto [small_eight, small_four] = errors(0.0f);
-  EXPECT_LT(eight, 1.6 * small_eight) << small_eight;
-  EXPECT_LT(four, 1.6 * small_four) << small_four;
+  const Errors large = errors(12.0f), small = errors(0.0f);
+  EXPECT_LT(large.eight, 1.6 * small.eight) << small.eight;
+  EXPECT_LT(large.four, 1.6 * small.four) << small.four;
+  EXPECT_LT(large.slots, 1.6 * small.slots) << small.slots;
+  EXPECT_GT(small.slots, 0);
 }
 
 // Sessions of plain KV make a file's pages plain; others keep the form of a file. Rounding twice stays near rounding once.
@@ -209,6 +227,91 @@ TEST(EngineKeyMeans, FilesKeepTheirFormOrBecomePlain) {
     unwrap(full->rewind(0));
     EXPECT_EQ(after_prompt(full.get(), 64), centred);
   }
+}
+
+// By the definition, in double: T(K - mean) and T(V), with T[i][j] = (-1)^popcount(i & j) / sqrt(32) for blocks of 32.
+std::vector<float> transformed(std::vector<float> values, const std::vector<float>& means, uint32_t n_heads, size_t dim) {
+  std::vector<double> in(32);
+  for (size_t vector = 0; vector < values.size() / dim; ++vector) {   // (pages, heads of all layers, tokens, K and V)
+    const bool key = vector % 2 == 0;
+    const size_t head = vector / 128 % n_heads;
+    float* x = &values[vector * dim];
+    for (size_t block = 0; block < dim; block += 32) {
+      for (size_t i = 0; i < 32; ++i) in[i] = x[block + i] - (key ? means[head * dim + block + i] : 0);
+      for (size_t i = 0; i < 32; ++i) {
+        double sum = 0;
+        for (size_t j = 0; j < 32; ++j) sum += __builtin_popcountll(i & j) % 2 ? -in[j] : in[j];
+        x[block + i] = static_cast<float>(sum / std::sqrt(32.0));
+      }
+    }
+  }
+  return values;
+}
+
+// A session whose slots have four bits makes a plain file's pages its own, by the model's means; so do slots beside Q8_0's centred pages.
+// A file of its own form stays to the bit, and a session of plain KV gets the plain values back.
+TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
+  constexpr uint32_t kTokens = 64;
+  for (const auto& [type, tolerance] : {std::pair<KvType, double>{KvType::f32, 1e-6}, {KvType::f16, 1e-3}, {KvType::q8_0, .02}}) {
+    SCOPED_TRACE(static_cast<int>(type));
+    const auto model = open_spec("qwen2");
+    const KvFormat kv = engine::kv_format(model->hyper(), type);
+    const auto dim = static_cast<size_t>(kv.head_dim);
+    ASSERT_EQ(dim, 32u);
+    const auto n_heads = static_cast<uint32_t>(kv.n_layers * kv.n_kv_heads);
+    const auto full = open_with(model, "full", type);
+    const std::vector<std::byte> file = after_prompt(full.get(), kTokens);
+    const auto slots = open_with(model, "streaming", type, KvType::q4_0);
+    const auto load = [](Session* session, const std::vector<std::byte>& bytes) {
+      unwrap(engine::SessionFile::load(session, bytes, "file"));
+      return saved(session);
+    };
+    const std::vector<std::byte> made = load(slots.get(), file);
+    EXPECT_EQ(form_of(made), 3u);
+    std::vector<float> means(n_heads * dim), none(n_heads * dim);
+    const size_t means_at = made.size() - kChecksumBytes - kv.page_bytes() - means.size() * sizeof(float);
+    std::memcpy(means.data(), made.data() + means_at, means.size() * sizeof(float));
+    if (type != KvType::q8_0) {   // their file is plain: it has no means to compare with
+      std::vector<float> want = transformed(page_values(file, kv, kTokens), means, n_heads, dim);
+      const std::vector<float> found = page_values(made, kv, kTokens);
+      Deviation deviation;
+      deviation.add(found.data(), want.data(), want.size());
+      EXPECT_LT(deviation.rms(), tolerance);
+    }
+    // Its own prompt's file has the same means, and pages that are near.
+    const auto own = open_with(model, "streaming", type, KvType::q4_0);
+    const std::vector<std::byte> of_prompt = after_prompt(own.get(), kTokens);
+    EXPECT_EQ(std::memcmp(of_prompt.data() + means_at, made.data() + means_at, means.size() * sizeof(float)), 0);
+    const std::vector<float> a = page_values(made, kv, kTokens), b = page_values(of_prompt, kv, kTokens);
+    Deviation near;
+    near.add(a.data(), b.data(), a.size());
+    EXPECT_LT(near.rms(), 5 * tolerance);   // prompts attend to other values; some instruction sets round them to bf16
+    EXPECT_EQ(load(slots.get(), of_prompt), of_prompt);
+    unwrap(slots->refresh_logits());
+    unwrap(own->refresh_logits());
+    std::vector<float> of_loaded, of_own;
+    greedy(slots.get(), 5, &of_loaded), greedy(own.get(), 5, &of_own);
+    EXPECT_TRUE(same_bits(of_loaded, of_own));
+
+    if (type == KvType::q8_0) continue;   // full centres: it keeps the form
+    const std::vector<std::byte> back = load(full.get(), of_prompt);
+    EXPECT_EQ(form_of(back), 0u);
+    const std::vector<float> c = page_values(back, kv, kTokens), d = page_values(file, kv, kTokens);
+    Deviation plain;
+    plain.add(c.data(), d.data(), c.size());
+    EXPECT_LT(plain.rms(), 5 * tolerance);
+  }
+}
+
+// Saved by a session with tokens, into one with tokens; an empty file changes no form, and measures nothing.
+TEST(EngineKeyMeans, AnEmptyFileHasNoForm) {
+  const auto model = open_spec("qwen2");
+  const auto empty = open_with(model, "full", KvType::f16), slots = open_with(model, "streaming", KvType::f16, KvType::q4_0);
+  const std::vector<std::byte> file = saved(empty.get());
+  unwrap(engine::SessionFile::load(slots.get(), file, "file"));
+  EXPECT_EQ(saved(slots.get()), file);
+  const std::vector<std::byte> want = after_prompt(open_with(open_spec("qwen2"), "streaming", KvType::f16, KvType::q4_0).get(), 30);
+  EXPECT_EQ(after_prompt(slots.get(), 30), want);
 }
 
 TEST(EngineKeyMeans, AFilesFormIsChecked) {
