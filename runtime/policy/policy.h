@@ -44,6 +44,7 @@ struct Needs {
   // Budgets below this share of full KV's bytes in F16 have Q4_0 in place of device_type, where heads have a multiple of 64 values: the
   // Hadamard transform then spreads a large value over two of Q4_0's blocks or more.
   double q4_share = 0;
+  double codes_share = 1;       // with Shape::finds_by_codes: that share, if it is smaller
 };
 
 // A compensation token as a weighted mean of evicted tokens.

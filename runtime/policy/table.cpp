@@ -46,6 +46,7 @@ Needs policy_needs(const std::string& name, const Options& options) {
     // Pages by what some queries attend to.
     if (needs.kept_queries > 0 && option == "heads" && value == "adaptive") needs.kept_queries = std::max(needs.kept_queries, kPageQueries);
     if (option == "by" && value == "codes") needs.q4_share = 0;   // as keycodes has it
+    needs.codes_share = 1;   // an option without `by` is one of the window's
   }
   return needs;
 }

@@ -45,7 +45,9 @@ KvType SessionOptions::resident_type(const model::Hyperparameters& h) const {
   if (device_kv_type) return *device_kv_type;
   const policy::Needs needs = policy::policy_needs(policy, policy_options);
   // Drafts of speculate policy read plain KV (form_type()), of which Q4_0 keeps too little.
-  const bool low = h.head_dim % 64 == 0 && speculate != Speculate::policy && share_of_f16(h, *this) < needs.q4_share;
+  // Where auto goes by codes, its slots are Q8_0.
+  const double limit = finds_by_codes ? std::min(needs.q4_share, needs.codes_share) : needs.q4_share;
+  const bool low = h.head_dim % 64 == 0 && speculate != Speculate::policy && share_of_f16(h, *this) < limit;
   const std::optional<KvType> own = low ? std::optional(KvType::q4_0) : needs.device_type;
   return own && finer(kv_type, *own) && has_blocks(h, *own) ? *own : kv_type;
 }

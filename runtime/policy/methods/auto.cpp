@@ -22,6 +22,8 @@ constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, L
 constexpr int32_t kLeastBlock = 32;   // of the Hadamard transform, for by=codes without being asked
 // Of F16's bytes: below it twice the tokens in Q4_0 are worth more than Q8_0's bits. tests/bench/results/real-models.md has the measurements.
 constexpr double kQ4Share = .125;
+// Of F16's bytes: from here on auto goes by codes of 2 bits, which take three quarters at most (two_bits_fit(): 18 of 256 bytes of heads of 64).
+constexpr double kCodesShare = .094;
 constexpr auto kWindowOptions = window_options(kDefaults);
 
 // `by`, the window's options, and those of the codes that the window has not.
@@ -92,7 +94,7 @@ constexpr Method kAuto = {
      /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold",
      /* device   */ "in Q8_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of floats a head",
      /* link     */ kSelectionAndMissesOnLink, all(kOptions), kPage},
-    {kMaxWindow, KvType::q8_0, false, kQ4Share},
+    {kMaxWindow, KvType::q8_0, false, kQ4Share, kCodesShare},
     make};
 
 }  // namespace orrery::policy
