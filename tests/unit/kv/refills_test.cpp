@@ -70,8 +70,8 @@ class Bench {
   }
 
   // Of a reservoir that is the device's memory.
-  std::unique_ptr<Refills> make_direct(uint64_t max_tokens = 1000) {
-    auto refills = Refills::make(nullptr, &backend_, device_.get(), format_, max_tokens, 0);
+  std::unique_ptr<Refills> make_direct(uint64_t max_tokens = 1000, bool ahead = false) {
+    auto refills = Refills::make(nullptr, &backend_, device_.get(), format_, max_tokens, 0, nullptr, ahead);
     EXPECT_TRUE(refills.ok());
     return refills.ok() ? std::move(refills).value() : nullptr;
   }
@@ -486,6 +486,35 @@ TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
     refills->drop();
     ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 60).ok());
     bench.check();
+  }
+}
+
+// Moves ahead are joined once, by the apply() of the first layer that they are for. The layer finds its tokens.
+TEST(KvRefills, MovesAheadAreJoinedBeforeTheirLayer) {
+  constexpr uint32_t kLayers = 4;
+  Bench bench(KvType::q8_0, {}, kLayers);
+  const auto refills = bench.make_direct(1000, true);
+  Random random(17);
+  const auto apply = [&](uint64_t step, uint32_t layer) {
+    const int before = bench.backend()->n_joins;
+    EXPECT_TRUE(refills->apply(bench.backend(), bench.store.get(), step, layer).ok());
+    return bench.backend()->n_joins - before;
+  };
+  for (uint64_t step = 1; step <= 20; ++step) {
+    const uint32_t first_layer = 1 + static_cast<uint32_t>(random.below(kLayers - 1));
+    EXPECT_EQ(apply(step, 0), 0);
+    for (uint32_t head = bench.n_heads(); head-- > first_layer * 3;) {   // the last layer's refreshes are there first
+      const auto what = bench.draw(&random, 1 + random.below(kSlots));
+      ASSERT_TRUE(refills->add(bench.backend(), bench.table(), head, what, step).ok());
+      bench.expect(head, what);
+      EXPECT_EQ(apply(step, 0), 0);   // begins the moves
+    }
+    EXPECT_EQ(apply(step, first_layer - 1), 0);
+    ASSERT_TRUE(refills->pending().empty());
+    EXPECT_EQ(apply(step, first_layer), 1);
+    bench.check();
+    if (HasFatalFailure()) return;
+    EXPECT_EQ(apply(step, kLayers - 1), 0);
   }
 }
 
