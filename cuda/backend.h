@@ -133,6 +133,12 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   }
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
+  // Selection on the device.
+  void add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_out);
+  const FetchPart* upload_fetch_parts();
+  void fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch);
+  void fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch);
+  void fill_fetched(const FetchPart* parts, const FetchShape& fetch);
   // Rebuilds the keys of the misses. low_rank.cpp
   void rebuild_fetched(const FetchPart* parts, const FetchShape& fetch, int32_t n_parts, int32_t most_held);
   // has_turns: the tables of turns serve, and the frequencies stay where they are.

@@ -97,8 +97,8 @@ TEST_P(GpuStepCounts, ATokenMakesNoGraphAndWaitsFewTimes) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuStepCounts,
                          ::testing::Values(Bound{"full", 1}, Bound{"streaming", 1}, Bound{"h2o", 2}, Bound{"heterocache_speculative", 5},
-                                           Bound{"razorattention", 1}, Bound{"freekv", 29}, Bound{"quest", 2}, Bound{"arkvale", 10},
-                                           Bound{"raas_top", 9}, Bound{"omnikv", 2}, Bound{"loki", 1}, Bound{"infinigen", 9},
+                                           Bound{"razorattention", 1}, Bound{"freekv", 29}, Bound{"quest", 2}, Bound{"arkvale", 2},
+                                           Bound{"raas_top", 2}, Bound{"omnikv", 2}, Bound{"loki", 1}, Bound{"infinigen", 9},
                                            Bound{"shadowkv", 2}));
 
 }  // namespace
