@@ -273,7 +273,7 @@ void CudaBackend::fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape
   for_each_batch(
       jobs, products, [](const FetchJob&, int32_t, TopKeysPart*) {},
       [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t n_keys) {
-        add_products(queue_, batch_plan_, scratch_ + plan_.top_keys, products, n_parts, n_entries, n_keys, n_before, n_all, sums);
+        add_scores(queue_, batch_plan_, scratch_ + plan_.top_keys, products, n_parts, n_entries, n_keys, n_before, n_all, sums);
         n_before += n_entries;
       });
   const auto* order = reinterpret_cast<const uint32_t*>(sums);

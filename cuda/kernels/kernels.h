@@ -234,8 +234,8 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
               int32_t most_keys, const FetchPart* excluding = nullptr);
 // FetchShape::one_set, batch by batch; shape.products is set. The batches before had n_before queries, of n_all. Adds the products to `sums`
 // (n_keys). Behind the last batch `sums` has the order of the mean scores, as whole numbers (policy::order_of()).
-void add_products(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
-                  int32_t n_keys, int32_t n_before, int32_t n_all, float* sums);
+void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+                int32_t n_keys, int32_t n_before, int32_t n_all, float* sums);
 // Writes each part's best keys by these numbers.
 void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts);
 // Writes each query's weights, or products, to the start of its entry, (group, stride); or a job's mean or sum to its slot of the results.
@@ -265,7 +265,7 @@ struct FetchPart {
 };
 // Lists each part's misses.
 void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts);
-// The same with FetchShape::lowest_first. scores: of the keys, as add_products() leaves them.
+// The same with FetchShape::lowest_first. scores: of the keys, as add_scores() leaves them.
 void plan_replacing(Queue& queue, const FetchPart* parts, const uint32_t* scores, int32_t n_parts);
 // Reads the tokens of the misses.
 void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t most_held);

@@ -5,7 +5,7 @@
 // 2. Shares: the factor that makes a tile's weights parts of the whole softmax.
 // 3. top_keys: a score for each key, pooled. key_weights: weights, their mean or sum, end here. key_moments: sums and squares end here.
 // 4. top_keys: selection, one thread block for each query.
-// add_products() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean.
+// add_scores() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean.
 // key_weights() of products needs kernel 1 alone.
 #include <algorithm>
 
@@ -275,7 +275,7 @@ __device__ __forceinline__ uint32_t order_of(float score) {
 }
 
 // A thread has a key: adds its products with the batch's query heads, in order.
-__global__ void __launch_bounds__(kScoreThreads) add_products_kernel(TopKeysWork w, int n_entries, int n_keys, int n_before, int n_all, float* sums) {
+__global__ void __launch_bounds__(kScoreThreads) add_scores_kernel(TopKeysWork w, int n_entries, int n_keys, int n_before, int n_all, float* sums) {
   const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
   if (i >= n_keys) return;
   float sum = n_before > 0 ? sums[i] : 0.0f;
@@ -491,10 +491,10 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
   launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
 }
 
-void add_products(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
-                  int32_t n_keys, int32_t n_before, int32_t n_all, float* sums) {
+void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+                int32_t n_keys, int32_t n_before, int32_t n_all, float* sums) {
   const TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, n_keys);
-  launch<add_products_kernel>(queue, {Dim3(blocks(n_keys, kScoreThreads)), Dim3(kScoreThreads)}, w, n_entries, n_keys, n_before, n_all, sums);
+  launch<add_scores_kernel>(queue, {Dim3(blocks(n_keys, kScoreThreads)), Dim3(kScoreThreads)}, w, n_entries, n_keys, n_before, n_all, sums);
 }
 
 void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts) {

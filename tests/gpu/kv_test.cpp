@@ -154,8 +154,7 @@ TEST(GpuKv, MovesAheadAreInOrder) {
     for (uint64_t i = 0; i < kTokens; ++i) moves.push_back({to.address() + i * bytes / kTokens, in.address() + i * bytes / kTokens, 1});
     m->copy(late.ptr(), Ptr<const std::byte>{to.address()}, bytes);   // reads the target before it is moved
     m->upload(in.ptr(), source.data(), bytes);
-    m->kv_moves()->move_kv_ahead(moves, KvType::f16, KvType::f16, kValues);
-    m->kv_moves()->join_moves();
+    m->kv_moves()->join_moves(m->kv_moves()->move_kv_ahead(moves, KvType::f16, KvType::f16, kValues));
     m->copy(out.ptr(), Ptr<const std::byte>{to.address()}, bytes);
     EXPECT_TRUE(m->synchronize().ok());
 #ifdef ORRERY_EMULATED

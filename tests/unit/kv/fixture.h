@@ -46,12 +46,15 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
     }
   }
   // As late as it may.
-  void move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override {
+  uint64_t move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override {
     ahead_.push_back({{moves.begin(), moves.end()}, to_type, from_type, token_values});
+    return ahead_.size();
   }
-  void join_moves() override {
-    for (const Ahead& a : ahead_) move_kv(a.moves, a.to_type, a.from_type, a.token_values);
-    ahead_.clear();
+  void join_moves(uint64_t n) override {
+    for (; n_joined_ < n; ++n_joined_) {
+      const Ahead& a = ahead_[n_joined_];
+      move_kv(a.moves, a.to_type, a.from_type, a.token_values);
+    }
     ++n_joins;
   }
   void discard(Ptr<std::byte> at_, uint64_t bytes) override { std::memset(at(at_), 0xDD, bytes); }
@@ -111,6 +114,7 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
     uint64_t token_values;
   };
   std::vector<Ahead> ahead_;
+  uint64_t n_joined_ = 0;
   std::vector<std::byte> memory_;
 };
 
