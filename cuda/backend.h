@@ -74,8 +74,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void download_all(Span<const Download> downloads) override;
   void copy(Ptr<std::byte> to, Ptr<const std::byte> from, uint64_t bytes) override;
   void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
-  void move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
-  void join_moves() override;
+  uint64_t move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override;
+  void join_moves(uint64_t n) override;
   void send() override;
   Status synchronize() override;
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override;
@@ -133,6 +133,12 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   }
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
+  // Selection on the device.
+  void add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_out);
+  const FetchPart* upload_fetch_parts();
+  void fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch);
+  void fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch);
+  void fill_fetched(const FetchPart* parts, const FetchShape& fetch);
   // Rebuilds the keys of the misses. low_rank.cpp
   void rebuild_fetched(const FetchPart* parts, const FetchShape& fetch, int32_t n_parts, int32_t most_held);
   // has_turns: the tables of turns serve, and the frequencies stay where they are.
@@ -162,8 +168,10 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   PinnedHalves bounce_, io_bounce_;
   std::mutex io_mutex_;
   PinnedHalves ahead_bounce_;
-  EventOwner before_ahead_, behind_ahead_;
-  bool moving_ahead_ = false;             // since the last join_moves()
+  // Call n of move_kv_ahead() marks behind_ahead_[n % kAheadEvents]. Whoever joins a call whose event a later call has marked joins the later one.
+  static constexpr uint64_t kAheadEvents = 32;
+  EventOwner before_ahead_, behind_ahead_[kAheadEvents];
+  uint64_t n_ahead_ = 0, n_joined_ = 0;   // calls so far; of these, the ones that the queue's later work finds
   Staging staging_{gpu_.get()};
 
   // A step.

@@ -63,7 +63,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   made->ahead_queue_ = Queue(&opened, made->ahead_stream_.get());
   ORRERY_TRY(made->ahead_bounce_.allocate(opened, kAheadBytes));
   ORRERY_TRY(made->before_ahead_.create(opened));
-  ORRERY_TRY(made->behind_ahead_.create(opened));
+  for (EventOwner& event : made->behind_ahead_) ORRERY_TRY(event.create(opened));
   ORRERY_TRY(made->staging_.create(opened));
   made->operations_.reserve(kMostOperations);
   made->tuning_ = tuning_of(shape.architecture);

@@ -205,49 +205,104 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
       });
 }
 
+// Adds the part of a job whose query has this entry. n_out: results of the batch so far.
+void CudaBackend::add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_out) {
+  const TopKeysPlan& plan = batch_plan_;
+  std::byte *scratch = scratch_ + plan_.top_keys, *at = scratch + plan.entries + static_cast<uint64_t>(entry) * plan.entry_bytes;
+  FetchPart to = {};
+  to.best = reinterpret_cast<uint32_t*>(scratch + plan.out) + n_out;
+  to.held = device(job.held);
+  to.misses = reinterpret_cast<FetchMiss*>(at);
+  to.order = reinterpret_cast<unsigned long long*>(at + plan.pairs);
+  to.slots = job.slots.address, to.from = job.from;
+  to.kv_head = job.kv_head, to.n_excluded = static_cast<int32_t>(job.excluded.size());
+  if (to.n_excluded > 0) to.excluded = reinterpret_cast<const uint32_t*>(at + plan.pairs);
+  to.n_held = job.n_held(), to.n_wanted = job.n_wanted(), to.n_keys = job.n_keys, to.k = job.k;
+  to.first_page = job.first_page, to.n_first = job.n_first;
+  fetch_parts_.push_back(to);
+}
+
+// The parts of a batch, for kernels.
+const FetchPart* CudaBackend::upload_fetch_parts() {
+  std::byte* list = scratch_ + plan_.moves;
+  upload({address(list)}, fetch_parts_.data(), fetch_parts_.size() * sizeof(FetchPart));
+  return reinterpret_cast<const FetchPart*>(list);
+}
+
+void CudaBackend::fill_fetched(const FetchPart* parts, const FetchShape& fetch) {
+  const auto n_parts = static_cast<int32_t>(fetch_parts_.size());
+  int32_t most_held = 0;
+  for (const FetchPart& part : fetch_parts_) most_held = std::max(most_held, part.n_wanted);
+  if (fetch.rebuilt)
+    rebuild_fetched(parts, fetch, n_parts, most_held);
+  else
+    fill_pages(queue_, parts, context_.step.pages, fetch, n_parts, most_held);
+}
+
 // A batch's FetchParts lie in the memory of a list of moves. A part's misses, and behind them its marks, lie in its query's entry, whose
 // weights have been read.
+void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch) {
+  int32_t n_out = 0;   // of the batch
+  bool excludes = false;
+  const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
+    if (part->first_entry == 0) n_out = 0, excludes = false, fetch_parts_.clear();
+    part->k = job.k, part->by_score = 0;
+    part->first_out = n_out;
+    add_fetch_part(job, part->first_entry, n_out);
+    if (job.excluded.size() > 0)
+      uploads_.push_back({{reinterpret_cast<uintptr_t>(fetch_parts_.back().excluded)}, job.excluded.data(), job.excluded.size() * sizeof(uint32_t)});
+    excludes |= job.excluded.size() > 0;
+    n_out += job.k;
+  };
+  for_each_batch(
+      jobs, shape, fill, [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+        const FetchPart* parts = upload_fetch_parts();
+        cuda::top_keys(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_parts, n_entries, most_keys, excludes ? parts : nullptr);
+        plan_fetch(queue_, parts, n_parts);
+        fill_fetched(parts, fetch);
+      });
+}
+
+// All batches add to one row of scores, in the memory of moments. Then the jobs select, in batches without keys.
+void CudaBackend::fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch) {
+  KeysShape products = shape;
+  products.products = true;
+  auto* sums = reinterpret_cast<float*>(scratch_ + plan_.top_keys + plan_.top_keys_plan.moments);
+  const auto n_all = static_cast<int32_t>(jobs.size());
+  int32_t n_before = 0;
+  for_each_batch(
+      jobs, products, [](const FetchJob&, int32_t, TopKeysPart*) {},
+      [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t n_keys) {
+        add_scores(queue_, batch_plan_, scratch_ + plan_.top_keys, products, n_parts, n_entries, n_keys, n_before, n_all, sums);
+        n_before += n_entries;
+      });
+  const auto* order = reinterpret_cast<const uint32_t*>(sums);
+  for (size_t next = 0; next < jobs.size() && !queue_.failed();) {
+    int32_t n_out = 0;
+    fetch_parts_.clear();
+    for (; next < jobs.size() && static_cast<int32_t>(fetch_parts_.size()) < batch_plan_.n_queries; ++next) {
+      add_fetch_part(jobs[next], static_cast<int32_t>(fetch_parts_.size()), n_out);
+      n_out += jobs[next].k;
+    }
+    const FetchPart* parts = upload_fetch_parts();
+    const auto n_parts = static_cast<int32_t>(fetch_parts_.size());
+    select_by_order(queue_, parts, order, n_parts);
+    if (fetch.lowest_first)
+      plan_replacing(queue_, parts, order, n_parts);
+    else
+      plan_fetch(queue_, parts, n_parts);
+    fill_fetched(parts, fetch);
+  }
+}
+
 void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) {
   static_assert(TopKeysPlan::kMostQueries * sizeof(FetchPart) <= kMostMoves * sizeof(KvMove), "a batch of parts fits where moves lie");
   static_assert(sizeof(FetchMiss) + sizeof(uint32_t) <= 16, "an entry has 16 bytes for each of its keys, and 4 more");
   const OnDevice here(*gpu_, queue_);
-  const TopKeysPlan& plan = batch_plan_;
-  std::byte *scratch = scratch_ + plan_.top_keys, *list = scratch_ + plan_.moves;
-  int32_t n_out = 0, most_held = 0;   // of the batch
-  bool excludes = false;
-  const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
-    if (part->first_entry == 0) n_out = 0, most_held = 0, excludes = false, fetch_parts_.clear();
-    part->k = job.k, part->by_score = 0;
-    part->first_out = n_out;
-    std::byte* entry = scratch + plan.entries + static_cast<uint64_t>(part->first_entry) * plan.entry_bytes;
-    FetchPart to = {};
-    to.best = reinterpret_cast<const uint32_t*>(scratch + plan.out) + n_out;
-    to.held = device(job.held);
-    to.misses = reinterpret_cast<FetchMiss*>(entry);
-    to.resident = reinterpret_cast<uint32_t*>(to.misses + job.n_held());
-    to.n_misses = reinterpret_cast<int32_t*>(to.resident + job.n_held());
-    to.slots = job.slots.address, to.from = job.from;
-    to.kv_head = job.kv_head, to.n_excluded = static_cast<int32_t>(job.excluded.size());
-    if (to.n_excluded > 0) {
-      to.excluded = reinterpret_cast<const uint32_t*>(entry + plan.pairs);
-      uploads_.push_back({{address(entry) + plan.pairs}, job.excluded.data(), job.excluded.size() * sizeof(uint32_t)});
-    }
-    excludes |= to.n_excluded > 0;
-    to.n_held = job.n_held(), to.n_keys = job.n_keys, to.k = job.k, to.first_page = job.first_page, to.n_first = job.n_first;
-    fetch_parts_.push_back(to);
-    n_out += job.k, most_held = std::max(most_held, job.n_held());
-  };
-  for_each_batch(
-      jobs, shape, fill, [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
-        upload({address(list)}, fetch_parts_.data(), fetch_parts_.size() * sizeof(FetchPart));
-        const auto* parts = reinterpret_cast<const FetchPart*>(list);
-        cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys, excludes ? parts : nullptr);
-        plan_fetch(queue_, parts, n_parts);
-        if (fetch.rebuilt)
-          rebuild_fetched(parts, fetch, n_parts, most_held);
-        else
-          fill_pages(queue_, parts, context_.step.pages, fetch, n_parts, most_held);
-      });
+  if (fetch.one_set)
+    fetch_by_one_set(jobs, shape, fetch);
+  else
+    fetch_by_head(jobs, shape, fetch);
   if (queue_.failed() || tables.bytes > kTablesBytes - tables_bytes_ || tables_sent_.size() == kMostTables) return;
   queue_.copy(tables_.data() + tables_bytes_, device(tables.from), tables.bytes, "copying from the device");
   tables_.mark(queue_);

@@ -130,9 +130,9 @@ void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_
              [this](std::byte* to, const KvMove* from, uint64_t bytes) { upload({address(to)}, from, bytes); });
 }
 
-void CudaBackend::move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
+uint64_t CudaBackend::move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
   const OnDevice here(*gpu_, queue_);
-  if (moves.empty() || queue_.failed()) return;
+  if (moves.empty() || queue_.failed()) return n_ahead_;
   send();
   before_ahead_.mark(queue_);
   before_ahead_.order(ahead_queue_);
@@ -144,20 +144,21 @@ void CudaBackend::move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType
                ahead_queue_.copy(to, half, bytes, "copying to the device");
                ahead_bounce_.now().mark(ahead_queue_);
              });
-  behind_ahead_.mark(ahead_queue_);
-  moving_ahead_ = true;
+  behind_ahead_[++n_ahead_ % kAheadEvents].mark(ahead_queue_);
+  return n_ahead_;
 }
 
-void CudaBackend::join_moves() {
+void CudaBackend::join_moves(uint64_t n) {
   const OnDevice here(*gpu_, queue_);
-  if (moving_ahead_) behind_ahead_.order(queue_);
-  moving_ahead_ = false;
+  if (n <= n_joined_) return;
+  behind_ahead_[n % kAheadEvents].order(queue_);
+  n_joined_ = n;
 }
 
 Status CudaBackend::synchronize() {
   const OnDevice here(*gpu_, queue_);
   send();
-  join_moves();
+  join_moves(n_ahead_);
   if (!queue_.failed()) queue_.wait("running kernels");
   return gpu_->status();
 }

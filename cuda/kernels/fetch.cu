@@ -1,7 +1,8 @@
 // Selection on the device, behind top_keys(): which pages a head's slots lack, and the tokens that fill them (FetchOperations).
 //
 // 1. plan: a thread block has a head. The wanted pages ascend, so a binary search finds a held page among them. Two passes list the missing
-//    pages and the free places, both ascending, and the table of held pages gets its new pages.
+//    pages and the free places, both ascending, and the table of held pages gets its new pages. Or, where the lowest scores are replaced,
+//    each free place counts the places before it.
 // 2. fill: a warp has a piece of a missing page. It reads the reservoir in shared host memory. Launches are sized for as many misses as a
 //    head has places; warps behind the last miss end at once. Or, where keys are rebuilt, list_runs() makes the list of rebuild_keys().
 //
@@ -34,7 +35,7 @@ __device__ __forceinline__ uint32_t wanted_page(const FetchPart& p, int j) {
 }
 // The index of a page among the wanted ones, or -1.
 __device__ __forceinline__ int index_of(const FetchPart& p, uint32_t page) {
-  int first = 0, last = p.n_held - 1;   // searches the first page that is not less
+  int first = 0, last = p.n_wanted - 1;   // searches the first page that is not less
   while (first < last) {
     const int middle = (first + last) / 2;
     if (wanted_page(p, middle) < page)
@@ -66,21 +67,58 @@ __device__ __forceinline__ int list_in_order(int n, const Take& take, const Emit
   return static_cast<int>(n_taken);
 }
 
-__global__ void __launch_bounds__(kPlanThreads) plan_fetch_kernel(const FetchPart* parts) {
-  const FetchPart part = parts[blockIdx.x];
+// Lists the missing pages. Returns their number.
+__device__ __forceinline__ int list_missing(const FetchPart& part) {
   const int thread = static_cast<int>(threadIdx.x);
-  for (int j = thread; j < part.n_held; j += kPlanThreads) part.resident[j] = 0;
+  for (int j = thread; j < part.n_wanted; j += kPlanThreads) part.resident()[j] = 0;
   __syncthreads();
   for (int place = thread; place < part.n_held; place += kPlanThreads)
-    if (const int j = index_of(part, part.held[place]); j >= 0) part.resident[j] = 1;
+    if (const int j = index_of(part, part.held[place]); j >= 0) part.resident()[j] = 1;
   __syncthreads();
-  const int n = list_in_order(
-      part.n_held, [&](int j) { return part.resident[j] == 0; }, [&](int j, int i) { part.misses[i].page = wanted_page(part, j); });
+  return list_in_order(
+      part.n_wanted, [&](int j) { return part.resident()[j] == 0; }, [&](int j, int i) { part.misses[i].page = wanted_page(part, j); });
+}
+// The table gets its new pages.
+__device__ __forceinline__ void end_plan(const FetchPart& part, int n) {
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kPlanThreads) part.held[part.misses[i].place] = part.misses[i].page;
+  if (threadIdx.x == 0) *part.n_misses() = n;
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_fetch_kernel(const FetchPart* parts) {
+  const FetchPart part = parts[blockIdx.x];
+  const int n = list_missing(part);
   list_in_order(
       part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
       [&](int place, int i) { part.misses[i].place = static_cast<uint32_t>(place); });
-  for (int i = thread; i < n; i += kPlanThreads) part.held[part.misses[i].place] = part.misses[i].page;
-  if (thread == 0) *part.n_misses = n;
+  end_plan(part, n);
+}
+
+// Unwanted pages, the lowest score first, of equal scores the later page: the order of these numbers.
+__device__ __forceinline__ unsigned long long replaced_at(const FetchPart& p, const uint32_t* scores, uint32_t page) {
+  const uint32_t key = page - static_cast<uint32_t>(p.first_page);
+  const uint32_t score = key < static_cast<uint32_t>(p.n_keys) ? scores[key] : 0xFFFFFFFFu;
+  return static_cast<unsigned long long>(score) << 32 | (0xFFFFFFFFu - page);
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_replacing_kernel(const FetchPart* parts, const uint32_t* scores) {
+  constexpr uint32_t kInfinity = 0xFF800000u;   // order_of() it
+  const FetchPart part = parts[blockIdx.x];
+  const int n = list_missing(part);
+  const int n_free = list_in_order(
+      part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
+      [&](int place, int i) { part.order[i] = replaced_at(part, scores, part.held[place]); });
+  if (threadIdx.x == 0) part.held[part.n_held] = FetchShape::kNoPlace;
+  __syncthreads();
+  for (int place = static_cast<int>(threadIdx.x); place < part.n_held; place += kPlanThreads) {
+    if (index_of(part, part.held[place]) >= 0) continue;
+    const unsigned long long at = replaced_at(part, scores, part.held[place]);
+    int before = 0;
+    for (int i = 0; i < n_free; ++i) before += part.order[i] < at;
+    if (before < n) part.misses[before].place = static_cast<uint32_t>(place);
+    if (before == n && at >> 32 < kInfinity) part.held[part.n_held] = static_cast<uint32_t>(place);
+  }
+  __syncthreads();
+  end_plan(part, n);
 }
 
 // Addresses of a miss: its slot, and its first token in the reservoir.
@@ -97,7 +135,7 @@ __global__ void __launch_bounds__(kFillThreads, 4) fill_pages_kernel(FetchWork w
   const FetchPart& part = w.parts[blockIdx.z];
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int i = static_cast<int>(blockIdx.x) * kFillWarps + static_cast<int>(threadIdx.x) / 32;
-  if (i >= *part.n_misses) return;
+  if (i >= *part.n_misses()) return;
   const MissAt at = place_of(w, part, part.misses[i]);
   move_values(w.to_type, w.from_type, at.to, at.from, static_cast<int64_t>(w.page_tokens) * w.token_values, lane);
 }
@@ -107,7 +145,7 @@ __global__ void __launch_bounds__(kFillThreads) list_runs_kernel(FetchWork w, in
   const int i = static_cast<int>(blockIdx.x) * kFillThreads + static_cast<int>(threadIdx.x);
   if (i >= n) return;
   RebuiltRun run = {};
-  if (first + i < *part.n_misses) {
+  if (first + i < *part.n_misses()) {
     const FetchMiss miss = part.misses[first + i];
     const MissAt at = place_of(w, part, miss);
     const uint64_t vector_bytes = w.from_token_bytes / 2;
@@ -130,6 +168,10 @@ using namespace fetch_cu;
 
 void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts) {
   launch<plan_fetch_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kPlanThreads)}, parts);
+}
+
+void plan_replacing(Queue& queue, const FetchPart* parts, const uint32_t* scores, int32_t n_parts) {
+  launch<plan_replacing_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kPlanThreads)}, parts, scores);
 }
 
 void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t most_held) {

@@ -232,6 +232,12 @@ void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, con
 struct FetchPart;
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys, const FetchPart* excluding = nullptr);
+// FetchShape::one_set, batch by batch; shape.products is set. The batches before had n_before queries, of n_all. Adds the products to `sums`
+// (n_keys). Behind the last batch `sums` has the order of the mean scores, as whole numbers (policy::order_of()).
+void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+                int32_t n_keys, int32_t n_before, int32_t n_all, float* sums);
+// Writes each part's best keys by these numbers.
+void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts);
 // Writes each query's weights, or products, to the start of its entry, (group, stride); or a job's mean or sum to its slot of the results.
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys);
@@ -247,17 +253,20 @@ struct FetchMiss {
 };
 // A job of FetchOperations, behind top_keys(). All memory is the device's.
 struct FetchPart {
-  const uint32_t* best;    // (k) ascending
-  uint32_t* held;          // (n_held)
-  FetchMiss* misses;       // (n_held): the results, *n_misses of them
-  int32_t* n_misses;
-  uint32_t* resident;      // (n_held) working memory
+  uint32_t* best;          // (k) ascending
+  uint32_t* held;          // (n_held), and one more entry for plan_replacing()
+  FetchMiss* misses;       // (n_held): the results, *n_misses() of them; and behind them 4 (n_held + 1) bytes
+  unsigned long long* order;   // (n_held) working memory of plan_replacing(); it may overlap the memory behind `misses`
   uint64_t slots, from;    // FetchJob
   const uint32_t* excluded;   // (n_excluded)
-  int32_t n_held, n_keys, k, first_page, n_first, kv_head, n_excluded;
+  int32_t n_held, n_wanted, n_keys, k, first_page, n_first, kv_head, n_excluded;
+  ORRERY_HOST_DEVICE uint32_t* resident() const { return reinterpret_cast<uint32_t*>(misses + n_held); }   // (n_wanted) working memory
+  ORRERY_HOST_DEVICE int32_t* n_misses() const { return reinterpret_cast<int32_t*>(resident() + n_held); }
 };
 // Lists each part's misses.
 void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts);
+// The same with FetchShape::lowest_first. scores: of the keys, as add_scores() leaves them.
+void plan_replacing(Queue& queue, const FetchPart* parts, const uint32_t* scores, int32_t n_parts);
 // Reads the tokens of the misses.
 void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t most_held);
 // Writes misses first .. first + n - 1 of each part to `runs`, (n_parts, n), for rebuild_keys(). Runs behind the last miss are empty.

@@ -5,6 +5,7 @@
 // 2. Shares: the factor that makes a tile's weights parts of the whole softmax.
 // 3. top_keys: a score for each key, pooled. key_weights: weights, their mean or sum, end here. key_moments: sums and squares end here.
 // 4. top_keys: selection, one thread block for each query.
+// add_scores() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean.
 // key_weights() of products needs kernel 1 alone.
 #include <algorithm>
 
@@ -267,6 +268,23 @@ __global__ void __launch_bounds__(kSelectThreads) exclude_keys_kernel(TopKeysWor
   for (int i = thread; i < part.n_excluded; i += kSelectThreads) bits[part.excluded[i]] = 0;
 }
 
+// The number that orders as the score does (policy::order_of()).
+__device__ __forceinline__ uint32_t order_of(float score) {
+  const uint32_t bits = __float_as_uint(score + 0.0f);
+  return score != score ? 0 : bits ^ (bits >> 31 ? 0xFFFFFFFFu : 1u << 31);
+}
+
+// A thread has a key: adds its products with the batch's query heads, in order.
+__global__ void __launch_bounds__(kScoreThreads) add_scores_kernel(TopKeysWork w, int n_entries, int n_keys, int n_before, int n_all, float* sums) {
+  const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
+  if (i >= n_keys) return;
+  float sum = n_before > 0 ? sums[i] : 0.0f;
+  for (int entry = 0; entry < n_entries; ++entry)
+    for (int g = 0; g < w.plan.group; ++g) sum += entry_of(w, entry)[g * w.plan.stride + i];
+  if (n_before + n_entries == n_all) sum = __uint_as_float(order_of(sum / static_cast<float>(n_all * w.plan.group)));
+  sums[i] = sum;
+}
+
 // The k-th largest of bits (n), and the number of elements among the k that equal it.
 struct Threshold {
   uint32_t bits;
@@ -276,12 +294,13 @@ __device__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
   __shared__ unsigned counts[2048], found[2];
   const int thread = static_cast<int>(threadIdx.x);
   uint32_t above = 0;   // the digits that are known
-  for (int shift = 20; shift >= 0; shift -= 10) {   // the sign bit is 0: digits of 11, 10 and 10 bits
-    const uint32_t mask = shift == 20 ? 2047 : 1023;
+  for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {   // digits of 11, 11 and 10 bits
+    const int width = shift == 0 ? 10 : 11;
+    const uint32_t mask = (1u << width) - 1;
     for (int i = thread; i < 2048; i += kSelectThreads) counts[i] = 0;
     __syncthreads();
     for (int i = thread; i < n; i += kSelectThreads)
-      if (shift == 20 || bits[i] >> (shift + 10) == above) atomicAdd(&counts[bits[i] >> shift & mask], 1u);
+      if (shift == 21 || bits[i] >> (shift + width) == above) atomicAdd(&counts[bits[i] >> shift & mask], 1u);
     __syncthreads();
     if (thread < 32) {   // each lane has 64 digits
       unsigned mine = 0;
@@ -298,7 +317,7 @@ __device__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
       }
     }
     __syncthreads();
-    above = shift == 20 ? found[0] : above << 10 | found[0];
+    above = shift == 21 ? found[0] : above << width | found[0];
     k = found[1];
     __syncthreads();
   }
@@ -388,6 +407,13 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
   for (int i = thread; i < part.k; i += kSelectThreads) out[i] = static_cast<uint32_t>(pairs[i] & 0xFFFFFFFFu);
 }
 
+// A thread block has a head.
+__global__ void __launch_bounds__(kSelectThreads) select_by_order_kernel(const FetchPart* parts, const uint32_t* order) {
+  const FetchPart part = parts[blockIdx.x];
+  if (part.k <= 0) return;
+  write_selected(order, part.n_keys, find_threshold(order, part.n_keys, static_cast<unsigned>(part.k)), part.best, nullptr);
+}
+
 }  // namespace top_keys_cu
 using namespace top_keys_cu;
 
@@ -463,6 +489,16 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
   launch<key_scores_kernel>(queue, {Dim3(blocks(most_keys, kScoreThreads), entries), Dim3(kScoreThreads)}, w);
   if (excluding) launch<exclude_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, w, excluding);
   launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
+}
+
+void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+                int32_t n_keys, int32_t n_before, int32_t n_all, float* sums) {
+  const TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, n_keys);
+  launch<add_scores_kernel>(queue, {Dim3(blocks(n_keys, kScoreThreads)), Dim3(kScoreThreads)}, w, n_entries, n_keys, n_before, n_all, sums);
+}
+
+void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts) {
+  launch<select_by_order_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, order);
 }
 
 void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,

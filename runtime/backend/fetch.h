@@ -9,21 +9,32 @@
 
 namespace orrery {
 
-// A KV head's slots hold pages of tokens, in any order. The head wants as many pages: the first n_first pages, the k best of the job's keys
-// (key i is the digest of page first_page + i), and the n_last pages behind the last key. These three ranges do not overlap. A wanted page
-// that the slots hold stays where it is. The other wanted pages, ascending, take the slots of unwanted pages, ascending.
+// A KV head's slots hold pages of tokens, in any order. The head wants the first n_first pages, the k best of the job's keys (key i is the
+// digest of page first_page + i), and the n_last pages behind the last key. These three ranges do not overlap. The slots hold as many pages,
+// or n_others more. A wanted page that the slots hold stays where it is. The other wanted pages, ascending, take the slots of unwanted pages,
+// ascending.
 struct FetchJob : TopKeysJob {   // of one position; without out, among and by_score
   int32_t first_page = 0, n_first = 0, n_last = 0;
+  int32_t n_others = 0;          // only with FetchShape::lowest_first
   Span<const uint32_t> excluded = {};   // keys that are not among the best: at least k others remain
-  Ptr<uint32_t> held;            // (n_held()) the page in each place, each page once; the job updates it
+  Ptr<uint32_t> held;            // (n_held()) the page in each place, each page once; the job updates it. lowest_first: one more entry
   Ptr<std::byte> slots;          // the first place, page_tokens slots of FetchShape::slot_type
   uint64_t from = 0;             // of the head's first token in a page of the reservoir: KvFormat::head_offset()
-  int32_t n_held() const { return n_first + k + n_last; }
+  int32_t n_wanted() const { return n_first + k + n_last; }
+  int32_t n_held() const { return n_wanted() + n_others; }
 };
 struct FetchShape {
   KvFormat reservoir;
   KvType slot_type = KvType::f16;
   int32_t page_tokens = 1;       // a divisor of kPageTokens
+  // All jobs have one set of scores: a key's score is the mean over the jobs and their query heads of KeysShape::products, in order. The jobs
+  // have the same keys by number, and none is excluded. TopKeysShape::scoring is not read.
+  bool one_set = false;
+  // With one_set: misses take the places of the unwanted pages by their scores, the lowest first; of equal scores the later page. Unwanted
+  // pages are pages of keys. held[n_held()] becomes the place that the next miss would take; kNoPlace if none is left with a score below
+  // infinity.
+  bool lowest_first = false;
+  static constexpr uint32_t kNoPlace = UINT32_MAX;
   // If given, the low-rank keys of the jobs' layer: V alone is read, and K is rebuilt as LowRankOperations::rebuild_keys() does.
   const LowRankKeys* rebuilt = nullptr;
 };

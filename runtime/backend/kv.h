@@ -91,11 +91,13 @@ class KvMoves {
   // stored as StepOperations::append_kv() stores floats. Equal types are copied. token_values is a multiple of 64 where a type is
   // quantized. Targets overlap neither sources nor each other. The caller may change the list when the call returns.
   virtual void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) = 0;
-  // move_kv() behind all operations so far, and perhaps in parallel with later ones: those behind join_moves() find the moved tokens.
-  virtual void move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
+  // move_kv() behind all operations so far and behind earlier calls, and perhaps in parallel with later operations. Returns the number of the
+  // call; numbers grow, from 1 on. Operations behind join_moves(n) find the tokens of call n and of those before it.
+  virtual uint64_t move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
     move_kv(moves, to_type, from_type, token_values);
+    return 1;
   }
-  virtual void join_moves() {}
+  virtual void join_moves(uint64_t n) { (void)n; }
 
  protected:
   ~KvMoves() = default;

@@ -143,7 +143,7 @@ TEST(GpuKv, MovesAheadAreInOrder) {
   constexpr uint64_t kValues = 64, kTokens = 3000;   // more moves than one list holds
   const uint64_t bytes = kTokens * row_bytes(kv_tensor_type(KvType::f16), kValues);
   const std::vector<std::byte> before(bytes, std::byte{0x11}), source(bytes, std::byte{0x22});
-  for (uint64_t schedule = 0; schedule <= 4; ++schedule) {
+  for (const uint64_t schedule : {0, 1, 2, 3, -1}) {   // -1: emulated::kLatest
     SCOPED_TRACE(schedule);
     Machine m(true, limits(32));
     Buffer<std::byte> in(&m, before), to(&m, before), out(&m, before), late(&m, before);
@@ -154,8 +154,7 @@ TEST(GpuKv, MovesAheadAreInOrder) {
     for (uint64_t i = 0; i < kTokens; ++i) moves.push_back({to.address() + i * bytes / kTokens, in.address() + i * bytes / kTokens, 1});
     m->copy(late.ptr(), Ptr<const std::byte>{to.address()}, bytes);   // reads the target before it is moved
     m->upload(in.ptr(), source.data(), bytes);
-    m->kv_moves()->move_kv_ahead(moves, KvType::f16, KvType::f16, kValues);
-    m->kv_moves()->join_moves();
+    m->kv_moves()->join_moves(m->kv_moves()->move_kv_ahead(moves, KvType::f16, KvType::f16, kValues));
     m->copy(out.ptr(), Ptr<const std::byte>{to.address()}, bytes);
     EXPECT_TRUE(m->synchronize().ok());
 #ifdef ORRERY_EMULATED

@@ -89,9 +89,9 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
 // Prompts, settling and steps, under schedules that run streams' work in any order that events allow. Copies to the device include the keys
 // of a chunk's own rows.
 TEST(GpuPolicySchedules, ChangeNothing) {
-  for (const char* mode : {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen"}) {
+  for (const char* mode : {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen", "freekv", "synckv_every_step"}) {
     std::vector<float> expected;
-    for (uint64_t schedule = 0; schedule <= 3; ++schedule) {
+    for (const uint64_t schedule : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{3}, emulated::kLatest}) {
       const auto model = open_spec("qwen3", on_cuda());
       const auto session = unwrap(Session::open(model, with_mode(mode_of(mode), 0.6, 256, KvType::f16, 70)));
       emulated::set_schedule(schedule);

@@ -37,7 +37,7 @@ kv::Region Answers::layout(const ResidentShape& s) {
   if (s.policy->asks_before_attend()) host += 2 * q_dim * sizeof(float);
   if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);   // while settling
   const uint64_t tables = table_entries(s) * sizeof(uint32_t);
-  if (s.fetches) host += tables + s.n_heads() * (sizeof(uint8_t) + sizeof(FetchJob) + sizeof(Upload) + sizeof(Fetched) + sizeof(Download));
+  if (s.fetches) host += tables + s.n_heads() * (sizeof(uint8_t) + sizeof(uint32_t) + sizeof(FetchJob) + sizeof(Upload) + sizeof(Fetched) + sizeof(Download));
   return {"answers to the policy", kv::Holds::staging, projected_bytes(s) + align_up(tables, kv::kArenaAlignment), 0, host, 0};
 }
 
@@ -54,6 +54,7 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
     page_tokens_ = s.digests.page_tokens;
     tables_.resize(table_entries(s));
     on_device_.resize(s.n_heads());
+    next_places_.resize(s.n_heads(), kNoPlace);
     fetch_jobs_.reserve(s.n_heads()), uploads_.reserve(s.n_heads()), fetched_.reserve(s.n_heads()), tables_read_.reserve(s.n_heads());
   }
   if (s.policy->asks_before_attend()) {
@@ -238,6 +239,7 @@ Status Answers::fetch_pages(Span<const policy::PageQuery> queries, const policy:
     job.n_first = static_cast<int32_t>(places.n_first), job.n_last = static_cast<int32_t>(places.n_last);
     job.slots = parts_->slots->slot(query.head, places.first_slot);
     job.excluded = query.excluded;
+    job.n_others = static_cast<int32_t>(query.n_others);
     job.from = pages_->format().head_offset(query.head);
     const auto n_held = static_cast<uint32_t>(job.n_held());
     const uint64_t at = parts_->slots->first_slot(query.head) / page_tokens_;
@@ -249,16 +251,19 @@ Status Answers::fetch_pages(Span<const policy::PageQuery> queries, const policy:
       on_device_[query.head] = 1;
     }
     fetch_jobs_.push_back(job);
-    fetched_.push_back({query.head, places.first_slot, n_held});
+    fetched_.push_back({query.head, places.first_slot, n_held, places.lowest_first});
   }
   const TopKeysShape shape = pages_shape(queries[0], rule);
   count_pages_searched(fetch_jobs_, shape);
   Backend& backend = *now_->backend;
   if (!uploads_.empty()) backend.upload_all(uploads_);
-  const uint64_t first = fetch_jobs_.front().held.address, end = (fetch_jobs_.back().held + static_cast<uint64_t>(fetch_jobs_.back().n_held())).address;
+  const uint64_t of_last = static_cast<uint64_t>(fetch_jobs_.back().n_held()) + places.lowest_first;
+  const uint64_t first = fetch_jobs_.front().held.address, end = (fetch_jobs_.back().held + of_last).address;
   const uint64_t at = (first - region_.data().address - projected_bytes_) / sizeof(uint32_t);
   tables_read_.push_back({&tables_[at], {first}, end - first});
-  FetchShape fetch = {pages_->format(), format_.type, static_cast<int32_t>(page_tokens_), nullptr};
+  FetchShape fetch;
+  fetch.reservoir = pages_->format(), fetch.slot_type = format_.type, fetch.page_tokens = static_cast<int32_t>(page_tokens_);
+  fetch.one_set = places.one_set, fetch.lowest_first = places.lowest_first;
   LowRankKeys rebuilt;
   if (parts_->low_rank && !parts_->low_rank->by_head()) rebuilt = parts_->low_rank->of_layer(layer_of(queries[0].head)), fetch.rebuilt = &rebuilt;
   backend.fetches()->fetch_best(fetch_jobs_, shape, fetch, tables_read_.back());
@@ -281,6 +286,7 @@ Status Answers::finish_fetches() {
       parts_->slots->take_slots(f.head, {f.first_slot + place * page_tokens_, table[place] * page_tokens_, page_tokens_});
       n += page_tokens_;
     }
+    next_places_[f.head] = f.lowest_first ? table[f.n_held] : kNoPlace;
     if (n > 0) parts_->refills->count_fetched(n);
     fetched_tokens_ += n;
   }

@@ -72,6 +72,7 @@ class Answers final : public policy::Heads {
   bool fetches_pages() const override { return fetches_; }
   Status fetch_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule, const policy::PagePlaces& places) override;
   uint64_t take_fetched_tokens() override { return std::exchange(fetched_tokens_, 0); }
+  uint32_t next_place(uint32_t head) const override { return next_places_[head]; }
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override {
     forget_table(head);
     return parts_->refills->add(now_->backend, *pages_, head, what, visible_at);
@@ -131,11 +132,13 @@ class Answers final : public policy::Heads {
   // fetch_pages(). The table of a head begins at the index of its first slot, divided by page_tokens_.
   struct Fetched {
     uint32_t head, first_slot, n_held;
+    bool lowest_first;                       // an entry behind the head's table tells its next_place()
   };
   bool fetches_ = false;
   uint32_t page_tokens_ = 1;
   std::vector<uint32_t> tables_;             // as on the device, when it was last sent or read
   std::vector<uint8_t> on_device_;           // (n_heads) whether the device's table is valid
+  std::vector<uint32_t> next_places_;        // (n_heads)
   std::vector<FetchJob> fetch_jobs_;
   std::vector<Upload> uploads_;
   std::vector<Fetched> fetched_;             // in this step

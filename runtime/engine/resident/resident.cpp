@@ -278,9 +278,10 @@ Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
   if (parts_.compensation_tokens) add_replaced();
   now_.scored_position = Moment::kNone;
   if (parts_.scored_heads) parts_.scored_heads->begin(*policy_, {views_.data(), views_.size()});
-  waiting_ = parts_.refills && parts_.refills->late(step_ + 1);
   Status status = ok_status();
-  if (parts_.refills && !waiting_)
+  if (parts_.refills && parts_.refills->moves_ahead()) status = parts_.refills->begin(now_.backend, parts_.slots.get(), step_ + 1);
+  waiting_ = parts_.refills && (parts_.refills->moving() || parts_.refills->late(step_ + 1));
+  if (status.ok() && parts_.refills && !waiting_)
     status = parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, UINT32_MAX, now_.cancel);
   if (!status.ok()) settled_ = false;
   return status;

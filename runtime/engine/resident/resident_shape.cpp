@@ -73,7 +73,7 @@ Result<ResidentShape> ResidentShape::make(const model::Hyperparameters& h, const
   set_summaries(policy, &shape);
   shape.n_slots = slots_beside(shape, resident_slots(h, options, n_context));
   shape.refills = policy.refill_share() > 0;
-  shape.moves_ahead = moves_directly && backend.moves_ahead && policy.refills_later_layers();
+  shape.moves_ahead = moves_directly && backend.moves_ahead && shape.refills && !policy.refills_its_layer() && !shape.rebuilds();
   shape.moves_directly = moves_directly && (backend.unified_memory || policy.refills_its_layer() || shape.moves_ahead);
   shape.fetches = backend.fetches && shape.moves_directly && policy.fetches_pages();
   shape.staging_tokens = ring_tokens(policy, shape.n_slots, shape.moves_directly);

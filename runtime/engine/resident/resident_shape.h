@@ -39,8 +39,8 @@ struct ResidentShape {
   uint32_t n_scored_heads = 0;        // heads whose attention weights a step exports
   int64_t exported_stride = 0;        // keys of a scored head
 
-  // moves_directly: engine::moves_directly(). The shape's member is also false for a device beside host memory, if transfers can run in
-  // parallel with its steps: refills that the policy asks for ahead. Errors are those of make_policy().
+  // moves_directly: engine::moves_directly(). The shape's member is also false for a device beside host memory that cannot move ahead, if
+  // transfers can run in parallel with its steps: refills that the policy asks for ahead. Errors are those of make_policy().
   static Result<ResidentShape> make(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options,
                                     uint32_t n_context, bool moves_directly);
   // ok if the backend has the operations that the shape needs; else unsupported, which names the missing ones. policy_name: for the

@@ -59,10 +59,14 @@ void HeadStore::move(Backend* backend, const KvMove& one, KvType from_type) {
   moves_[n_moves_++] = one;
   if (n_moves_ == kMostMoves) finish_moves(backend, from_type);
 }
-void HeadStore::finish_moves(Backend* backend, KvType from_type, bool ahead) {
-  const auto move = ahead ? &KvMoves::move_kv_ahead : &KvMoves::move_kv;
-  (backend->kv_moves()->*move)({moves_.data(), n_moves_}, format_.type, from_type, format_.token_values());
+void HeadStore::finish_moves(Backend* backend, KvType from_type) {
+  backend->kv_moves()->move_kv({moves_.data(), n_moves_}, format_.type, from_type, format_.token_values());
   n_moves_ = 0;
+}
+uint64_t HeadStore::finish_moves_ahead(Backend* backend, KvType from_type) {
+  const Span<const KvMove> moves{moves_.data(), n_moves_};
+  n_moves_ = 0;
+  return backend->kv_moves()->move_kv_ahead(moves, format_.type, from_type, format_.token_values());
 }
 
 size_t HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions, size_t n_held) {
@@ -140,7 +144,8 @@ void HeadStore::make_moves(const Part& part) {
   }
 }
 
-void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes, bool ahead) {
+uint64_t HeadStore::replace(Backend* backend, Span<const Refresh> refreshes, bool ahead) {
+  uint64_t call = 0;
   for (size_t refresh = 0, first = 0; refresh < refreshes.size();) {
     parts_.clear();
     size_t n = 0;
@@ -160,8 +165,14 @@ void HeadStore::replace(Backend* backend, Span<const Refresh> refreshes, bool ah
       backend->for_each(n_parts, make, this);   // listing tens of thousands takes as long as moving them
     else
       for (int64_t i = 0; i < n_parts; ++i) make(this, i);
-    if (n > 0) finish_moves(backend, refreshes[0].reservoir->format().type, ahead);
+    if (n == 0) continue;
+    const KvType from_type = refreshes[0].reservoir->format().type;
+    if (ahead)
+      call = finish_moves_ahead(backend, from_type);
+    else
+      finish_moves(backend, from_type);
   }
+  return call;
 }
 
 Ptr<std::byte> HeadStore::take_slots(uint32_t index, const Replacement& what) {

@@ -64,13 +64,13 @@ class HeadStore {
   // other.
   void replace(Backend* backend, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type);
   // Replaces tokens of many heads, each head at most once, and reads them in the reservoir. The device must be able to read the reservoir.
-  // ahead: by KvMoves::move_kv_ahead().
+  // ahead: by KvMoves::move_kv_ahead(). Returns the number of the last call, 0 if there is none.
   struct Refresh {
     uint32_t head;
     Span<const Replacement> what;
     const PageTable* reservoir;
   };
-  void replace(Backend* backend, Span<const Refresh> refreshes, bool ahead = false);
+  uint64_t replace(Backend* backend, Span<const Refresh> refreshes, bool ahead = false);
   // Index of the head's first slot among all n_slots(). Valid until lay_out().
   uint64_t first_slot(uint32_t head) const { return heads_[head].first; }
   Ptr<std::byte> slot(uint32_t head, uint32_t at) const { return {slot_address(heads_[head], at)}; }
@@ -100,7 +100,8 @@ class HeadStore {
   HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots);
   void move(Backend* backend, const KvMove& one, KvType from_type);
   void make_moves(const Part& part);
-  void finish_moves(Backend* backend, KvType from_type, bool ahead = false);
+  void finish_moves(Backend* backend, KvType from_type);
+  uint64_t finish_moves_ahead(Backend* backend, KvType from_type);
   uint64_t slot_address(const Head& head, uint64_t slot) const {
     return region_.data().address + (head.first + slot) * format_.token_bytes();
   }

@@ -1,6 +1,7 @@
 #include "runtime/kv/transfers/refills.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/checked.h"
 #include "runtime/base/clock.h"
@@ -42,7 +43,8 @@ uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens,
 
 Region Refills::layout(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
   const uint64_t n_heads = heads_of(format), transfers = staging_tokens > 0 ? chunks_at_once(n_heads) * sizeof(Chunk) : 0;
-  const uint64_t host = n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) + max_pending * sizeof(Replacement) +
+  const uint64_t host = n_heads * (sizeof(Pending) + sizeof(HeadStore::Refresh) + sizeof(uint8_t)) +
+                        static_cast<uint64_t>(format.n_layers) * sizeof(uint64_t) + max_pending * sizeof(Replacement) +
                         transfers + staging_tokens * sizeof(HostPiece) +
                         (values_alone ? runs_at_once(staging_tokens) * sizeof(RebuiltRun) : 0);
   return {"staging ring", Holds::staging, staging_bytes(format, staging_tokens, values_alone), 0, host, 0};
@@ -62,6 +64,7 @@ Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint
   pending_.reserve(n_heads);
   what_.reserve(max_pending);
   has_pending_.resize(n_heads);
+  if (ahead) calls_.resize(static_cast<size_t>(format.n_layers));
   if (io) chunks_ = std::vector<Chunk>(chunks_at_once(n_heads));
   if (io) pieces_.resize(staging_tokens);
   if (!io && !low_rank) refreshes_.reserve(n_heads);
@@ -251,8 +254,8 @@ Status Refills::place_next(Backend* backend, HeadStore* store, Pending* refresh,
   return start(backend);
 }
 
-// Without an I/O thread: the backend reads the reservoir.
-void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due) {
+// Without an I/O thread: the backend reads the reservoir. Layers from n_layers on are moved ahead, one at a time.
+void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due, uint64_t n_layers) {
   const uint64_t start = now_us();
   for (size_t i = 0; i < n_due; ++i) {
     const Pending& p = pending_[i];
@@ -260,12 +263,19 @@ void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due) {
       rebuild_due(backend, store, p);
     else
       refreshes_.push_back({p.head, what(p), p.reservoir});
-    if (ahead_) ahead_layer_ = std::min(ahead_layer_, p.head / static_cast<uint32_t>(format_.n_kv_heads));
     tokens_ += p.n_tokens;
     ++requests_;
+    const bool last_of_layer = i + 1 == n_due || layer_of(pending_[i + 1]) != layer_of(p);
+    if (ahead_ && last_of_layer && layer_of(p) >= n_layers) {
+      if (const uint64_t call = store->replace(backend, refreshes_, true)) calls_[layer_of(p)] = call;
+      refreshes_.clear();
+    } else if (ahead_ && last_of_layer) {
+      store->replace(backend, refreshes_);
+      refreshes_.clear();
+    }
   }
   rebuild_noted(backend);
-  store->replace(backend, refreshes_, ahead_);
+  store->replace(backend, refreshes_);
   refreshes_.clear();
   const uint64_t ns = 1000 * (now_us() - start);
   transfer_ns_ += ns, stall_ns_ += ns;
@@ -281,7 +291,7 @@ void Refills::rebuild_due(Backend* backend, HeadStore* store, const Pending& ref
              {tokens.address(r.position) + format_.vector_bytes()}, 0, gap});
 }
 
-Status Refills::place_due(Backend* backend, HeadStore* store, size_t n_due, const Cancel& cancel) {
+Status Refills::place_due(Backend* backend, HeadStore* store, size_t n_due, uint64_t n_layers, const Cancel& cancel) {
   for (size_t i = 0; i < n_due; ++i) {
     const Pending& p = pending_[i];
     if (p.head < store->n_heads() && p.end_slot <= store->length(p.head)) continue;
@@ -290,7 +300,7 @@ Status Refills::place_due(Backend* backend, HeadStore* store, size_t n_due, cons
         return error(Code::invalid_argument, "a refresh of head %u with slot %u of %u", p.head, r.slot + r.count - 1,
                      p.head < store->n_heads() ? store->length(p.head) : 0);
   }
-  if (!io_ && n_due > 0) move_due(backend, store, n_due);
+  if (!io_ && n_due > 0) move_due(backend, store, n_due, n_layers);
   if (!io_) return ok_status();
   Status status = start(backend);
   for (size_t i = 0; i < n_due && status.ok(); ++i)
@@ -312,13 +322,20 @@ bool Refills::late(uint64_t step) const {
   return false;
 }
 
-Status Refills::apply(Backend* backend, HeadStore* store, uint64_t step, uint32_t last_layer, const Cancel& cancel) {
-  const auto n_kv_heads = static_cast<uint32_t>(format_.n_kv_heads);
+bool Refills::moving() const {
+  return std::any_of(calls_.begin(), calls_.end(), [](uint64_t call) { return call > 0; });
+}
+
+// apply() to the first n_layers layers.
+Status Refills::apply_below(Backend* backend, HeadStore* store, uint64_t step, uint64_t n_layers, const Cancel& cancel) {
+  uint64_t call = 0;
+  for (size_t layer = 0; layer < calls_.size() && layer < n_layers; ++layer) call = std::max(call, std::exchange(calls_[layer], 0));
+  if (call > 0) backend->kv_moves()->join_moves(call);
   size_t n_due = 0, n_what = 0;
   for (size_t i = 0; i < pending_.size() && pending_[i].visible_at <= step; ++i)
-    if (!io_ || pending_[i].head / n_kv_heads <= last_layer) n_due = i + 1;
+    if (!io_ || layer_of(pending_[i]) < n_layers) n_due = i + 1;
   for (size_t i = 0; i < n_due; ++i) n_what += pending_[i].count;
-  Status status = place_due(backend, store, n_due, cancel);
+  Status status = place_due(backend, store, n_due, n_layers, cancel);
   if (!status.ok()) {
     drop();
     return status;
@@ -327,10 +344,6 @@ Status Refills::apply(Backend* backend, HeadStore* store, uint64_t step, uint32_
   pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(n_due));
   what_.erase(what_.begin(), what_.begin() + static_cast<ptrdiff_t>(n_what));
   for (Pending& p : pending_) p.first -= n_what;
-  if (ahead_layer_ <= last_layer && ahead_layer_ != UINT32_MAX) {
-    backend->kv_moves()->join_moves();
-    ahead_layer_ = UINT32_MAX;
-  }
   return ok_status();
 }
 

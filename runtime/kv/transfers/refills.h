@@ -9,7 +9,8 @@
 // reservoir's bytes; apply() converts them if the store has another KV type.
 //
 // Without an I/O thread there is no ring: the backend reads the reservoir in place, and apply() moves all visible tokens at once, on all
-// threads of the backend. A device that moves ahead does so in parallel with the layers before, and apply() joins the moves of its layers.
+// threads of the backend. Where moves run ahead, begin() starts them at the step's beginning, in parallel with the layers before, and apply()
+// joins those of its layers.
 // Nothing allocates after make(), except the text of an error.
 #pragma once
 
@@ -77,8 +78,14 @@ class Refills {
   // those of later layers as well. The session calls it at every step: it also starts transfers that found no room before. Errors: that of
   // the transfer; Code::io if the transfer never ends; Code::cancelled if the wait is cancelled; invalid_argument for a slot that the head
   // does not have. After an error nothing is pending, and slots not yet written keep their tokens.
-  Status apply(Backend* backend, HeadStore* store, uint64_t step, uint32_t last_layer = UINT32_MAX, const Cancel& cancel = {});
+  Status apply(Backend* backend, HeadStore* store, uint64_t step, uint32_t last_layer = UINT32_MAX, const Cancel& cancel = {}) {
+    return apply_below(backend, store, step, uint64_t{last_layer} + 1, cancel);
+  }
   bool moves_ahead() const { return ahead_; }
+  // With moves_ahead(): begins the moves of all refreshes that are visible at `step`. apply() joins them, layer by layer.
+  Status begin(Backend* backend, HeadStore* store, uint64_t step) { return apply_below(backend, store, step, 0, {}); }
+  // Whether moves have begun that no apply() has joined.
+  bool moving() const;
   // Whether apply(step) would wait for a transfer if it were called now.
   bool late(uint64_t step) const;
 
@@ -115,8 +122,10 @@ class Refills {
   void recall_from(size_t refresh);
   void place(Backend* backend, HeadStore* store, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from);
   Status place_next(Backend* backend, HeadStore* store, Pending* refresh, const Cancel& cancel);
-  Status place_due(Backend* backend, HeadStore* store, size_t n_due, const Cancel& cancel);
-  void move_due(Backend* backend, HeadStore* store, size_t n_due);
+  Status apply_below(Backend* backend, HeadStore* store, uint64_t step, uint64_t n_layers, const Cancel& cancel);
+  uint64_t layer_of(const Pending& p) const { return p.head / static_cast<uint32_t>(format_.n_kv_heads); }
+  Status place_due(Backend* backend, HeadStore* store, size_t n_due, uint64_t n_layers, const Cancel& cancel);
+  void move_due(Backend* backend, HeadStore* store, size_t n_due, uint64_t n_layers);
   void rebuild_due(Backend* backend, HeadStore* store, const Pending& refresh);
   void rebuild(Backend* backend, const HeadStore& store, uint32_t head, RebuiltRun run);
   void rebuild_noted(Backend* backend);
@@ -125,7 +134,7 @@ class Refills {
   KvFormat format_;
   LowRank* low_rank_;                    // or null
   bool ahead_;
-  uint32_t ahead_layer_ = UINT32_MAX;    // the first layer with moves that later operations do not wait for yet
+  std::vector<uint64_t> calls_;          // (n_layers), of moves ahead: the layer's last call of move_kv_ahead() that is not joined; 0: none
   uint64_t fetched_bytes_;               // bytes of a token on the link
   ArenaRegion staging_;
   uint64_t max_pending_, staging_tokens_;

@@ -56,7 +56,9 @@ class PagePolicy final : public PagedPolicy {
 
   bool asks_before_attend() const override { return options_.refresh && options_.tau > 0 && !heads_.empty(); }
   bool refills_its_layer() const override { return asks_before_attend() && all_change(); }
-  bool fetches_pages() const override { return refills_its_layer() && !options_.selects_by_scores(); }
+  bool fetches_pages() const override {
+    return refills_its_layer() && (!options_.selects_by_scores() || (options_.raw && options_.layer_set));
+  }
 
   // FreeKV's correction: a layer whose query has changed selects again with this step's query. The heads whose query has changed wait for
   // their pages; the other heads get theirs in the next step.
@@ -77,7 +79,8 @@ class PagePolicy final : public PagedPolicy {
     for (size_t i = begin; i < end; ++i) ask(i, position, position);
     if (fetches_pages() && heads->fetches_pages()) {
       for (const PageQuery& query : queries_) report_.wanted_tokens += uint64_t{query.k} * settings_.page;
-      return heads->fetch_pages(queries_, kSoftmaxMean, {0, n_sink_pages_, n_window_pages_});
+      return heads->fetch_pages(queries_, kSoftmaxMean,
+                                {0, n_sink_pages_, n_window_pages_, options_.selects_by_scores(), options_.asked < 1});
     }
     ORRERY_TRY(select_best(heads));
     for (size_t i = begin; i < end; ++i)
@@ -87,7 +90,10 @@ class PagePolicy final : public PagedPolicy {
 
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override {
     if (!paged_) return ok_status();
-    if (fetches_pages() && heads->fetches_pages()) note_fetched(heads, position);
+    if (fetches_pages() && heads->fetches_pages()) {
+      if (options_.asked < 1) return end_fetched_step(heads, position + 1);
+      note_fetched(heads, position);
+    }
     const uint32_t n_tokens = position + 1;
     queries_.clear();
     for (size_t i = 0; i < heads_.size() && options_.refresh; ++i)
@@ -104,6 +110,7 @@ class PagePolicy final : public PagedPolicy {
   // Asks for the best pages of n_tokens by the query at `position`: into selected(i).
   void ask(size_t i, uint32_t position, uint32_t n_tokens) {
     queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_asked(i), selected(i).data()});
+    queries_.back().n_others = static_cast<uint32_t>(selected(i).size()) - n_asked(i);
   }
   // Selected pages of heads_[i] that a step asks for.
   uint32_t n_asked(size_t i) {
@@ -111,6 +118,25 @@ class PagePolicy final : public PagedPolicy {
     const uint32_t n = head_pages(i);
     return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_sink_pages_ + n_window_pages_ + 1, n) - n_sink_pages_ -
            n_window_pages_;
+  }
+
+  // after_step() where fetch_pages() has asked for a part of the pages: the heads hold what they want, and the device has named the page that a
+  // completed page replaces.
+  Status end_fetched_step(Heads* heads, uint32_t n_tokens) {
+    const uint32_t page = settings_.page, n_pages = n_tokens / page;
+    report_.missed_tokens += heads->take_fetched_tokens();
+    std::fill(corrected_.begin(), corrected_.end(), uint8_t{0});
+    for (size_t i = 0; i < heads_.size(); ++i) {
+      report_.wanted_tokens += uint64_t{n_asked(i)} * page;
+      if (n_tokens % page != 0) continue;
+      uint32_t place = heads->next_place(heads_[i]);
+      if (place == Heads::kNoPlace) {   // the page that leaves the window, which has no score yet
+        const Span<const uint32_t> held = heads->positions(heads_[i]);
+        for (place = 0; held[size_t{place} * page] / page != n_pages - 1 - n_window_pages_;) ++place;
+      }
+      heads->move_last(heads_[i], page, place * page);
+    }
+    return ok_status();
   }
 
   // What fetch_pages() has selected of n_tokens: the pages among its candidates that the heads hold.
@@ -188,7 +214,8 @@ class PagePolicy final : public PagedPolicy {
       const float* scores = &scores_[i * n_context_pages_];
       std::sort(free_.begin(), free_.begin() + n_free, [&](uint32_t a, uint32_t b) {
         const uint32_t p = held[size_t{a} * page] / page, q = held[size_t{b} * page] / page;
-        return scores[p] != scores[q] ? scores[p] < scores[q] : p > q;
+        const uint32_t x = order_of(scores[p]), y = order_of(scores[q]);
+        return x != y ? x < y : p > q;
       });
     }
     uint32_t next = completed ? 1 : 0;

@@ -82,6 +82,7 @@ struct PageQuery {
   uint32_t first_page = 0, n_pages = 0, k = 0;   // k <= n_pages
   uint32_t* out = nullptr;      // (k) pages, ascending
   Span<const uint32_t> excluded = {};   // of fetch_pages(): pages that are not selected, counted from first_page; k others remain
+  uint32_t n_others = 0;        // of fetch_pages() with lowest_first: pages that the head holds beside those that it wants
   Span<const uint32_t> held = {};       // of top_pages(), with codes: pages whose scores count `stay` times
   float stay = 1;
 };
@@ -97,6 +98,10 @@ struct PageWeightsQuery {
 // behind that query's candidates, in any order.
 struct PagePlaces {
   uint32_t first_slot = 0, n_first = 0, n_last = 0;
+  // All queries, of one layer and the same pages, have one set of scores: the mean of scores() over all their query heads.
+  bool one_set = false;
+  // With one_set: misses take the places of the unwanted pages by their scores, the lowest first; of equal scores the later page.
+  bool lowest_first = false;
 };
 
 // Products of a position's query heads with a head's keys first .. first + n - 1, divided by sqrt(head_dim) if scaled; or with the digests of
@@ -121,7 +126,7 @@ class Heads {
   virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
   // By key_weights(), unless the backend computes moments itself. `rows` is working memory; the caller may keep it for the next call.
   virtual Status key_moments(Span<const MomentsQuery> queries, std::vector<float>* rows);
-  // Of keys, or of pages as top_pages(). All queries of a call are of one layer, of keys or of pages, scaled or not.
+  // Of keys, or of pages as top_pages(). All queries of a call are of keys or of pages, scaled or not; of one layer where keys are low-rank.
   virtual Status scores(Span<const ScoresQuery> queries) = 0;
 
   // ---- Pages: of heads with digests (Policy::digests), whole pages; tokens that have coefficients or codes where pages are tokens ----
@@ -144,6 +149,13 @@ class Heads {
   }
   // In after_step(): the tokens that fetch_pages() has fetched since the last call.
   virtual uint64_t take_fetched_tokens() { return 0; }
+  // In after_step(), of the step's fetch_pages() with lowest_first: the place of the unwanted page that the next miss would replace. kNoPlace:
+  // none is left with a score below infinity.
+  static constexpr uint32_t kNoPlace = UINT32_MAX;
+  virtual uint32_t next_place(uint32_t head) const {
+    (void)head;
+    return kNoPlace;
+  }
   // Makes low-rank keys of the first n_tokens. with_basis (in settle() only): with a new basis of these keys; else by the existing basis.
   virtual Status make_low_rank(uint32_t n_tokens, bool with_basis) = 0;
   // In settle(), behind make_codes(): the mean values of the heads with codes. shares (heads, n_tokens); a head's add up to 1.

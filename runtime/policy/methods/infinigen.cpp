@@ -52,7 +52,6 @@ class InfiniGen final : public TokenPolicy {
 
   uint32_t queries_wanted() const override { return kMaxWindow; }
   bool asks_a_layer_ahead() const override { return true; }
-  bool refills_later_layers() const override { return asks_before_attend(); }
   uint64_t host_bytes(const HostShape& host) const override {   // products; best tokens and free slots
     return tokens_bytes() + bytes_of<float>(uint64_t{n_kv_heads_} * (host.group + 2) * n_context_);
   }

@@ -105,8 +105,6 @@ class OmniKv final : public TailedPolicy {
 
   bool asks_before_attend() const override { return refresh_ && n_dense_ < layers_.size() && !budget_.holds_all(); }
 
-  bool refills_later_layers() const override { return asks_before_attend(); }
-
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     if (k_ == n_tokens_ || !is_filter(layer)) return ok_status();
     ORRERY_TRY(find_tokens(heads, layer, position));

@@ -58,14 +58,13 @@ class Raas final : public PagedPolicy {
     const uint32_t page = settings_.page, n_pages = n_tokens / page, of_prompt = div_up(n_prompt_, page);
     if (options_.keep_prompt && of_prompt + n_window_pages_ < n_pages_ && of_prompt + n_window_pages_ <= n_pages)
       set_sink_pages(std::max(n_sink_pages_, of_prompt));
-    const size_t n_rows = size_t{n_kv_heads_} * heads->group();
-    bounds_.resize(n_rows * (n_context_ / page));
+    bounds_.resize(bounds_at_once(heads->group()));
     rows_.resize(heads->group() * size_t{n_pages_});
     weights_.resize(n_pages_);
     pages_.resize(n_pages_);
     best_.reserve(n_pages_);
     stamps_.assign(heads_.size() * n_pages_, 0);
-    queries_.reserve(n_kv_heads_);
+    queries_.reserve(heads_.size());
     now_ = 1;
 
     std::vector<PageQuery> queries;
@@ -82,7 +81,8 @@ class Raas final : public PagedPolicy {
   }
 
   uint64_t host_bytes(const HostShape& host) const override {   // a head holds at most all pages
-    return paged_bytes() + bytes_of<float>((uint64_t{n_kv_heads_ + 1} * host.group + heads_.size() + 3) * (n_context_ / settings_.page));
+    const uint64_t rows = (host.group + heads_.size() + 3) * (n_context_ / settings_.page);
+    return paged_bytes() + bytes_of<ScoresQuery>(heads_.size()) + bytes_of<float>(rows + bounds_at_once(host.group));
   }
 
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
@@ -118,16 +118,21 @@ class Raas final : public PagedPolicy {
   std::unique_ptr<Policy> clone() const override { return clone_of(*this); }
 
  private:
+  // Floats of bounds_: rows of all heads, or of as many as kMostBounds floats hold.
+  size_t bounds_at_once(uint32_t group) const {
+    const size_t of_head = size_t{group} * (n_context_ / settings_.page);
+    return std::min(heads_.size() * of_head, std::max(of_head, kMostBounds));
+  }
+
   // Stamps with now_ the resident pages that the query at `position` attends to. find_pages(i) writes the pages of heads_[i] to pages_.
   template <class FindPages>
   Status stamp_pages(Heads* heads, uint32_t position, uint32_t n_pages, const FindPages& find_pages) {
     const uint32_t group = heads->group();
-    for (uint32_t layer = 0; layer < n_layers_; ++layer) {
-      const auto [begin, end] = heads_of(layer);
-      if (begin == end) continue;
+    const size_t of_head = size_t{group} * n_pages;
+    for (size_t begin = 0, end = 0; begin < heads_.size(); begin = end) {
+      end = std::min(heads_.size(), begin + bounds_.size() / of_head);
       queries_.clear();
-      for (size_t i = begin; i < end; ++i)
-        queries_.push_back({heads_[i], position, 0, n_pages, true, false, &bounds_[(i - begin) * group * n_pages]});
+      for (size_t i = begin; i < end; ++i) queries_.push_back({heads_[i], position, 0, n_pages, true, false, &bounds_[(i - begin) * of_head]});
       ORRERY_TRY(heads->scores(queries_));
       for (size_t i = begin; i < end; ++i) {
         find_pages(i);
@@ -151,6 +156,7 @@ class Raas final : public PagedPolicy {
     return ok_status();
   }
 
+  static constexpr size_t kMostBounds = size_t{1} << 20;
   const RaasSettings options_;
   bool full_tail_ = false;               // the next settle() is due to a full tail, not a new prompt
   uint32_t n_prompt_ = 0;                // tokens of the last prompt
@@ -158,7 +164,7 @@ class Raas final : public PagedPolicy {
   uint32_t now_ = 0;                     // the step's stamp
   std::vector<uint32_t> stamps_;         // (heads_, n_pages_) the last step that attended to the page
   std::vector<uint32_t> pages_;          // (n_pages_) of a head
-  std::vector<float> bounds_;            // (n_kv_heads, group, pages) of a layer
+  std::vector<float> bounds_;            // (heads, group, pages) of a question
   std::vector<float> rows_, weights_;    // (group, n_pages_), (n_pages_) of a head
   ReservedVector<ScoresQuery> queries_;
   ReservedVector<uint32_t> best_;

@@ -32,8 +32,9 @@ using cuda::DriverError;
 
 // Launches in a stream: as a node of the graph that the stream captures, or by the schedule.
 void enqueue(cuda::Stream stream, std::function<void()> work);
-// 0: streams run work at once. Else the seed of a schedule that runs some work sooner and some later, as events and waits allow. A missing wait
-// then changes results.
+// 0: streams run work at once. kLatest: work runs when an event or a wait needs it. Else the seed of a schedule that runs some work sooner and
+// some later, as events and waits allow. A missing wait then changes results.
+inline constexpr uint64_t kLatest = UINT64_MAX;
 void set_schedule(uint64_t seed);
 extern std::function<DriverError()> fault;   // called before every call that can fail, and gives its error
 extern std::atomic<const char*> failed_call; // the function that last got an error from it

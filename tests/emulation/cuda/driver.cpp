@@ -106,7 +106,7 @@ void enqueue(cuda::Stream stream, std::function<void()> work) {
   if (!stream || schedule == 0) return work();
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   stream->work.push_back(std::move(work));
-  do_some();
+  if (schedule != kLatest) do_some();
 }
 
 void set_schedule(uint64_t seed) {

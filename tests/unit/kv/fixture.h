@@ -45,6 +45,18 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
       gguf::quantize_row(kv_tensor_type(to_type), values.data(), at(Ptr<std::byte>{move.to}), n);
     }
   }
+  // As late as it may.
+  uint64_t move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override {
+    ahead_.push_back({{moves.begin(), moves.end()}, to_type, from_type, token_values});
+    return ahead_.size();
+  }
+  void join_moves(uint64_t n) override {
+    for (; n_joined_ < n; ++n_joined_) {
+      const Ahead& a = ahead_[n_joined_];
+      move_kv(a.moves, a.to_type, a.from_type, a.token_values);
+    }
+    ++n_joins;
+  }
   void discard(Ptr<std::byte> at_, uint64_t bytes) override { std::memset(at(at_), 0xDD, bytes); }
   Status synchronize() override {
     ++n_synchronized;
@@ -92,10 +104,17 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
   void add(Ptr<float>, Ptr<const float>, int64_t) override {}
 
   static std::byte* at(Ptr<const std::byte> p) { return reinterpret_cast<std::byte*>(p.address); }
-  int n_copies = 0, n_synchronized = 0;
+  int n_copies = 0, n_synchronized = 0, n_joins = 0;
   std::vector<std::vector<RebuiltRun>> rebuilt;   // call by call
 
  private:
+  struct Ahead {
+    std::vector<KvMove> moves;
+    KvType to_type, from_type;
+    uint64_t token_values;
+  };
+  std::vector<Ahead> ahead_;
+  uint64_t n_joined_ = 0;
   std::vector<std::byte> memory_;
 };
 

@@ -70,8 +70,8 @@ class Bench {
   }
 
   // Of a reservoir that is the device's memory.
-  std::unique_ptr<Refills> make_direct(uint64_t max_tokens = 1000) {
-    auto refills = Refills::make(nullptr, &backend_, device_.get(), format_, max_tokens, 0);
+  std::unique_ptr<Refills> make_direct(uint64_t max_tokens = 1000, bool ahead = false) {
+    auto refills = Refills::make(nullptr, &backend_, device_.get(), format_, max_tokens, 0, nullptr, ahead);
     EXPECT_TRUE(refills.ok());
     return refills.ok() ? std::move(refills).value() : nullptr;
   }
@@ -96,8 +96,9 @@ class Bench {
   }
 
   // The store holds the expected positions, and their bytes.
-  void check() {
-    for (uint32_t head = 0; head < n_heads_; ++head) {
+  void check() { check(0, n_heads_); }
+  void check(uint32_t first_head, uint32_t end) {
+    for (uint32_t head = first_head; head < end; ++head) {
       expected_store_->fill(&backend_, *table_, head, of(head));
       ASSERT_EQ(store->length(head), kSlots);
       const Span<const uint32_t> positions = store->positions(head);
@@ -486,6 +487,44 @@ TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
     refills->drop();
     ASSERT_TRUE(refills->apply(bench.backend(), bench.store.get(), 60).ok());
     bench.check();
+  }
+}
+
+// begin() moves ahead. A layer's apply() joins the moves of its layer, once, and the layer finds its tokens. Tokens that are asked for when their
+// layer is due are moved at once, behind those of before.
+TEST(KvRefills, MovesAheadAreJoinedByTheirLayers) {
+  constexpr uint32_t kLayers = 4;
+  Bench bench(KvType::q8_0, {}, kLayers);
+  const auto refills = bench.make_direct(1000, true);
+  Random random(17);
+  const auto joins = [&](const auto& call) {
+    const int before = bench.backend()->n_joins;
+    EXPECT_TRUE(call().ok());
+    return bench.backend()->n_joins - before;
+  };
+  const auto ask = [&](uint32_t head, uint64_t step) {
+    const auto what = bench.draw(&random, 1 + random.below(kSlots));
+    EXPECT_TRUE(refills->add(bench.backend(), bench.table(), head, what, step).ok());
+    bench.expect(head, what);
+  };
+  for (uint64_t step = 1; step <= 20; ++step) {
+    const uint32_t first = static_cast<uint32_t>(random.below(kLayers)), skipped = static_cast<uint32_t>(random.below(kLayers));
+    const auto has_moves = [&](uint32_t layer) { return layer >= first && layer != skipped; };
+    for (uint32_t head = bench.n_heads(); head-- > first * 3;)   // the last layer's refreshes are there first
+      if (head / 3 != skipped) ask(head, step);
+    EXPECT_EQ(joins([&] { return refills->begin(bench.backend(), bench.store.get(), step); }), 0);
+    ASSERT_TRUE(refills->pending().empty());
+    EXPECT_EQ(refills->moving(), has_moves(kLayers - 1) || has_moves(kLayers - 2) || has_moves(first));
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      const auto apply = [&] { return refills->apply(bench.backend(), bench.store.get(), step, layer); };
+      EXPECT_EQ(joins(apply), has_moves(layer) ? 1 : 0);
+      bench.check(3 * layer, 3 * layer + 3);
+      if (random.below(3) == 0) ask(3 * layer + 1, step);
+      EXPECT_EQ(joins(apply), 0);
+      bench.check(3 * layer, 3 * layer + 3);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_FALSE(refills->moving());
   }
 }
 
