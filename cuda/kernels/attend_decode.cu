@@ -450,7 +450,7 @@ uint64_t attend_scratch_bytes(const DeviceShape&, const StepLimits& limits) {
 }
 
 void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
-                   const QuantizedRows* quantized, int32_t n_rows, int32_t max_context, std::byte* scratch) {
+                   const QuantizedRows* quantized, int32_t first_row, int32_t n_rows, int32_t max_context, std::byte* scratch) {
   const int32_t dim = shape.kv.head_dim;
   DecodeWork w = {};
   w.step = step, w.place = kv_place(shape), w.q = q, w.out = out;
@@ -462,8 +462,9 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
   w.partial_o = reinterpret_cast<float*>(scratch);
   w.partial_ml = reinterpret_cast<float2*>(w.partial_o + int64_t{wave} * shape.n_heads * w.max_splits * dim);
   if (!attends(shape.kv.type, dim)) return void(queue.check(DriverError::invalid_value, kNoSuchHead));
-  for (; w.first_row < n_rows; w.first_row += wave) {
-    w.n_rows = std::min(wave, n_rows - w.first_row);
+  const int32_t end_row = first_row + n_rows;
+  for (w.first_row = first_row; w.first_row < end_row; w.first_row += wave) {
+    w.n_rows = std::min(wave, end_row - w.first_row);
     const int64_t most_items = int64_t{w.n_rows} * w.n_kv_heads * ((w.group + G::kQueries - 1) / G::kQueries) * w.max_splits;
     const unsigned grid = static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{device.n_sms} * G::kBlocksPerSm));
     with_kv_type(shape.kv.type, dim, [&](auto type, auto head_dim) {

@@ -201,22 +201,25 @@ void Pass::output() {
     b_.download(out.shortlist, work_.shortlist, shortlist_result_bytes(*out.request));
     return;
   }
+  std::array<Download, size_t{2} * static_cast<size_t>(kMostTogether)> downloads;   // the host waits once for a batch of rows
+  size_t n_downloads = 0;
+  const auto fetch = [&](float* to, Ptr<const float> from, uint64_t n) {
+    if (to && n > 0) downloads[n_downloads++] = {to, {from.address}, n * sizeof(float)};
+  };
+  for (size_t i = 0; together && i < parts_.size(); ++i) fetch(parts_[i].out.embedding, work_.normed + i * n_embd, n_embd);
+  if (!together) {
+    const uint64_t first = static_cast<uint64_t>(n_rows_ - out.n_embeddings);
+    fetch(out.embedding, work_.normed + first * n_embd, static_cast<uint64_t>(out.n_embeddings) * n_embd);
+  }
   for (int32_t from = 0; from < n_logits; from += kLogitRows) {
     const int32_t n = std::min(kLogitRows, n_logits - from);
     const uint64_t row = static_cast<uint64_t>(n_rows_ - n_logits + from);
     b_.matmul({&p, 1}, work_.normed + row * n_embd, h_.n_embd, n);
     for (int32_t i = 0; together && i < n; ++i)
-      b_.download(parts_[static_cast<size_t>(from + i)].out.logits, {(work_.logits + static_cast<uint64_t>(i) * n_vocab).address},
-                  n_vocab * sizeof(float));
-    if (together) continue;
-    b_.download(out.logits + static_cast<uint64_t>(from) * n_vocab, {work_.logits.address},
-                static_cast<uint64_t>(n) * n_vocab * sizeof(float));
-  }
-  for (size_t i = 0; together && i < parts_.size(); ++i)
-    if (parts_[i].out.embedding) b_.download(parts_[i].out.embedding, {(work_.normed + i * n_embd).address}, n_embd * sizeof(float));
-  if (out.embedding && !together) {
-    const uint64_t first = static_cast<uint64_t>(n_rows_ - out.n_embeddings);
-    b_.download(out.embedding, {(work_.normed + first * n_embd).address}, static_cast<uint64_t>(out.n_embeddings) * n_embd * sizeof(float));
+      fetch(parts_[static_cast<size_t>(from + i)].out.logits, work_.logits + static_cast<uint64_t>(i) * n_vocab, n_vocab);
+    if (!together) fetch(out.logits + static_cast<uint64_t>(from) * n_vocab, work_.logits, static_cast<uint64_t>(n) * n_vocab);
+    b_.download_all({downloads.data(), n_downloads});
+    n_downloads = 0;
   }
 }
 
