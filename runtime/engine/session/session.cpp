@@ -380,9 +380,9 @@ GuessCosts Session::guess_costs() const {
   constexpr double kEachWideRow = 0.17;   // with AVX-512
   // With AVX2: for each of the first three rows; for each later row.
   constexpr double kFewAvx2 = 0.15, kManyAvx2 = 0.25;
-  // On a GPU reading the weights hides the products of further rows, but not their logits' way to the host. Each row reads the KV. (By the
-  // counts of cuda/kernels/README.md, not measured.)
-  constexpr double kEachRowGpu = 0.05, kOfKvGpu = 1.0;
+  // On a GPU reading the weights hides the products of further rows, but not their logits' way to the host. Rows find the KV of the first one
+  // in the cache, and attention computes a quarter of the time that reading takes. (By the counts of cuda/kernels/README.md, not measured.)
+  constexpr double kEachRowGpu = 0.05, kOfKvGpu = 0.3;
   const BackendInfo device = model_->runtime().device().info();
   const std::string_view set = device.instruction_set;
   const bool wide = set.substr(0, 6) == "avx512" || set == "amx";
