@@ -174,6 +174,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   // A step.
   std::array<Step, static_cast<size_t>(kMostTogether)> steps_;
   size_t n_steps_ = 0, n_blocks_ = 0;   // blocks of sequences (ScratchPlan)
+  size_t n_shortlists_ = 0;             // that have been asked for
   int32_t n_rows_ = 0;                  // of all steps
   PinnedHalves step_bounce_;
   uint64_t step_bounce_bytes_ = 0;   // of one half

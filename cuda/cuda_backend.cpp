@@ -174,7 +174,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context.step.inverse_frequency = reinterpret_cast<const float*>(block + plan_.frequencies);
   context.step.heads = reinterpret_cast<const DeviceHead*>(block + plan_.heads);
   context.step.pages = reinterpret_cast<const uint64_t*>(block + plan_.pages);
-  context.step.shortlist = reinterpret_cast<const DeviceShortlist*>(scratch_ + plan_.shortlist);
+  context.step.shortlist = reinterpret_cast<const DeviceShortlist*>(block + plan_.shortlist);
   context.step.rope = reinterpret_cast<float*>(scratch_ + plan_.rope);
   context.step.sequence_bytes = static_cast<int64_t>(plan_.sequence_bytes);
   context.step.rope_floats = plan_.rope_floats;

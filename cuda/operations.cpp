@@ -194,7 +194,9 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
           swiglu(queue, op.in, op.in2, op.out, op.n_rows, op.dim);
         break;
       case Operation::Kind::add: add(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
-      case Operation::Kind::shortlist: shortlist(queue, c.step, op.in.data, op.dim, reinterpret_cast<std::byte*>(op.out.data)); break;
+      case Operation::Kind::shortlist:
+        shortlist(queue, c.step, op.first_row, op.in.data, op.dim, reinterpret_cast<std::byte*>(op.out.data));
+        break;
     }
   }
 }

@@ -27,7 +27,7 @@ struct Operation {
   Attention attention;
   int64_t dim;            // width of a vector; swiglu, add, shortlist: values in a row
   int64_t mean_at;        // transform, of each row as its sequence says: where the layer's means begin in key_means; -1: no means
-  int32_t first_row;      // append_kv, attend: the first of the rows; pointers are row 0's
+  int32_t first_row;      // append_kv, attend: the first of the rows, where pointers are row 0's; shortlist: its number in the step
   int32_t n_kept, first_kept;   // attend: rows whose queries go to their sequences' rings
   int32_t n_vectors;      // rms_norm, rope, transform: vectors in a row
   int32_t n_rot;

@@ -16,10 +16,10 @@ inline constexpr size_t kMostMoves = 2048;     // of one list
 
 // Offsets in the scratch memory, in bytes. A step's upload comes first and is one stretch, so that one copy carries it.
 struct ScratchPlan {
-  uint64_t rows = 0, shortlist = 0;   // uploaded
+  uint64_t rows = 0;   // uploaded
   // Uploaded: a block for each sequence of the step. Then, where its last block ends, the tiles of all heads, at most tiles_bytes.
   uint64_t sequences = 0, sequence_bytes = 0, tiles_bytes = 0;
-  uint64_t frequencies = 0, heads = 0, pages = 0;   // from a block's start on; the block begins with a DeviceSequence
+  uint64_t frequencies = 0, heads = 0, pages = 0, shortlist = 0;   // from a block's start on; the block begins with a DeviceSequence
   uint64_t upload_bytes = 0;
   uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, moves_ahead = 0, top_keys = 0, cublas = 0, total = 0;
   uint64_t staging = 0, staging_half_bytes = 0, m_and_l = 0;  // of prompts' keys (staging.h): two halves; KeySegment::m_and_l
@@ -40,14 +40,14 @@ struct ScratchPlan {
     max_pages = div_up(std::max(l.max_context, 1), kPageTokens);
     rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(l.head_dim), 2));
     rows = take(n_rows * sizeof(Row));
-    shortlist = take(sizeof(DeviceShortlist));
     n_sequences = std::min(max_rows, kMostTogether);
     n_heads = std::max(l.n_layers, 0) * std::max(l.n_kv_heads, 0);
     const uint64_t n_pages = static_cast<uint64_t>(max_pages), all_heads = static_cast<uint64_t>(n_heads);
     frequencies = sizeof(DeviceSequence);
     heads = align_up(frequencies + static_cast<uint64_t>(rope_floats) / 2 * sizeof(float), alignof(DeviceHead));
     pages = heads + all_heads * sizeof(DeviceHead);
-    sequence_bytes = align_up(pages + n_pages * sizeof(uint64_t), 64);
+    shortlist = pages + n_pages * sizeof(uint64_t);
+    sequence_bytes = align_up(shortlist + sizeof(DeviceShortlist), 64);
     tiles_bytes = all_heads * n_pages * sizeof(uint64_t);
     sequences = take(static_cast<uint64_t>(n_sequences) * sequence_bytes + tiles_bytes);
     upload_bytes = total;

@@ -42,7 +42,7 @@ struct StepView {
   const float* inverse_frequency;   // (n_rot / 2)
   const DeviceHead* heads;          // (n_layers, n_kv_heads), if the sequence has resident heads
   const uint64_t* pages;            // (n_pages) device addresses
-  const DeviceShortlist* shortlist;
+  const DeviceShortlist* shortlist;   // the request of this number in the step, which need not be the sequence's own
   float* rope;                      // (n_rows, 2, rope_floats / 2): cosines, then sines
   int64_t sequence_bytes;
   int32_t rope_floats;

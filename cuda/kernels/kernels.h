@@ -266,10 +266,10 @@ void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, con
 void list_runs(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t first, int32_t n,
                RebuiltRun* runs);
 
-// ---- shortlist.cu: ShortlistOperations. shortlist() answers the request of StepView::shortlist. The others write kBands sums, and the
+// ---- shortlist.cu: ShortlistOperations. shortlist() answers the step's request of this number. The others write kBands sums, and the
 // entries of two bands, to `out`.
 uint64_t shortlist_bytes(int64_t n);
-void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out);
+void shortlist(Queue& queue, const StepView& step, int32_t number, const float* logits, int64_t n, std::byte* out);
 void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out);
 void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
                        std::byte* out);

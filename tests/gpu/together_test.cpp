@@ -281,6 +281,13 @@ LanguageModel::DecodeCounts counts_of(LanguageModel* model) {
   return model->decode_counts(turn);
 }
 
+engine::Shortlist asking(int32_t n_best) {
+  engine::Shortlist list;
+  list.ask(0.0, 0);
+  list.set_best(n_best);
+  return list;
+}
+
 class GpuTogetherModels : public ::testing::TestWithParam<const char*> {};
 
 // Full KV of several types, and policies whose sessions wait for no transfers.
@@ -334,9 +341,7 @@ TEST(GpuTogether, LogitsThatWaitOutliveStepsOfOthers) {
   const std::vector<int32_t> prompt = random_tokens(*model, 20, 1);
   for (Session* s : {waiting.get(), eager.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
   feed(eager.get(), 7);
-  engine::Shortlist shortlist;
-  shortlist.ask(0.0, 0);
-  shortlist.set_best(1);
+  engine::Shortlist shortlist = asking(1);
   waiting->push_generated(7);
   unwrap(waiting->decode(&shortlist));
   EXPECT_TRUE(waiting->logits().empty());
@@ -352,6 +357,62 @@ TEST(GpuTogether, LogitsThatWaitOutliveStepsOfOthers) {
   unwrap(waiting->fetch_logits());
   EXPECT_TRUE(same_bits(as_vector(waiting->logits()), as_vector(eager->logits())));
   EXPECT_TRUE(same_bits(as_vector(waiting->embedding()), as_vector(eager->embedding())));
+}
+
+// FetchOperations serve a step of one session: quest and its like compute alone; policies whose host chooses share passes.
+TEST(GpuTogether, SessionsForWhichTheDeviceFetchesComputeAlone) {
+  const auto model = open_spec("qwen3", on_cuda(128u << 20));
+  for (const auto& [name, shares] : {std::pair{"quest", false}, {"loki", false}, {"shadowkv", false}, {"arkvale", true}, {"h2o", true}}) {
+    Answer a{with_policy(name, 0.6), random_tokens(*model, 80, 3), {}, {}, {}};
+    const auto session = begun(model, a);
+    session->push_generated(1);
+    EXPECT_EQ(session->decodes_together(), shares) << name;
+  }
+}
+
+// Up to eight steps at once get a shortlist each, by their own requests, and leave their rows on the device. Of nine, all rows go to the
+// host.
+TEST(GpuTogether, EachSessionGetsItsShortlist) {
+  engine::RuntimeOptions runtime = on_cuda(128u << 20);
+  runtime.max_sessions = 32;
+  const auto model = open_spec("llama-plain", runtime);
+  for (const size_t n : {size_t{3}, size_t{8}, size_t{9}}) {
+    SCOPED_TRACE(n);
+    std::vector<std::unique_ptr<Session>> sessions, eager;
+    std::vector<engine::Shortlist> lists, expected;
+    for (size_t i = 0; i < n; ++i) {
+      Answer a{full(KvType::f16, 64), random_tokens(*model, 5 + i, i), {}, {}, {}};
+      sessions.push_back(begun(model, a)), eager.push_back(begun(model, a));
+      lists.push_back(asking(2 + static_cast<int32_t>(i))), expected.push_back(asking(2 + static_cast<int32_t>(i)));
+    }
+    for (int32_t token = 1; token < 3; ++token) {
+      std::vector<Session::DecodeCall> calls(n);
+      for (size_t i = 0; i < n; ++i) {
+        sessions[i]->push_generated(token), eager[i]->push_generated(token);
+        unwrap(eager[i]->decode(&expected[i]));
+        calls[i].session = sessions[i].get();
+        if (i != 1) calls[i].shortlist = &lists[i];   // one wants all logits
+      }
+      Session::decode_together({calls.data(), n});
+      for (size_t i = 0; i < n; ++i) ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
+    }
+    for (size_t i = 0; i < n; ++i) {
+      SCOPED_TRACE(i);
+      const bool listed = n <= 8 && i != 1;
+      EXPECT_EQ(lists[i].take() == engine::Shortlist::Stage::list, listed);
+      EXPECT_EQ(sessions[i]->logits().empty(), listed);
+      if (listed) {
+        const auto got = lists[i].best(), wanted = expected[i].best();
+        ASSERT_EQ(got.size(), 2 + i);
+        for (size_t k = 0; k < got.size(); ++k)
+          EXPECT_TRUE(got[k].token == wanted[k].token && got[k].logit == wanted[k].logit);
+      }
+      unwrap(sessions[i]->fetch_logits());
+      unwrap(eager[i]->fetch_logits());
+      EXPECT_TRUE(same_bits(as_vector(sessions[i]->logits()), as_vector(eager[i]->logits())));
+      EXPECT_TRUE(same_bits(as_vector(sessions[i]->embedding()), as_vector(eager[i]->embedding())));
+    }
+  }
 }
 
 // ---- Guesses ----

@@ -114,12 +114,16 @@ void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
     return std::make_tuple(s->step_.kv.type, s->step_.heads.empty(), s->step_.heads_kv.type);
   };
   std::sort(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), [&](const auto* a, const auto* b) { return form(a) < form(b); });
-  for (size_t i = 0; i < n; ++i) {
-    if (n > 1) live[i]->out_.request = nullptr;   // rows of several steps go to the host
-    steps[i] = live[i]->step_;
-  }
+  for (size_t i = 0; i < n; ++i) steps[i] = live[i]->step_;
   for (size_t first = 0, count; first < n; first += count) {
     count = n > 1 ? turn.backend().most_steps({&steps[first], n - first}) : 1;
+    // The workspace has rows for the shortlists of one pass. Other rows go to the host.
+    const bool exports = count == n && n <= static_cast<size_t>(model::kLogitRows);
+    for (size_t i = 0; i < count; ++i) {
+      SessionStep* const step = live[first + i];
+      step->together_ = n > 1, step->row_ = i;
+      if (!exports) step->out_.request = nullptr;
+    }
     compute_pass(turn, {&live[first], count}, {&steps[first], count});
   }
   for (SessionStep* step : all) step->end(turn);
@@ -238,7 +242,8 @@ void SessionStep::end(const Turn& turn) {
       if (out_.request) {
         request_.shortlist->arrived();
         const WaitingRows::Owner owner{&s.row_waits_, s.logits_.data(), s.embedding_.data()};
-        s.model_->waiting_rows(turn).add(owner, s.model_->hyper(), static_cast<int32_t>(n));
+        WaitingRows& rows = s.model_->waiting_rows(turn);
+        together_ ? rows.add_row(owner, row_) : rows.add(owner, s.model_->hyper(), static_cast<int32_t>(n));
       }
       if (on_resident()) return s.resident_->commit(from_);
       if (s.resident_) s.resident_->note_queries(from_, from_ + n);

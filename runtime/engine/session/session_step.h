@@ -91,6 +91,8 @@ class SessionStep final : public SharedWork, model::LayerHook {
   Step step_;
   model::ForwardOutput out_;
   ShortlistRequest shortlist_;
+  size_t row_ = 0;                       // of the logits of several steps' pass
+  bool together_ = false;                // computed in such a pass
   model::LayerHook* hook_ = nullptr;     // of the resident part
   model::Layers layers_;                 // that are computed
   uint64_t start_us_ = 0, forward_us_ = 0;   // the step's begin, and what its forward pass took
