@@ -464,6 +464,29 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuGuessedRows,
                            return name;
                          });
 
+// A smaller model drafts, here one of rounded weights: greedy answers are those without drafts, and steps are fewer.
+TEST(GpuGuesses, ADraftModelChangesNoToken) {
+  const auto model = open_spec("llama3-factors", on_cuda(128u << 20));
+  const TempDir dir;
+  engine::SessionOptions options = full(KvType::f16, 96);
+  const auto off = unwrap(Session::open(model, options));
+  options.speculate = engine::Speculate::draft;
+  options.draft_path = dir.write("draft.gguf", named_model_gguf("llama3-factors", {TensorType::f16, false}));
+  engine::GuessCosts costs;
+  for (size_t i = 0; i < costs.size(); ++i) costs[i] = 0.01 * static_cast<double>(i + 1);
+  options.guess_costs = costs;
+  const auto drafted = unwrap(Session::open(model, options));
+  const std::vector<int32_t> prompt = random_tokens(*model, 20, 9);
+  for (Session* s : {off.get(), drafted.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
+  for (int i = 0; i < 12; ++i) {
+    off->push_generated(argmax(off->logits())), drafted->push_generated(argmax(drafted->logits()));
+    unwrap(off->decode());
+    unwrap(drafted->decode(nullptr, nullptr, 3));
+    ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(drafted->logits()))) << i;
+  }
+  EXPECT_GT(drafted->stats().accepted_tokens, 4u);
+}
+
 // Verification would read the KV in host memory, row by row.
 TEST(GpuGuesses, DraftsByThePolicyAreRefused) {
   const auto model = open_spec("llama-plain", on_cuda());
