@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -83,7 +84,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void unshare_host(std::byte* at) override;
 
   // steps.cpp
-  void begin_steps(Span<const Step> steps) override;   // one: CUDA's sessions take turns
+  size_t most_steps(Span<const Step> steps) const override;
+  void begin_steps(Span<const Step> steps) override;
   void end_step() override { send(); }
   void embed(const Weight& table, Ptr<float> out) override;
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
@@ -123,8 +125,11 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
  private:
   explicit CudaBackend(std::unique_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
   ScratchPlan scratch_plan(const StepLimits& limits) const { return ScratchPlan(limits, shape_, cublas_ ? &tuning_ : nullptr); }
-  int32_t n_rows() const { return static_cast<int32_t>(step_.rows.size()); }
-  bool within(const Step& step) const;
+  int32_t n_rows() const { return n_rows_; }
+  bool within(Span<const Step> steps) const;
+  void upload_sequences(const Step& step, size_t first_block, std::byte* upload);
+  template <class F>
+  void for_each_form(const F& f);
   Operation& note(Operation::Kind kind, int32_t rows);
   // Parts of one launch of add_to_compensation_tokens(): as many as fit in the memory of top_keys' entries.
   size_t most_compensation_parts() const {
@@ -175,7 +180,10 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   Staging staging_{gpu_.get()};
 
   // A step.
-  Step step_;
+  std::array<Step, static_cast<size_t>(kMostTogether)> steps_;
+  size_t n_steps_ = 0, n_blocks_ = 0;   // blocks of sequences (ScratchPlan)
+  size_t n_shortlists_ = 0;             // that have been asked for
+  int32_t n_rows_ = 0;                  // of all steps
   PinnedHalves step_bounce_;
   uint64_t step_bounce_bytes_ = 0;   // of one half
   uint64_t step_bytes_ = 0;          // of the step's upload, in the current half

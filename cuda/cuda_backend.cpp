@@ -96,7 +96,7 @@ BackendInfo CudaBackend::info() const {
   };
   BackendInfo info;
   info.name = "cuda", info.instruction_set = instruction_set(shape_.architecture), info.n_threads = 1;
-  info.makes_moments = info.fetches = info.moves_ahead = true;
+  info.makes_moments = info.fetches = info.moves_ahead = info.decodes_rows = info.decodes_together = true;
   return info;
 }
 
@@ -169,12 +169,14 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   StepContext context;
   context.device = shape_;
   context.step.rows = reinterpret_cast<const Row*>(scratch_ + plan_.rows);
-  context.step.pages = reinterpret_cast<const uint64_t*>(scratch_ + plan_.pages);
-  context.step.heads = reinterpret_cast<const DeviceHead*>(scratch_ + plan_.heads);
-  context.step.inverse_frequency = reinterpret_cast<const float*>(scratch_ + plan_.frequencies);
-  context.step.shortlist = reinterpret_cast<const DeviceShortlist*>(scratch_ + plan_.shortlist);
+  std::byte* const block = scratch_ + plan_.sequences;
+  context.step.sequence = reinterpret_cast<const DeviceSequence*>(block);
+  context.step.inverse_frequency = reinterpret_cast<const float*>(block + plan_.frequencies);
+  context.step.heads = reinterpret_cast<const DeviceHead*>(block + plan_.heads);
+  context.step.pages = reinterpret_cast<const uint64_t*>(block + plan_.pages);
+  context.step.shortlist = reinterpret_cast<const DeviceShortlist*>(block + plan_.shortlist);
   context.step.rope = reinterpret_cast<float*>(scratch_ + plan_.rope);
-  context.step.max_pages = plan_.max_pages;
+  context.step.sequence_bytes = static_cast<int64_t>(plan_.sequence_bytes);
   context.step.rope_floats = plan_.rope_floats;
   context.max_context = limits.max_context;
   context.quantized_at = scratch_ + plan_.quantized;

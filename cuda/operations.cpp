@@ -123,10 +123,7 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
 // Returns whether it has quantized the next operation's input.
 bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const Operation* next) {
   const Attention& a = op.attention;
-  if (c.n_ring > 0) {
-    const int64_t width = int64_t{a.n_heads} * a.kv.head_dim;
-    keep_queries(queue, c.step, c.query_ring + a.layer * c.n_ring * width, c.n_ring, op.in, width, op.n_rows);
-  }
+  if (op.n_kept > 0) keep_queries(queue, c.step, a.layer, op.in, int64_t{a.n_heads} * a.kv.head_dim, op.first_kept, op.n_kept);
   if (c.phase == Phase::prefill) {
     if (c.staging)
       c.staging->attend(queue, c.device, c.step, *c.of, a, op.in, op.out);
@@ -137,7 +134,8 @@ bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const O
   const int64_t width = int64_t{a.n_heads} * a.kv.head_dim;
   const bool quantized = a.kv.head_dim % 32 == 0 && padded_columns(width) == width && rows_feed(c, op.out, width, op.n_rows, next);
   const QuantizedRows to = quantized_rows(c.quantized_at, op.n_rows, width);
-  attend_decode(queue, c.device, c.step, a, op.in, op.out, quantized ? &to : nullptr, op.n_rows, c.max_context, c.attend_scratch);
+  attend_decode(queue, c.device, c.step, a, op.in, op.out, quantized ? &to : nullptr, op.first_row, op.n_rows, c.max_context,
+                c.attend_scratch);
   return quantized;
 }
 
@@ -156,7 +154,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
     const Operation* append = nullptr;
     if (const size_t n = heads_to_cache(operations.last(operations.size() - i), &heads, &append)) {
       rotate_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer,
-                           append->n_rows);
+                           append->first_row, append->n_rows);
       n_done = n;
       continue;
     }
@@ -165,7 +163,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         embed(queue, c.step, op.products.list[0].weight, op.out.data, op.n_rows);
         break;
       case Operation::Kind::prepare_rope:
-        prepare_rope(queue, c.step, op.n_rows, op.n_rot, op.eps);
+        prepare_rope(queue, c.step, op.n_rows, op.n_rot);
         break;
       case Operation::Kind::rms_norm:
         quantized = op.n_vectors == 1 && rows_feed(c, op.out, op.dim, op.n_rows, next);
@@ -179,10 +177,13 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         rope(queue, c.step, op.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.n_rot, op.flag != 0);
         break;
       case Operation::Kind::transform:
-        transform_heads(queue, op.out, op.weight, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.flag != 0);
+        if (op.flag & Operation::kAsSequences)
+          transform_heads(queue, c.step, op.out, op.mean_at, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim));
+        else
+          transform_heads(queue, op.out, op.weight, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.flag != 0);
         break;
       case Operation::Kind::append_kv:
-        append_kv(queue, c.step, op.attention.kv, op.heads_type, op.flag != 0, op.attention.layer, op.in, op.in2, op.n_rows);
+        append_kv(queue, c.step, op.attention.kv, op.heads_type, op.flag != 0, op.attention.layer, op.in, op.in2, op.first_row, op.n_rows);
         break;
       case Operation::Kind::attend: quantized = run_attend(queue, c, op, next); break;
       case Operation::Kind::swiglu:
@@ -193,7 +194,9 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
           swiglu(queue, op.in, op.in2, op.out, op.n_rows, op.dim);
         break;
       case Operation::Kind::add: add(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
-      case Operation::Kind::shortlist: shortlist(queue, c.step, op.in.data, op.dim, reinterpret_cast<std::byte*>(op.out.data)); break;
+      case Operation::Kind::shortlist:
+        shortlist(queue, c.step, op.first_row, op.in.data, op.dim, reinterpret_cast<std::byte*>(op.out.data));
+        break;
     }
   }
 }

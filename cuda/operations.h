@@ -26,11 +26,16 @@ struct Operation {
   Products products;      // embed: the table alone
   Attention attention;
   int64_t dim;            // width of a vector; swiglu, add, shortlist: values in a row
+  int64_t mean_at;        // transform, of each row as its sequence says: where the layer's means begin in key_means; -1: no means
+  int32_t first_row;      // append_kv, attend: the first of the rows, where pointers are row 0's; shortlist: its number in the step
+  int32_t n_kept, first_kept;   // attend: rows whose queries go to their sequences' rings
   int32_t n_vectors;      // rms_norm, rope, transform: vectors in a row
   int32_t n_rot;
-  float eps;              // prepare_rope: the magnitude
-  uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; transform: rotate
+  float eps;
+  uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; transform: as below
   KvType heads_type;      // append_kv: the type of these slots
+
+  static constexpr uint32_t kRotates = 1, kAsSequences = 2;   // transform; kAsSequences: each row as its sequence says
 
   Operation() = default;
   explicit Operation(Kind k, int32_t rows);   // all other bytes are zero, padding too: lists are compared as bytes
@@ -42,8 +47,6 @@ struct StepContext {
   StepView step;
   Phase phase;
   int32_t max_context;
-  float* query_ring;   // null: the step's queries are not kept
-  int32_t n_ring;
   std::byte* quantized_at;   // the quantized input of a product: room for the widest
   std::byte* attend_scratch;
   Cublas* cublas;            // null: our own kernels compute all products
@@ -60,7 +63,7 @@ struct StepContext {
 void run(Queue& queue, const StepContext& context, Span<const Operation> operations);
 
 // The graphs of the lists that ran last, up to kMostNodes kernels in all. A policy that asks within steps cuts a step into a list for each
-// layer: a token then runs a graph for each layer, and its lists come again with the next token.
+// layer: a token then runs a graph for each layer, and its lists come again with the next token. Each number of rows has lists of its own.
 class Graphs {
  public:
   explicit Graphs(const Gpu* gpu) : gpu_(*gpu) {}
@@ -82,7 +85,7 @@ class Graphs {
     size_t n_nodes = 0;
     uint64_t used = 0;
   };
-  static constexpr size_t kMostNodes = 4096;
+  static constexpr size_t kMostNodes = 12288;
   void make_room(size_t n_nodes);
   const Gpu& gpu_;
   std::vector<Entry> entries_;

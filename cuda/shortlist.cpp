@@ -14,12 +14,15 @@ void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistR
   on_device.n_sums = request.n_sums;
   on_device.inverse_temperature = request.inverse_temperature;
   std::copy(request.tokens.begin(), request.tokens.end(), on_device.tokens);
-  if (queue_.failed()) return;
+  const DriverError fits = n_shortlists_ < n_blocks_ ? DriverError::none : DriverError::invalid_value;
+  if (queue_.failed() || !queue_.check(fits, "asking for more shortlists than a step has")) return;
+  const uint64_t at = plan_.sequences + n_shortlists_ * plan_.sequence_bytes + plan_.shortlist;
   if (step_waits_)
-    std::memcpy(step_bounce_.now().data() + plan_.shortlist, &on_device, sizeof on_device);
+    std::memcpy(step_bounce_.now().data() + at, &on_device, sizeof on_device);
   else
-    upload({address(scratch_ + plan_.shortlist)}, &on_device, sizeof on_device);
+    upload({address(scratch_ + at)}, &on_device, sizeof on_device);
   Operation& op = note(Operation::Kind::shortlist, 1);
+  op.first_row = static_cast<int32_t>(n_shortlists_++);
   op.in = {device(logits), n};
   op.out = {reinterpret_cast<float*>(device(out)), n};
   op.dim = n;

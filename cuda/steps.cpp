@@ -1,7 +1,9 @@
 // A step. Each operation is recorded in a list (operations.h). The list is sent when a result is downloaded or the step ends: as one CUDA
 // graph at decode, in stretches of up to kPrefillStretch operations at prefill.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "cuda/backend.h"
 #include "runtime/base/checked.h"
@@ -28,49 +30,84 @@ void set_format(KvFormat* to, const KvFormat& from) {
 
 }  // namespace
 
-// Whether the scratch memory has room for the step's upload. It has, unless the step exceeds its StepLimits.
-bool CudaBackend::within(const Step& step) const {
-  uint64_t tiles = 0;
-  for (const HeadView& head : step.heads) tiles += static_cast<uint64_t>(div_up(head.n_keys, kPageTokens));
-  return step.rows.size() * sizeof(Row) <= plan_.pages - plan_.rows &&
-         step.sequences.size() <= static_cast<size_t>(plan_.n_sequences) &&
-         std::all_of(step.sequences.begin(), step.sequences.end(), [&](const KvView& s) { return s.n_pages <= plan_.max_pages; }) &&
-         step.heads.size() * sizeof(DeviceHead) <= plan_.tiles - plan_.heads &&
-         tiles * sizeof(uint64_t) <= plan_.upload_bytes - plan_.tiles;
+// Whether the scratch memory has room for the steps' upload. It has for any step, unless the step exceeds its StepLimits.
+bool CudaBackend::within(Span<const Step> steps) const {
+  size_t n_rows = 0, n_sequences = 0;
+  uint64_t n_tiles = 0;
+  for (const Step& step : steps) {
+    n_rows += step.rows.size();
+    n_sequences += std::max<size_t>(step.sequences.size(), 1);
+    for (const KvView& pages : step.sequences)
+      if (pages.n_pages > plan_.max_pages) return false;
+    if (step.heads.size() > static_cast<size_t>(plan_.n_heads)) return false;
+    for (const HeadView& head : step.heads) n_tiles += static_cast<uint64_t>(div_up(head.n_keys, kPageTokens));
+  }
+  return n_rows <= static_cast<size_t>(plan_.max_rows) && n_sequences <= static_cast<size_t>(plan_.n_sequences) &&
+         n_tiles * sizeof(uint64_t) <= plan_.tiles_bytes;
 }
 
-void CudaBackend::begin_steps(Span<const Step> steps) {
-  const Step& step = steps[0];
-  const OnDevice here(*gpu_, queue_);
-  step_ = step;
-  tables_sent_.clear(), tables_bytes_ = 0;
-  context_.phase = step.phase;
-  context_.query_ring = device(step.queries.data);
-  context_.n_ring = step.queries.n_rows;
-  const bool staged = staging_.takes(step, address(arena_), arena_bytes_);
-  context_.staging = staged ? &staging_ : nullptr, context_.of = staged ? &step_ : nullptr;
-  if (queue_.failed() || !queue_.check(within(step) ? DriverError::none : DriverError::invalid_value, "taking a step beyond its limits")) return;
-  Pinned& bounce = step_bounce_.next(queue_);
-  std::memcpy(bounce.data() + plan_.rows, step.rows.data(), step.rows.size() * sizeof(Row));
-  for (size_t i = 0; i < step.sequences.size(); ++i)
-    std::memcpy(bounce.data() + plan_.pages + i * static_cast<size_t>(plan_.max_pages) * sizeof(uint64_t), step.sequences[i].pages,
-                static_cast<size_t>(step.sequences[i].n_pages) * sizeof(uint64_t));
-  step_bytes_ = plan_.tiles;
+size_t CudaBackend::most_steps(Span<const Step> steps) const {
+  size_t n = 1;
+  while (n < steps.size() && within(steps.subspan(0, n + 1))) ++n;
+  return n;
+}
+
+// Writes the blocks of a step's sequences, from the given block on, and the tiles of its heads.
+void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::byte* upload) {
+  for (size_t i = 0; i < std::max<size_t>(step.sequences.size(), 1); ++i) {
+    std::byte* const block = upload + plan_.sequences + (first_block + i) * plan_.sequence_bytes;
+    const DeviceSequence sequence{device(step.queries.data), device(step.transform.key_means), step.queries.n_rows,
+                                  step.transform.rotated, 0.0f, 0};   // prepare_ropes() knows the magnitude
+    std::memcpy(block, &sequence, sizeof sequence);
+    if (i < step.sequences.size())
+      std::memcpy(block + plan_.pages, step.sequences[i].pages, static_cast<size_t>(step.sequences[i].n_pages) * sizeof(uint64_t));
+  }
+  std::byte* const heads = upload + plan_.sequences + first_block * plan_.sequence_bytes + plan_.heads;
   for (size_t i = 0; i < step.heads.size(); ++i) {   // the heads' tiles lie one after another
     const HeadView& head = step.heads[i];
     const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
     const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.compensation_token),
                            head.n_keys, head.compensation_weight};
-    std::memcpy(bounce.data() + plan_.heads + i * sizeof there, &there, sizeof there);
-    if (bytes > 0) std::memcpy(bounce.data() + step_bytes_, head.tiles, bytes);
+    std::memcpy(heads + i * sizeof there, &there, sizeof there);
+    if (bytes > 0) std::memcpy(upload + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;
+  }
+}
+
+void CudaBackend::begin_steps(Span<const Step> steps) {
+  const OnDevice here(*gpu_, queue_);
+  n_steps_ = std::min(steps.size(), steps_.size());
+  std::copy_n(steps.begin(), n_steps_, steps_.begin());
+  n_rows_ = 0;
+  for (const Step& step : steps) n_rows_ += static_cast<int32_t>(step.rows.size());
+  tables_sent_.clear(), tables_bytes_ = 0;
+  n_shortlists_ = 0;
+  context_.phase = steps[0].phase;
+  const bool staged = n_steps_ == 1 && staging_.takes(steps_[0], address(arena_), arena_bytes_);
+  context_.staging = staged ? &staging_ : nullptr, context_.of = staged ? &steps_[0] : nullptr;
+  const DriverError fits = within(steps) ? DriverError::none : DriverError::invalid_value;
+  if (queue_.failed() || !queue_.check(fits, "taking a step beyond its limits")) return;
+  std::byte* const upload = step_bounce_.next(queue_).data();
+  size_t n_blocks = 0;
+  for (const Step& step : steps) n_blocks += std::max<size_t>(step.sequences.size(), 1);
+  step_bytes_ = plan_.sequences + n_blocks * plan_.sequence_bytes;
+  std::byte* row = upload + plan_.rows;
+  n_blocks_ = 0;
+  for (const Step& step : steps) {
+    for (Row r : step.rows) {
+      r.sequence += static_cast<int32_t>(n_blocks_);
+      std::memcpy(row, &r, sizeof r);
+      row += sizeof r;
+    }
+    upload_sequences(step, n_blocks_, upload);
+    n_blocks_ += std::max<size_t>(step.sequences.size(), 1);
   }
   step_waits_ = true;
   if (staged) staging_.begin(queue_);
 }
 
 Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
-  const size_t most = step_.phase == Phase::decode ? kMostOperations : kPrefillStretch;
+  const size_t most = context_.phase == Phase::decode ? kMostOperations : kPrefillStretch;
   if (operations_.size() >= most) send();
   operations_.emplace_back(kind, rows);
   return operations_.back();
@@ -84,7 +121,7 @@ void CudaBackend::send() {
     bounce.mark(queue_);
   }
   step_waits_ = false;
-  if (step_.phase == Phase::decode)
+  if (context_.phase == Phase::decode)
     graphs_.run(queue_, context_, operations_);
   else
     run(queue_, context_, operations_);
@@ -124,15 +161,16 @@ void CudaBackend::matmul(Span<const Product> products, Ptr<const float> x, int64
 }
 
 void CudaBackend::prepare_ropes(Span<const RopeSpec> specs) {
-  const RopeSpec& spec = specs[0];
-  n_rot_ = std::min(spec.n_rot, plan_.rope_floats);
-  interleaved_ = spec.interleaved;
-  if (!queue_.failed())   // the frequencies travel with the step's upload, which has not been sent yet
-    std::memcpy(step_bounce_.now().data() + plan_.frequencies, spec.inverse_frequency,
-                static_cast<size_t>(n_rot_ / 2) * sizeof(float));
+  n_rot_ = std::min(specs[0].n_rot, plan_.rope_floats);
+  interleaved_ = specs[0].interleaved;
+  for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {   // they travel with the step's upload, which has not been sent yet
+    const RopeSpec& spec = specs[n_steps_ > 1 ? i : 0];
+    std::byte* const block = step_bounce_.now().data() + plan_.sequences + i * plan_.sequence_bytes;
+    std::memcpy(block + plan_.frequencies, spec.inverse_frequency, static_cast<size_t>(n_rot_ / 2) * sizeof(float));
+    std::memcpy(block + offsetof(DeviceSequence, rope_magnitude), &spec.magnitude, sizeof spec.magnitude);
+  }
   Operation& op = note(Operation::Kind::prepare_rope, n_rows());
   op.n_rot = n_rot_;
-  op.eps = spec.magnitude;
 }
 
 void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) {
@@ -147,32 +185,67 @@ void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t he
 void CudaBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) {
   Operation& op = note(Operation::Kind::transform, n_rows());
   op.out = {device(x), stride};
-  op.weight = device(transforms[0].shift);
   op.n_vectors = n_heads;
   op.dim = head_dim;
-  op.flag = transforms[0].rotate;
+  if (n_steps_ == 1) {
+    op.weight = device(transforms[0].shift);
+    op.flag = transforms[0].rotate ? Operation::kRotates : 0;
+    return;
+  }
+  op.flag = Operation::kAsSequences;
+  op.mean_at = -1;
+  for (size_t i = 0; i < n_steps_; ++i) {   // the shifts begin at one place of all steps' means
+    op.flag |= transforms[i].rotate ? Operation::kRotates : 0;
+    if (transforms[i].shift) op.mean_at = device(transforms[i].shift) - device(steps_[i].transform.key_means);
+  }
+}
+
+// Calls f(first row, number of rows, step) for each stretch of rows whose KV has one form: one launch serves them.
+template <class F>
+void CudaBackend::for_each_form(const F& f) {
+  if (n_steps_ == 1) return f(0, n_rows(), steps_[0]);
+  const auto alike = [](const Step& a, const Step& b) {
+    return a.kv.type == b.kv.type && a.heads.empty() == b.heads.empty() && (a.heads.empty() || a.heads_kv.type == b.heads_kv.type);
+  };
+  for (size_t first = 0, end; first < n_steps_; first = end) {
+    end = first + 1;
+    while (end < n_steps_ && alike(steps_[first], steps_[end])) ++end;
+    f(static_cast<int32_t>(first), static_cast<int32_t>(end - first), steps_[first]);
+  }
 }
 
 void CudaBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
-  Operation& op = note(Operation::Kind::append_kv, n_rows());
-  op.in = {device(k), stride};
-  op.in2 = {device(v), stride};
-  op.attention.layer = layer;
-  set_format(&op.attention.kv, step_.kv);
-  op.flag = !step_.heads.empty();
-  op.heads_type = step_.heads_kv.type;
+  for_each_form([&](int32_t first, int32_t n, const Step& step) {
+    Operation& op = note(Operation::Kind::append_kv, n);
+    op.in = {device(k), stride};
+    op.in2 = {device(v), stride};
+    op.first_row = first;
+    op.attention.layer = layer;
+    set_format(&op.attention.kv, step.kv);
+    op.flag = !step.heads.empty();
+    op.heads_type = step.heads_kv.type;
+  });
 }
 
 void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
-  Operation& op = note(Operation::Kind::attend, n_rows());
-  op.in = {device(q), shape.q_stride};
-  op.out = {device(out), shape.out_stride};
-  op.attention.layer = layer;
-  op.attention.n_heads = shape.n_heads;
-  op.attention.scale = shape.scale;
-  op.attention.window = shape.window;
-  op.attention.resident = !step_.heads.empty();
-  set_format(&op.attention.kv, op.attention.resident ? step_.heads_kv : step_.kv);
+  // Of one sequence's rows, the last ones fill its ring; of several steps, each has its own.
+  int32_t n_kept = n_steps_ == 1 ? std::min(n_rows(), steps_[0].queries.n_rows) : 0;
+  for (size_t i = 0; n_steps_ > 1 && i < n_steps_; ++i)
+    if (steps_[i].queries.n_rows > 0) n_kept = n_rows();
+  for_each_form([&](int32_t first, int32_t n, const Step& step) {
+    Operation& op = note(Operation::Kind::attend, n);
+    op.in = {device(q), shape.q_stride};
+    op.out = {device(out), shape.out_stride};
+    op.first_row = first;
+    op.first_kept = n_rows() - n_kept;
+    op.n_kept = std::exchange(n_kept, 0);
+    op.attention.layer = layer;
+    op.attention.n_heads = shape.n_heads;
+    op.attention.scale = shape.scale;
+    op.attention.window = shape.window;
+    op.attention.resident = !step.heads.empty();
+    set_format(&op.attention.kv, op.attention.resident ? step.heads_kv : step.kv);
+  });
 }
 
 void CudaBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {

@@ -483,11 +483,11 @@ typedef struct orrery_session orrery_session;
 ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
 /* How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices decide which of them count.
-   Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF, bit for bit, at any temperature. CPU only. */
+   Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF, bit for bit, at any temperature. */
 #define ORRERY_SPECULATE_OFF 0
 #define ORRERY_SPECULATE_NGRAM 1   /* guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full" */
 #define ORRERY_SPECULATE_POLICY 2  /* under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them.
-                                      ORRERY_UNSUPPORTED: a policy that replaces resident tokens */
+                                      ORRERY_UNSUPPORTED: a policy that replaces resident tokens; CUDA */
 #define ORRERY_SPECULATE_DRAFT 3   /* the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM */
 ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
 
@@ -873,8 +873,8 @@ ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event
      generations  (count) handles; a NULL or a generation that is over is skipped, so an entry may be set to NULL when it is freed
      which        in: the index of the last event, or `count` at first; the search begins behind it, so that events take turns.
                   out: the index of the generation whose event or error this is; `count`: all are over, and `event` stays as it is
-   A prompt's part and a step alternate. A generation computes alone on CUDA, with `speculate`, or under a policy that waits
-   for a link. ORRERY_BUSY: other calls use the sessions of all generations that are not over. */
+   A prompt's part and a step alternate. A generation computes alone with `speculate`, under a policy that waits for a link, or
+   under one that fetches on the GPU. ORRERY_BUSY: other calls use the sessions of all generations that are not over. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_next_any(orrery_generation *const *generations, size_t count, size_t *which, orrery_event *event,
                                          orrery_error *error);

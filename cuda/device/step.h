@@ -24,16 +24,29 @@ struct DeviceShortlist {
   int32_t tokens[ShortlistRequest::kMostTokens];
 };
 
-// The addresses of the state, the same in every step of a session. Kernels take them by value.
+// Beside its pages, heads and frequencies: the part of a sequence's session that its rows need (runtime/backend/step.h: Step, RopeSpec).
+struct DeviceSequence {
+  float* queries;          // the query ring, (n_layers, n_queries, n_heads * head_dim), or null
+  const float* key_means;  // KvTransform
+  int32_t n_queries;
+  uint32_t rotated;
+  float rope_magnitude;
+  int32_t reserved;
+};
+
+// The addresses of the state, the same in every step. Kernels take them by value. Each sequence has a block of sequence_bytes. The
+// addresses are those in the first block: of_sequence() finds another one's (kernels/kv.cuh).
 struct StepView {
   const Row* rows;                  // (n_rows)
-  const uint64_t* pages;            // (n_sequences, max_pages) device addresses
-  const DeviceHead* heads;          // (n_layers, n_kv_heads), if the step has resident heads
+  const DeviceSequence* sequence;
   const float* inverse_frequency;   // (n_rot / 2)
-  const DeviceShortlist* shortlist;
+  const DeviceHead* heads;          // (n_layers, n_kv_heads), if the sequence has resident heads
+  const uint64_t* pages;            // (n_pages) device addresses
+  const DeviceShortlist* shortlist;   // the request of this number in the step, which need not be the sequence's own
   float* rope;                      // (n_rows, 2, rope_floats / 2): cosines, then sines
-  int32_t max_pages;
+  int64_t sequence_bytes;
   int32_t rope_floats;
+  int32_t reserved;
 };
 
 }  // namespace orrery::cuda

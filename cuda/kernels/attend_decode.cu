@@ -1,10 +1,12 @@
 // Attention of generated tokens. A row reads each key and value that it sees once, and this is nearly all its cost (README.md).
 //
 // An item is one row, one KV head, up to 8 of its query heads, and one split of its keys: pages from a fixed position on. Thread blocks of
-// 4 warps find their items from the rows' positions or the heads' lengths, so one graph serves every step. Warp w takes tokens 16 w ..
-// 16 w + 15 of every page. It copies K and V of this strip to shared memory as they are stored, and multiplies with m16n8k16. Where both do
-// not fit (F32 heads of 256), V takes K's place when the scores are known. Warps share only the queries. At an item's end the warps' (o, m, l) merge in order; a second kernel merges the splits in order. A compensation token
-// is an item of its own: its (o, l) is multiplied by the number of tokens that it stands for. Precision of the products: README.md.
+// 4 warps find their items from the rows' positions or the heads' lengths, so one graph serves every step. Items of one split of several
+// rows follow each other: rows of one sequence then find its keys in the second-level cache. Warp w takes tokens 16 w .. 16 w + 15 of every
+// page. It copies K and V of this strip to shared memory as they are stored, and multiplies with m16n8k16. Where both do not fit (F32 heads
+// of 256), V takes K's place when the scores are known. Warps share only the queries. At an item's end the warps' (o, m, l) merge in order;
+// a second kernel merges the splits in order. A compensation token is an item of its own: its (o, l) is multiplied by the number of tokens
+// that it stands for. Precision of the products: README.md.
 #include <algorithm>
 
 #include "cuda/device/launch.h"
@@ -42,9 +44,9 @@ int most_splits(int max_context) {
 uint64_t row_partial_bytes(int n_heads, int max_splits, int head_dim) {
   return static_cast<uint64_t>(n_heads) * static_cast<uint64_t>(max_splits) * static_cast<uint64_t>(head_dim + 2) * sizeof(float);
 }
-int wave_rows(int n_rows, uint64_t row_bytes) {
+int wave_rows(int n_rows, uint64_t row_bytes) {   // at most a warp's lanes: find_item()
   return static_cast<int>(
-      std::clamp<uint64_t>(kPartialBytes / std::max<uint64_t>(row_bytes, 1), 1, static_cast<uint64_t>(std::max(n_rows, 1))));
+      std::clamp<uint64_t>(kPartialBytes / std::max<uint64_t>(row_bytes, 1), 1, static_cast<uint64_t>(std::clamp(n_rows, 1, 32))));
 }
 
 struct DecodeWork {
@@ -54,7 +56,7 @@ struct DecodeWork {
   Rows out;
   float* partial_o;      // (n_rows, n_heads, max_splits, head_dim)
   float2* partial_ml;    // (n_rows, n_heads, max_splits)
-  int32_t first_row, n_rows, n_kv_heads, group, max_splits;
+  int32_t first_row, n_rows, rows_log2, n_kv_heads, group, max_splits;   // rows_log2: of n_rows, rounded up to a power of two
   float scale;           // times log2(e): weights are powers of two
 };
 
@@ -67,28 +69,33 @@ __device__ __forceinline__ Splits splits_of(const KeySpan& span) {
   return {tokens, first, (span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0) + n_compensation_tokens};
 }
 
-// Finds a thread block's item. All warps search, and find the same one.
+// Finds a thread block's item. All warps search, and find the same one. Items are numbered by KV head, tile of queries, split, row: each
+// row has the splits of the longest one. `split` is -1 where the item's row has fewer.
 struct Item {
   int row, kv_head, first_query, split;   // row: within the wave; first_query: query head within the group
 };
 __device__ bool find_item(const DecodeWork& w, int item, Item* found) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, n_pairs = w.n_rows * w.n_kv_heads;
+  const int lane = static_cast<int>(threadIdx.x) % 32, team = 1 << w.rows_log2, row = lane & (team - 1);   // a team of lanes has a KV head
   const int n_query_tiles = (w.group + G::kQueries - 1) / G::kQueries;
-  for (int base = 0; base < n_pairs; base += 32) {
-    const int pair = base + lane;
+  for (int base = 0; base < w.n_kv_heads; base += 32 >> w.rows_log2) {
+    const int kv_head = base + (lane >> w.rows_log2);
     const int n_splits =
-        pair < n_pairs ? splits_of(key_span(w.step, w.place, w.first_row + pair / w.n_kv_heads, pair % w.n_kv_heads)).count : 0;
-    const int count = n_splits * n_query_tiles;
-    int sum = count;
-    for (int d = 1; d < 32; d *= 2) {
+        row < w.n_rows && kv_head < w.n_kv_heads ? splits_of(key_span(w.step, w.place, w.first_row + row, kv_head)).count : 0;
+    int most = n_splits;
+    for (int d = 1; d < team; d *= 2) most = max(most, __shfl_xor_sync(kAllLanes, most, d));
+    const int count = most * n_query_tiles * w.n_rows;
+    int sum = count;   // of this team and those before
+    for (int d = team; d < 32; d *= 2) {
       const int below = __shfl_up_sync(kAllLanes, sum, static_cast<unsigned>(d));
       if (lane >= d) sum += below;
     }
     const int total = __shfl_sync(kAllLanes, sum, 31);
     if (item < total) {
-      const int owner = __popc(__ballot_sync(kAllLanes, sum <= item));
-      const int rest = item - __shfl_sync(kAllLanes, sum - count, owner), splits = __shfl_sync(kAllLanes, n_splits, owner);
-      *found = {(base + owner) / w.n_kv_heads, (base + owner) % w.n_kv_heads, rest / splits * G::kQueries, rest % splits};
+      const int owner = __popc(__ballot_sync(kAllLanes, sum <= item));   // the first lane of a team
+      const int rest = item - __shfl_sync(kAllLanes, sum - count, owner), splits = __shfl_sync(kAllLanes, most, owner);
+      const int of_row = rest % w.n_rows, tile = rest / w.n_rows / splits, split = rest / w.n_rows % splits;
+      const bool has = split < __shfl_sync(kAllLanes, n_splits, owner + of_row);
+      *found = {of_row, base + (owner >> w.rows_log2), tile * G::kQueries, has ? split : -1};
       return true;
     }
     item -= total;
@@ -326,6 +333,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
 
   Item item;
   for (int index = static_cast<int>(blockIdx.x); find_item(w, index, &item); index += static_cast<int>(gridDim.x)) {
+    if (item.split < 0) continue;
     const KeySpan span = key_span(w.step, w.place, w.first_row + item.row, item.kv_head);
     const Splits splits = splits_of(span);
     const int split_first = (splits.first + item.split) * splits.tokens;
@@ -450,7 +458,7 @@ uint64_t attend_scratch_bytes(const DeviceShape&, const StepLimits& limits) {
 }
 
 void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
-                   const QuantizedRows* quantized, int32_t n_rows, int32_t max_context, std::byte* scratch) {
+                   const QuantizedRows* quantized, int32_t first_row, int32_t n_rows, int32_t max_context, std::byte* scratch) {
   const int32_t dim = shape.kv.head_dim;
   DecodeWork w = {};
   w.step = step, w.place = kv_place(shape), w.q = q, w.out = out;
@@ -462,8 +470,10 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
   w.partial_o = reinterpret_cast<float*>(scratch);
   w.partial_ml = reinterpret_cast<float2*>(w.partial_o + int64_t{wave} * shape.n_heads * w.max_splits * dim);
   if (!attends(shape.kv.type, dim)) return void(queue.check(DriverError::invalid_value, kNoSuchHead));
-  for (; w.first_row < n_rows; w.first_row += wave) {
-    w.n_rows = std::min(wave, n_rows - w.first_row);
+  const int32_t end_row = first_row + n_rows;
+  for (w.first_row = first_row; w.first_row < end_row; w.first_row += wave) {
+    w.n_rows = std::min(wave, end_row - w.first_row);
+    for (w.rows_log2 = 0; 1 << w.rows_log2 < w.n_rows;) ++w.rows_log2;
     const int64_t most_items = int64_t{w.n_rows} * w.n_kv_heads * ((w.group + G::kQueries - 1) / G::kQueries) * w.max_splits;
     const unsigned grid = static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{device.n_sms} * G::kBlocksPerSm));
     with_kv_type(shape.kv.type, dim, [&](auto type, auto head_dim) {

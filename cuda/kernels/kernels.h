@@ -66,14 +66,15 @@ void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t 
 void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out, const QuantizedRows& quantized, int32_t n_rows,
                         int64_t dim, float eps);
 // Writes the cosines and sines of the step's positions to StepView::rope.
-void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, float magnitude);
+void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot);
 void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
           bool interleaved);
 void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n);
 // swiglu(). Also writes what quantize_rows() would make of the result.
 void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n);
-// StepOperations::transform_rows().
+// StepOperations::transform_rows(): all rows alike; or each as its DeviceSequence says, less its means from `mean_at` on (-1: no means).
 void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, int32_t n_heads, int32_t head_dim, bool rotate);
+void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at, int32_t n_rows, int32_t n_heads, int32_t head_dim);
 void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
 
 // ---- matmul_decode.cu, matmul_prefill.cu, embed.cu: weights lie as device/formats.h says.
@@ -116,9 +117,9 @@ struct CublasPlan {
 void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::byte* scratch, const Products& products, ConstRows x,
                    int32_t n_rows);
 
-// ---- kv.cu: appends rows to pages and slots, and moves KV between places and types.
+// ---- kv.cu: appends rows to pages and slots, and moves KV between places and types. Pointers are those of the step's row 0.
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
-               ConstRows v, int32_t n_rows);
+               ConstRows v, int32_t first_row, int32_t n_rows);
 // A step's heads. rotate_and_append_kv() norms queries and keys if it has weights for the norm, rotates them in place, and appends keys and
 // values. The results have the bits of rms_norm(), rope() and append_kv().
 struct HeadRows {
@@ -130,10 +131,11 @@ struct HeadRows {
   bool interleaved;
 };
 void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
-                        int32_t layer, int32_t n_rows);
+                        int32_t layer, int32_t first_row, int32_t n_rows);
 // longest: the most tokens of a move.
 void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, uint32_t longest, KvType to_type, KvType from_type, int32_t token_values);
-void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows);
+// Writes the rows' queries of a layer, `width` floats each, to the rings of their sequences, where those have one.
+void keep_queries(Queue& queue, const StepView& step, int32_t layer, ConstRows q, int64_t width, int32_t first_row, int32_t n_rows);
 
 // ---- attend_decode.cu, attend_prefill.cu
 // Whether attention has kernels for heads of this size: 32, 64, 96, 128, 256; and 16 and 80 if the KV type is F32 or F16.
@@ -154,9 +156,9 @@ struct Attention {
 };
 uint64_t attend_scratch_bytes(const DeviceShape& device, const StepLimits& limits);
 // quantized: null, or receives what quantize_rows() would make of the result. Then head_dim is a multiple of 32 and a row's width is a
-// multiple of 256.
+// multiple of 256. q and out are the step's row 0.
 void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
-                   const QuantizedRows* quantized, int32_t n_rows, int32_t max_context, std::byte* scratch);
+                   const QuantizedRows* quantized, int32_t first_row, int32_t n_rows, int32_t max_context, std::byte* scratch);
 // A segment of the keys that prompt rows see. Launches take segment after segment. Between two launches `out` holds the rows' sums, not yet
 // divided by l, and `m_and_l` holds both. The default is one segment with all keys.
 struct KeySegment {
@@ -273,10 +275,10 @@ void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, con
 void list_runs(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t first, int32_t n,
                RebuiltRun* runs);
 
-// ---- shortlist.cu: ShortlistOperations. shortlist() answers the request of StepView::shortlist. The others write kBands sums, and the
+// ---- shortlist.cu: ShortlistOperations. shortlist() answers the step's request of this number. The others write kBands sums, and the
 // entries of two bands, to `out`.
 uint64_t shortlist_bytes(int64_t n);
-void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out);
+void shortlist(Queue& queue, const StepView& step, int32_t number, const float* logits, int64_t n, std::byte* out);
 void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out);
 void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
                        std::byte* out);

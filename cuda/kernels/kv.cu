@@ -26,6 +26,7 @@ struct AppendWork {
   ConstRows k, v;
   uint64_t layer_offset;
   int32_t layer, n_kv_heads, head_dim, n_blocks;   // blocks of 32 values; the last one may be half full
+  int32_t first_row;
   int64_t n_warps;
   KvType type, heads_type;
   bool to_heads;
@@ -35,13 +36,12 @@ struct AppendWork {
 __device__ __forceinline__ void store_in_cache(const AppendWork& w, int row, int head, int is_value, int block, int lane, float x) {
   const Row r = w.step.rows[row];
   const uint64_t vector_bytes = static_cast<uint64_t>(kv_bytes(w.type, w.head_dim));
-  std::byte* page =
-      reinterpret_cast<std::byte*>(w.step.pages[static_cast<int64_t>(r.sequence) * w.step.max_pages + r.position / kPageTokens]);
+  std::byte* page = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.pages, r.sequence)[r.position / kPageTokens]);
   const uint64_t token = static_cast<uint64_t>(head) * kPageTokens + static_cast<uint64_t>(r.position % kPageTokens);
   const float stored =
       store_value(w.type, x, page + w.layer_offset + (2 * token + static_cast<uint64_t>(is_value)) * vector_bytes, block, lane);
   if (!w.to_heads) return;   // the slot gets the stored value: a copy, or a conversion to the slot's type
-  std::byte* slot = reinterpret_cast<std::byte*>(w.step.heads[w.layer * w.n_kv_heads + head].append_at);
+  std::byte* slot = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.heads, r.sequence)[w.layer * w.n_kv_heads + head].append_at);
   store_value(w.heads_type, w.heads_type == w.type ? x : stored, slot + is_value * kv_bytes(w.heads_type, w.head_dim), block, lane);
 }
 
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
   i /= w.n_blocks;
   const int is_value = static_cast<int>(i % 2);
   i /= 2;
-  const int head = static_cast<int>(i % w.n_kv_heads), row = static_cast<int>(i / w.n_kv_heads);
+  const int head = static_cast<int>(i % w.n_kv_heads), row = w.first_row + static_cast<int>(i / w.n_kv_heads);
   if (block * 32 + lane >= w.head_dim) return;   // happens with F32 and F16 only, where no other lane waits
   const ConstRows from = is_value ? w.v : w.k;
   const float x = from.data[row * from.stride + static_cast<int64_t>(head) * w.head_dim + block * 32 + lane];
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) rotate_and_append_kernel(AppendWork 
   constexpr int kMostBlocks = kMostDim / 32;
   __shared__ float vectors[kWarps][kMostDim];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int row = static_cast<int>(blockIdx.y), vector = static_cast<int>(blockIdx.x) * kWarps + warp;
+  const int row = w.first_row + static_cast<int>(blockIdx.y), vector = static_cast<int>(blockIdx.x) * kWarps + warp;
   if (vector >= h.n_heads + 2 * w.n_kv_heads) return;
   const bool is_query = vector < h.n_heads, is_value = vector >= h.n_heads + w.n_kv_heads;
   const int head = is_query ? vector : (vector - h.n_heads) % w.n_kv_heads;
@@ -131,13 +131,14 @@ __global__ void __launch_bounds__(kThreads, 4) move_kv_kernel(MoveWork w) {
   move_values(w.to_type, w.from_type, move.to, move.from, static_cast<int64_t>(move.n_tokens) * w.token_values, lane);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    keep_queries_kernel(StepView step, float* ring, int n_ring, ConstRows q, int64_t width, int first_row) {
+__global__ void __launch_bounds__(kThreads) keep_queries_kernel(StepView step, int layer, ConstRows q, int64_t width, int first_row) {
   const int row = first_row + static_cast<int>(blockIdx.y);
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 4;
-  if (i >= width) return;
-  *reinterpret_cast<float4*>(ring + step.rows[row].position % n_ring * width + i) =
-      *reinterpret_cast<const float4*>(q.data + row * q.stride + i);
+  const Row r = step.rows[row];
+  const DeviceSequence& sequence = *of_sequence(step, step.sequence, r.sequence);
+  if (i >= width || sequence.n_queries == 0) return;
+  const int64_t to = static_cast<int64_t>(layer) * sequence.n_queries + r.position % sequence.n_queries;
+  *reinterpret_cast<float4*>(sequence.queries + to * width + i) = *reinterpret_cast<const float4*>(q.data + row * q.stride + i);
 }
 
 unsigned blocks(int64_t n, int64_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
@@ -148,24 +149,24 @@ using namespace kv_cu;
 namespace kv_cu {
 
 AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
-                       ConstRows v) {
+                       ConstRows v, int32_t first_row) {
   return {step, k, v, kv.head_offset(layer, 0), layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
-          0, kv.type, heads_type, to_heads};
+          first_row, 0, kv.type, heads_type, to_heads};
 }
 
 }  // namespace kv_cu
 using namespace kv_cu;
 
 void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
-                        int32_t layer, int32_t n_rows) {
-  const AppendWork w = append_work(step, kv, heads_type, to_heads, layer, {rows.k.data, rows.k.stride}, rows.v);
+                        int32_t layer, int32_t first_row, int32_t n_rows) {
+  const AppendWork w = append_work(step, kv, heads_type, to_heads, layer, {rows.k.data, rows.k.stride}, rows.v, first_row);
   const int32_t n_vectors = rows.n_heads + 2 * kv.n_kv_heads;
   launch<rotate_and_append_kernel>(queue, {Dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, w, rows);
 }
 
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
-               ConstRows v, int32_t n_rows) {
-  AppendWork w = append_work(step, kv, heads_type, to_heads, layer, k, v);
+               ConstRows v, int32_t first_row, int32_t n_rows) {
+  AppendWork w = append_work(step, kv, heads_type, to_heads, layer, k, v, first_row);
   w.n_warps = int64_t{2} * n_rows * kv.n_kv_heads * w.n_blocks;
   launch<append_kv_kernel>(queue, {Dim3(blocks(w.n_warps, kWarps)), Dim3(kThreads)}, w);
 }
@@ -177,10 +178,9 @@ void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, uint32_t longes
       queue, {Dim3(blocks(n_moves, kWarps), static_cast<unsigned>(std::clamp<int64_t>(n_pieces, 1, kMostPieces))), Dim3(kThreads)}, w);
 }
 
-void keep_queries(Queue& queue, const StepView& step, float* ring, int32_t n_ring, ConstRows q, int64_t width, int32_t n_rows) {
-  const int32_t n = n_rows < n_ring ? n_rows : n_ring;
-  launch<keep_queries_kernel>(queue, {Dim3(blocks(width, 4 * kThreads), static_cast<unsigned>(n)), Dim3(kThreads)}, step, ring, n_ring, q,
-         width, n_rows - n);
+void keep_queries(Queue& queue, const StepView& step, int32_t layer, ConstRows q, int64_t width, int32_t first_row, int32_t n_rows) {
+  launch<keep_queries_kernel>(queue, {Dim3(blocks(width, 4 * kThreads), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, step, layer, q,
+                              width, first_row);
 }
 
 }  // namespace orrery::cuda

@@ -165,6 +165,12 @@ __device__ __forceinline__ uint32_t codes_to_halves(uint32_t bytes, uint32_t sel
   return bits_of(__hsub2(half2_of(__byte_perm(bytes, 0x64646464u, selector)), half2_of(kHalf | kHalf << 16)));
 }
 
+// Where a part of the step's state lies in another sequence's block: `first` is its address in the first block (StepView).
+template <class T>
+__device__ __forceinline__ const T* of_sequence(const StepView& step, const T* first, int sequence) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const std::byte*>(first) + sequence * step.sequence_bytes);
+}
+
 // The keys that a row sees, of one KV head.
 struct KeySpan {
   const uint64_t* tiles;
@@ -185,12 +191,12 @@ inline KvPlace kv_place(const Attention& a) {
           a.layer * a.kv.n_kv_heads, a.window, a.resident};
 }
 __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace& place, int row, int kv_head) {
+  const Row r = step.rows[row];
   if (place.resident) {
-    const DeviceHead& head = step.heads[place.first_head + kv_head];
+    const DeviceHead& head = of_sequence(step, step.heads, r.sequence)[place.first_head + kv_head];
     return {head.tiles, 0, 0, head.n_keys, head.compensation_token, head.compensation_weight};
   }
-  const Row r = step.rows[row];
-  return {step.pages + static_cast<int64_t>(r.sequence) * step.max_pages,
+  return {of_sequence(step, step.pages, r.sequence),
           place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes, first_visible(r.position, place.window),
           r.position + 1, nullptr, 0.0f};
 }

@@ -1,4 +1,6 @@
-// Products of one to eight rows of activations. Each weight is read once, so reading weights is the limit (README.md).
+// Products of a step's rows of activations, up to eight in a thread block. Each weight is read once, so reading weights is the limit
+// (README.md). Of more rows, thread blocks that run side by side have the same weights and other rows: the second-level cache gives the
+// weights to all blocks but the first.
 //
 // A warp has one row of weights; or two rows, which share the loads of activations, if there are more than two rows of activations, or a
 // gate. Lane l takes groups l, l + 32, ... of 32 columns. A row of fewer than 32 groups takes as many lanes, rounded up to a power of two,
@@ -19,7 +21,7 @@ namespace matmul_decode_cu {
 
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
-  static constexpr int kMostRows = 8;   // rows of activations in one pass over the weights
+  static constexpr int kMostRows = 8;   // rows of activations of a thread block
   // Thread blocks of an SM. A thread has 80 registers for one row, and 128, 168 or 255 for more rows.
   static constexpr int blocks(int n_rows) { return n_rows == 1 ? 6 : n_rows == 2 ? 4 : n_rows <= 4 ? 3 : 2; }
 };
@@ -33,6 +35,7 @@ struct DecodeArgs {
   QuantizedRows quantized;
   ConstRows x;
   int32_t n_rows;
+  int32_t n_parts;                     // thread blocks that share weights: each has kMostRows rows, the last one the rest
   bool aligned;                        // rows of x are 16-byte aligned
 };
 
@@ -126,9 +129,12 @@ template <class Unit, int kRows, bool kGated>
 __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::blocks(kRows))
     matmul_decode_kernel(const __grid_constant__ DecodeArgs a) {
   constexpr int kOuts = kGated || kRows >= 4 ? 2 : 1, kUnroll = kOuts == 1 ? 4 : 2;
-  const int p = kGated ? 0 : a.products.product_of(static_cast<int>(blockIdx.x));
+  constexpr bool kParts = kRows == DecodeGeometry::kMostRows;
+  const int index = static_cast<int>(blockIdx.x) / (kParts ? a.n_parts : 1);
+  const int first_row = kParts ? static_cast<int>(blockIdx.x) % a.n_parts * kRows : 0, last_row = min(first_row + kRows, a.n_rows) - 1;
+  const int p = kGated ? 0 : a.products.product_of(index);
   const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const int64_t block = static_cast<int>(blockIdx.x) - a.products.first_block[p];
+  const int64_t block = index - a.products.first_block[p];
   const int64_t team = block * (DecodeGeometry::kThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2);
   const int64_t n_out = a.products.list[p].weight.n_rows, first_out = team * (kGated ? 1 : kOuts);
 
@@ -154,7 +160,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
       for (int o = 0; o < kOuts; ++o) w[o] = Unit::unpack(loaded[k][o], unit);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        const typename Unit::Input x = Unit::input(a, min(r, a.n_rows - 1), unit);
+        const typename Unit::Input x = Unit::input(a, min(first_row + r, last_row), unit);
 #pragma unroll
         for (int o = 0; o < kOuts; ++o) sums[o][r] = Unit::add(sums[o][r], w[o], x);
       }
@@ -169,16 +175,17 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
   if (lane != 0) return;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (r >= a.n_rows) break;
+    const int row = first_row + r;
+    if (row > last_row) break;
     if constexpr (kGated) {
       if (first_out >= n_out) break;
       const DeviceProduct &gated = a.products.list[0], &other = a.products.list[1];
       const float gate = with_bias(gated, first_out, sums[0][r]), up = with_bias(other, first_out, sums[1][r]);
-      gated.out[r * gated.out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // with swiglu()'s roundings
+      gated.out[row * gated.out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // with swiglu()'s roundings
     } else {
 #pragma unroll
       for (int o = 0; o < kOuts; ++o)
-        if (first_out + o < n_out) store(a.products.list[p], r, first_out + o, sums[o][r]);
+        if (first_out + o < n_out) store(a.products.list[p], row, first_out + o, sums[o][r]);
     }
   }
 }
@@ -189,26 +196,19 @@ void launch_rows(Queue& queue, DecodeArgs* a) {
   const int64_t outs = int64_t{DecodeGeometry::kThreads >> a->lanes_log2} * kOuts;
   int32_t blocks = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
   if (kGated) blocks = a->products.first_block[1];
-  launch<matmul_decode_kernel<Unit, kRows, kGated>>(queue, {Dim3(static_cast<unsigned>(blocks)), Dim3(DecodeGeometry::kThreads)}, *a);
+  a->n_parts = (a->n_rows + kRows - 1) / kRows;
+  launch<matmul_decode_kernel<Unit, kRows, kGated>>(
+      queue, {Dim3(static_cast<unsigned>(blocks * a->n_parts)), Dim3(DecodeGeometry::kThreads)}, *a);
 }
 
-// Launches passes of up to eight rows each.
 template <class Unit, bool kGated>
-void launch_passes(Queue& queue, DecodeArgs a, int32_t n_rows) {
-  constexpr int kMost = DecodeGeometry::kMostRows;
+void launch_all_rows(Queue& queue, DecodeArgs a, int32_t n_rows) {
   while ((1 << a.lanes_log2) < min(a.n_units, 32)) ++a.lanes_log2;
-  for (int32_t left = n_rows; left > 0; left -= kMost) {
-    a.n_rows = min(left, kMost);
-    if (a.n_rows == 1) launch_rows<Unit, 1, kGated>(queue, &a);
-    else if (a.n_rows == 2) launch_rows<Unit, 2, kGated>(queue, &a);
-    else if (a.n_rows <= 4) launch_rows<Unit, 4, kGated>(queue, &a);
-    else launch_rows<Unit, 8, kGated>(queue, &a);
-    a.quantized.q += kMost * a.quantized.n_padded;
-    a.quantized.d += kMost * (a.quantized.n_padded / 32);
-    a.quantized.sums += kMost * (a.quantized.n_padded / 16);
-    a.x.data += kMost * a.x.stride;
-    for (DeviceProduct& p : a.products.list) p.out += kMost * p.out_stride;
-  }
+  a.n_rows = n_rows;
+  if (n_rows == 1) launch_rows<Unit, 1, kGated>(queue, &a);
+  else if (n_rows == 2) launch_rows<Unit, 2, kGated>(queue, &a);
+  else if (n_rows <= 4) launch_rows<Unit, 4, kGated>(queue, &a);
+  else launch_rows<Unit, DecodeGeometry::kMostRows, kGated>(queue, &a);
 }
 
 template <bool kGated>
@@ -219,11 +219,11 @@ void launch_products(Queue& queue, DecodeArgs a, int32_t n_rows) {
   a.aligned = reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && a.x.stride % 4 == 0;
   with_block_type(weight.type, [&](auto type) {
     a.n_units = a.n_cols / 32;
-    launch_passes<BlockUnit<type()>, kGated>(queue, a, n_rows);
+    launch_all_rows<BlockUnit<type()>, kGated>(queue, a, n_rows);
   });
   with_float_type(weight.type, [&](auto type) {
     a.n_units = static_cast<int32_t>(a.planes.bytes / 16);
-    launch_passes<FloatUnit<type()>, kGated>(queue, a, n_rows);
+    launch_all_rows<FloatUnit<type()>, kGated>(queue, a, n_rows);
   });
 }
 

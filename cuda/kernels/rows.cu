@@ -4,6 +4,7 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kernels.h"
+#include "cuda/kernels/kv.cuh"
 #include "cuda/kernels/ptx.h"
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/rope.cuh"
@@ -42,11 +43,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Angles are doubles: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.
-__global__ void prepare_rope_kernel(StepView step, int half, float magnitude) {
-  const int row = static_cast<int>(blockIdx.x);
+__global__ void prepare_rope_kernel(StepView step, int half) {
+  const int row = static_cast<int>(blockIdx.x), sequence = step.rows[row].sequence;
+  const float magnitude = of_sequence(step, step.sequence, sequence)->rope_magnitude;
+  const float* inverse_frequency = of_sequence(step, step.inverse_frequency, sequence);
   float* cosines = step.rope + static_cast<int64_t>(row) * step.rope_floats;
   for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x)) {
-    const double angle = static_cast<double>(step.rows[row].position) * static_cast<double>(step.inverse_frequency[i]);
+    const double angle = static_cast<double>(step.rows[row].position) * static_cast<double>(inverse_frequency[i]);
     double sine, cosine;
     sincos(angle, &sine, &cosine);
     cosines[i] = static_cast<float>(cosine) * magnitude;
@@ -71,10 +74,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, i
 
 // A thread block has one head's vector in shared memory, `dim` floats; a thread has pairs of values `h` apart, for h = 1, 2, ... below
 // `block`. The sums are those of the CPU's kernels, in their order: the same bits.
-__global__ void __launch_bounds__(kTransformThreads)
-    transform_heads_kernel(Rows x, const float* shift, int n_heads, int dim, int block, float scale) {
+__device__ __forceinline__ void transform_head(Rows x, int row, int head, const float* shift, int dim, int block, float scale) {
   float* values = dynamic_shared<float>();
-  const int row = static_cast<int>(blockIdx.x) / n_heads, head = static_cast<int>(blockIdx.x) % n_heads;
   float* vector = x.data + row * x.stride + static_cast<int64_t>(head) * dim;
   const int thread = static_cast<int>(threadIdx.x);
   const float* of_head = shift ? shift + static_cast<int64_t>(head) * dim : nullptr;
@@ -90,6 +91,18 @@ __global__ void __launch_bounds__(kTransformThreads)
   }
   __syncthreads();
   for (int i = thread; i < dim; i += kTransformThreads) vector[i] = block > 1 ? values[i] * scale : values[i];
+}
+__global__ void __launch_bounds__(kTransformThreads)
+    transform_heads_kernel(Rows x, const float* shift, int n_heads, int dim, int block, float scale) {
+  transform_head(x, static_cast<int>(blockIdx.x) / n_heads, static_cast<int>(blockIdx.x) % n_heads, shift, dim, block, scale);
+}
+// Each row as its sequence says. block, scale: of sequences that are rotated.
+__global__ void __launch_bounds__(kTransformThreads)
+    transform_rows_kernel(StepView step, Rows x, int64_t mean_at, int n_heads, int dim, int block, float scale) {
+  const int row = static_cast<int>(blockIdx.x) / n_heads;
+  const DeviceSequence& sequence = *of_sequence(step, step.sequence, step.rows[row].sequence);
+  const float* shift = mean_at >= 0 && sequence.key_means ? sequence.key_means + mean_at : nullptr;
+  transform_head(x, row, static_cast<int>(blockIdx.x) % n_heads, shift, dim, sequence.rotated ? block : 1, scale);
 }
 
 // A warp has 32 columns: one group of the quantized row, if kQuantize.
@@ -127,8 +140,8 @@ void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out
          static_cast<int>(dim), eps);
 }
 
-void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, float magnitude) {
-  launch<prepare_rope_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(64)}, step, n_rot / 2, magnitude);
+void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot) {
+  launch<prepare_rope_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(64)}, step, n_rot / 2);
 }
 
 void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
@@ -143,6 +156,13 @@ void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, i
   launch<transform_heads_kernel>(
       queue, {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kTransformThreads), static_cast<size_t>(head_dim) * sizeof(float)}, x, shift,
       n_heads, head_dim, block, 1.0f / std::sqrt(static_cast<float>(block)));
+}
+
+void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at, int32_t n_rows, int32_t n_heads, int32_t head_dim) {
+  const int32_t block = hadamard_block(head_dim);
+  const Geometry geometry = {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kTransformThreads),
+                             static_cast<size_t>(head_dim) * sizeof(float)};
+  launch<transform_rows_kernel>(queue, geometry, step, x, mean_at, n_heads, head_dim, block, 1.0f / std::sqrt(static_cast<float>(block)));
 }
 
 void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n) {

@@ -272,9 +272,10 @@ uint64_t shortlist_bytes(int64_t n) {
          aligned(2 * parts(n, SumExp::kBlock) * static_cast<int64_t>(sizeof(double)));
 }
 
-void shortlist(Queue& queue, const StepView& step, const float* logits, int64_t n, std::byte* out) {
+void shortlist(Queue& queue, const StepView& step, int32_t number, const float* logits, int64_t n, std::byte* out) {
   ShortlistWork w = {};
-  w.logits = logits, w.request = step.shortlist, w.out = out;
+  w.request = reinterpret_cast<const DeviceShortlist*>(reinterpret_cast<const std::byte*>(step.shortlist) + number * step.sequence_bytes);
+  w.logits = logits, w.out = out;
   w.n = static_cast<int>(n);
   w.n_groups = static_cast<int>(parts(n, G::kGroup)), w.n_blocks = static_cast<int>(parts(n, SumExp::kBlock));
   w.sums = reinterpret_cast<double*>(out + G::kResultBytes);

@@ -32,9 +32,10 @@ struct BackendInfo {
   bool unified_memory = false;            // device addresses are host addresses
   bool exports_weights = false;            // the backend uses HeadView::exported and KeysJob::exported; otherwise it ignores them
   bool makes_moments = false;             // KeyOperations::key_moments() works
-  // A decode step of several rows of one sequence, and decode steps of several sessions at once (StepOperations::begin_steps), give each
-  // row the bits of a step of its own, and read each weight once.
+  // A decode step of several rows of one sequence gives each row the bits of a step of its own, and reads each weight once for all of them.
   bool decodes_rows = false;
+  bool decodes_together = false;          // the same of decode steps of several sessions at once (StepOperations::begin_steps)
+  bool attends_pages = false;             // decode steps attend to pages of the reservoir as fast as to the device's memory
   bool fetches = false;                   // Backend::fetches() works
   bool moves_ahead = false;               // KvMoves::move_kv_ahead() runs in parallel with operations
   bool has_key_codes = false;             // Backend::key_codes() is not null

@@ -57,7 +57,7 @@ struct ShortlistTailEntries {
 // A row has n logits; `out` has Device::shortlist_bytes(n). Both are 16-byte aligned.
 class ShortlistOperations {
  public:
-  // Once in a step: makes the row's shortlist at the start of `out`.
+  // Makes the row's shortlist at the start of `out`: once in a step; or once for each of the steps that are computed at once.
   virtual void shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) = 0;
   // Between steps, of a row that has a shortlist, whose `out` is overwritten. Each band's sum of the weights exp((x - last.logit) /
   // temperature), each weight to 1e-12, times kUnit and rounded: sums (kBands), host memory.

@@ -1,6 +1,6 @@
 // A step: some rows, each with its sequence and its position, all prompt tokens (Phase::prefill) or all generated ones (Phase::decode);
-// and the operations that compute it. A backend that decodes rows (BackendInfo::decodes_rows) computes the steps of several sessions at
-// once: products take the rows of all steps, the other operations take each row as its own step says.
+// and the operations that compute it. A backend with BackendInfo::decodes_together computes the steps of several sessions at once:
+// products take the rows of all steps, the other operations take each row as its own step says.
 //
 // The phases may use different kernels. Within a phase a row's result depends neither on the other rows nor on the number of threads.
 // Activations are float32 throughout; matrices are quantized as they lie in the file.
@@ -121,7 +121,9 @@ struct AttendShape {
 // The operations of a decoder's layers. All but begin_steps() are called between begin_steps() and end_step().
 class StepOperations {
  public:
-  // Begins one step; or, on a backend with decodes_rows, up to kMostTogether decode steps of one row each. These may differ in all but
+  // The number of these steps, from the first on, that one call of begin_steps() takes: all, or at least one.
+  virtual size_t most_steps(Span<const Step> steps) const { return steps.size(); }
+  // Begins one step; or, on a backend with decodes_together, up to kMostTogether decode steps of one row each. These may differ in all but
   // the shape of their KV: the rows of the operations below are theirs, in order. The steps' arguments stay valid until end_step().
   virtual void begin_steps(Span<const Step> steps) = 0;
   void begin_step(const Step& step) { begin_steps({&step, 1}); }
@@ -145,7 +147,8 @@ class StepOperations {
   void prepare_rope(const RopeSpec& spec) { prepare_ropes({&spec, 1}); }
   virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
 
-  // Transforms n_heads vectors of head_dim at x + row * stride. transforms: one for each step.
+  // Transforms n_heads vectors of head_dim at x + row * stride. transforms: one for each step. Of several steps, each shift is null or
+  // begins at the same place of its step's KvTransform::key_means, and `rotate` is its KvTransform::rotated.
   virtual void transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) = 0;
   void transform_heads(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Ptr<const float> shift, bool rotate) {
     const HeadTransform transform{shift, rotate};

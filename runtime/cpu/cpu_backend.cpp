@@ -113,7 +113,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   BackendInfo info() const override {
     BackendInfo info;
     info.name = "cpu", info.instruction_set = kernels_.name, info.n_threads = n_threads_.load(std::memory_order_relaxed);
-    info.unified_memory = info.exports_weights = info.makes_moments = info.decodes_rows = info.has_key_codes = true;
+    info.unified_memory = info.exports_weights = info.makes_moments = info.has_key_codes = true;
+    info.decodes_rows = info.decodes_together = info.attends_pages = true;
     return info;
   }
   Status set_threads(int32_t n_threads, Priority priority) override;

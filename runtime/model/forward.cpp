@@ -195,29 +195,47 @@ void Pass::output() {
   norm(work_.x, w_.output_norm, work_.normed);
   const uint64_t n_embd = static_cast<uint64_t>(h_.n_embd), n_vocab = static_cast<uint64_t>(h_.n_vocab);
   const Product p{&w_.output, {}, work_.logits, h_.n_vocab, false};
-  if (out.request) {
+  if (out.request && !together) {
     b_.matmul({&p, 1}, exported_embedding(work_, h_, n_rows_), h_.n_embd, 1);
     b_.shortlists()->shortlist(exported_logits(work_), h_.n_vocab, *out.request, work_.shortlist);
     b_.download(out.shortlist, work_.shortlist, shortlist_result_bytes(*out.request));
     return;
   }
+  std::array<Download, size_t{2} * static_cast<size_t>(kMostTogether)> downloads;   // the host waits once for a batch of rows
+  size_t n_downloads = 0;
+  const auto fetch = [&](float* to, Ptr<const float> from, uint64_t n) {
+    if (to && n > 0) downloads[n_downloads++] = {to, {from.address}, n * sizeof(float)};
+  };
+  bool exports = false;
+  for (size_t i = 0; together && i < parts_.size(); ++i) {
+    exports |= parts_[i].out.request != nullptr;
+    if (!parts_[i].out.request) fetch(parts_[i].out.embedding, work_.normed + i * n_embd, n_embd);
+  }
+  if (!together) {
+    const uint64_t first = static_cast<uint64_t>(n_rows_ - out.n_embeddings);
+    fetch(out.embedding, work_.normed + first * n_embd, static_cast<uint64_t>(out.n_embeddings) * n_embd);
+  }
   for (int32_t from = 0; from < n_logits; from += kLogitRows) {
     const int32_t n = std::min(kLogitRows, n_logits - from);
     const uint64_t row = static_cast<uint64_t>(n_rows_ - n_logits + from);
     b_.matmul({&p, 1}, work_.normed + row * n_embd, h_.n_embd, n);
-    for (int32_t i = 0; together && i < n; ++i)
-      b_.download(parts_[static_cast<size_t>(from + i)].out.logits, {(work_.logits + static_cast<uint64_t>(i) * n_vocab).address},
-                  n_vocab * sizeof(float));
-    if (together) continue;
-    b_.download(out.logits + static_cast<uint64_t>(from) * n_vocab, {work_.logits.address},
-                static_cast<uint64_t>(n) * n_vocab * sizeof(float));
+    for (int32_t i = 0; together && i < n; ++i) {
+      const ForwardOutput& its = parts_[static_cast<size_t>(from + i)].out;
+      const Ptr<const float> logits = work_.logits + static_cast<uint64_t>(i) * n_vocab;
+      if (!its.request) {
+        fetch(its.logits, logits, n_vocab);
+        continue;
+      }
+      const Ptr<std::byte> list = work_.shortlist + static_cast<uint64_t>(i) * b_.shortlist_bytes(h_.n_vocab);
+      b_.shortlists()->shortlist(logits, h_.n_vocab, *its.request, list);
+      downloads[n_downloads++] = {its.shortlist, list, shortlist_result_bytes(*its.request)};
+    }
+    if (!together) fetch(out.logits + static_cast<uint64_t>(from) * n_vocab, work_.logits, static_cast<uint64_t>(n) * n_vocab);
+    b_.download_all({downloads.data(), n_downloads});
+    n_downloads = 0;
   }
-  for (size_t i = 0; together && i < parts_.size(); ++i)
-    if (parts_[i].out.embedding) b_.download(parts_[i].out.embedding, {(work_.normed + i * n_embd).address}, n_embd * sizeof(float));
-  if (out.embedding && !together) {
-    const uint64_t first = static_cast<uint64_t>(n_rows_ - out.n_embeddings);
-    b_.download(out.embedding, {(work_.normed + first * n_embd).address}, static_cast<uint64_t>(out.n_embeddings) * n_embd * sizeof(float));
-  }
+  if (exports)
+    b_.copy({work_.exported_embeddings.address}, {work_.normed.address}, static_cast<uint64_t>(n_rows_) * n_embd * sizeof(float));
 }
 
 }  // namespace
@@ -254,7 +272,7 @@ Workspace carve_workspace(const Hyperparameters& h, const Device& device, const 
   work.logits = floats(kLogitRows, h.n_vocab);
   if (const uint64_t bytes = device.shortlist_bytes(h.n_vocab); bytes > 0) {
     work.shortlist = {base.address + at};
-    at += align_up(bytes, kv::kArenaAlignment);
+    at += align_up(kLogitRows * bytes, kv::kArenaAlignment);
     work.exported_embeddings = floats(kLogitRows, h.n_embd);
   }
   work.scratch = {base.address + at};

@@ -26,7 +26,7 @@ struct Workspace {
   Ptr<float> act;      // (max_rows, max_ff)
   Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; null in an architecture without post norms
   Ptr<float> logits;   // (kLogitRows, n_vocab)
-  Ptr<std::byte> shortlist;     // Device::shortlist_bytes() bytes; null on a device without shortlists
+  Ptr<std::byte> shortlist;     // (kLogitRows, Device::shortlist_bytes()) bytes; null on a device without shortlists
   Ptr<float> exported_embeddings;   // (kLogitRows, n_embd) of exported rows of logits; null on a device without shortlists
   Ptr<std::byte> scratch;
   uint64_t bytes = 0;  // size of the whole workspace
@@ -46,7 +46,8 @@ struct ForwardOutput {
   int32_t n_embeddings = 1;
   // Null, or a request for the sampling candidates of a single row. The step then writes the shortlist to `shortlist`
   // (shortlist_result_bytes(), host). It exports the row and its embedding: both stay in the workspace, at exported_logits() and
-  // exported_embedding(), and are not fetched. Of the workspace's rows of logits, the step writes the first alone.
+  // exported_embedding(), and are not fetched. Of the workspace's rows of logits, the step writes the first alone. At most kLogitRows
+  // steps at once may have requests: row i is then that of step i, and its embedding is row i of Workspace::exported_embeddings.
   const ShortlistRequest* request = nullptr;
   std::byte* shortlist = nullptr;
 };
@@ -95,7 +96,7 @@ struct SessionPart {
 };
 
 // Runs the steps of one session or of several on `backend` (StepOperations::begin_steps), with scratch from `work`. steps, ropes and
-// parts: (n_steps) each. Steps of several sessions want one row of logits each, and no shortlist. Each row has the bits of its own step.
+// parts: (n_steps) each. Steps of several sessions want one row of logits each. Each row has the bits of its own step.
 // An error of a hook ends up in its part alone, and its hook is not called again: the KV of the step's rows is invalid, the other steps
 // go on. The pass ends when all have failed. The error that is returned is everybody's. layers: all, unless the step is one session's.
 Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,

@@ -33,15 +33,17 @@ StepLimits limits(const Case& c, int32_t max_context = 2048) {
   return l;
 }
 
-// Outputs with the gaps between strided rows, which stay NaN.
+// Outputs with the gaps between strided rows, which stay NaN. first_query: the first of the random values that are queries.
 template <class Made = Pages>
-std::vector<float> attend(Machine* m, Phase phase, const Case& c) {
+std::vector<float> attend(Machine* m, Phase phase, const Case& c, size_t first_query = 0) {
   const KvFormat kv = kv_format(c.type, 2, c.n_kv_heads, c.dim);
   std::vector<Row> rows;
   for (size_t s = 0; s < c.lengths.size(); ++s)
     for (int32_t p = c.lengths[s] - c.rows[s]; p < c.lengths[s]; ++p) rows.push_back({0, p, static_cast<int32_t>(s)});
   const size_t width = static_cast<size_t>(c.n_kv_heads * c.group * c.dim), q_stride = width + 16, out_stride = width + 3;
-  Buffer<float> q(m, normal_values((rows.size() - 1) * q_stride + width, 3, 2.0f)), out(m, (rows.size() - 1) * out_stride + width);
+  std::vector<float> queries = normal_values(first_query + (rows.size() - 1) * q_stride + width, 3, 2.0f);
+  queries.erase(queries.begin(), queries.begin() + static_cast<ptrdiff_t>(first_query));
+  Buffer<float> q(m, queries), out(m, (rows.size() - 1) * out_stride + width);
   std::vector<std::unique_ptr<Made>> pages;   // last: nothing waits for the device from here on
   std::vector<KvView> views;
   for (size_t s = 0; s < c.lengths.size(); ++s) {
@@ -115,6 +117,23 @@ TEST(GpuAttendDecode, ARowDoesNotKnowItsNeighbours) {
   first.lengths = {146}, first.rows = {1};
   const std::vector<float> alone = attend(&m, Phase::decode, first);
   EXPECT_TRUE(same_bits(together.data(), alone.data(), alone.size()));
+}
+
+// Rows whose splits differ in number and length, with windows, and more rows than a wave has: each has the bits of its own step.
+TEST(GpuAttendDecode, EachRowHasTheBitsOfAStepOfItsOwn) {
+  for (const Case& all : {Case{KvType::f16, 32, 3, 2, {2051}, {6}}, Case{KvType::f16, 32, 2, 9, {130}, {3}},
+                          Case{KvType::f16, 32, 1, 2, {67}, {35}}, Case{KvType::q8_0, 64, 2, 2, {300}, {5}, 70}}) {
+    Machine m(true, limits(all, 2051));
+    const size_t width = static_cast<size_t>(all.n_kv_heads * all.group * all.dim), q_stride = width + 16, out_stride = width + 3;
+    const std::vector<float> together = attend(&m, Phase::decode, all);
+    for (int32_t r = 0; r < all.rows[0]; ++r) {
+      Case one = all;
+      one.lengths[0] = all.lengths[0] - all.rows[0] + 1 + r, one.rows[0] = 1;
+      const std::vector<float> alone = attend(&m, Phase::decode, one, static_cast<size_t>(r) * q_stride);
+      ASSERT_TRUE(same_bits(together.data() + static_cast<size_t>(r) * out_stride, alone.data(), width))
+          << "row " << r << " of " << all.rows[0];
+    }
+  }
 }
 
 #ifdef ORRERY_EMULATED

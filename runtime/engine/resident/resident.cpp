@@ -32,7 +32,8 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   }
   std::unique_ptr<Resident> r(new Resident(shape, pages));
   r->moves_directly_ = shape.moves_directly;
-  r->attends_pages_ = shape.backend.decodes_rows;
+  r->fetches_ = shape.fetches;
+  r->attends_pages_ = shape.backend.attends_pages;
   ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, rope));
   const size_t n_heads = r->parts_.slots->n_heads();
   r->capacity_.resize(n_heads);

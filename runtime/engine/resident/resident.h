@@ -100,8 +100,8 @@ class Resident final : public model::LayerHook {
   // computes the next part of it; an error or a cancellation gives the parts up. Given must_settle, it does not settle, but says so there;
   // then prepare() comes again.
   Status prepare(uint32_t n_tokens, bool* must_settle = nullptr);
-  // Whether a step may wait until KV has come over a link.
-  bool waits_for_transfers() const { return parts_.refills && !moves_directly_; }
+  // Whether steps share no pass with other sessions': a step may wait until KV has come over a link, or the device fetches within it.
+  bool steps_alone() const { return (parts_.refills && !moves_directly_) || fetches_; }
   // Of the step. Empty while the session settles in parts: the step attends to the pages.
   Span<const HeadView> views() const { return settling() ? Span<const HeadView>() : Span<const HeadView>(views_); }
   const KvFormat& format() const { return format_; }
@@ -178,7 +178,8 @@ class Resident final : public model::LayerHook {
   Moment now_;                                     // backend and cancel: within a Use
   Answers answers_;
   bool moves_directly_ = false;                    // ResidentShape::moves_directly
-  bool attends_pages_ = false;                     // a decode step can attend to the reservoir
+  bool fetches_ = false;                           // ResidentShape::fetches
+  bool attends_pages_ = false;                     // BackendInfo::attends_pages
   bool settled_ = false;
   struct Parted {                                  // a settlement in parts
     uint32_t n_tokens = 0;                         // that the session held when it began

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "runtime/base/clock.h"
 
@@ -13,9 +14,8 @@ SessionStep::SessionStep(Session* session, const Request& request)
 bool SessionStep::shares() const {
   const Request& r = request_;
   if (r.phase != Phase::decode || r.rows != Rows::usual || r.tokens.size() != 1 || r.n_logits != 1 || from_ == 0) return false;
-  const Device& device = session_->model_->runtime().device();
-  return device.info().decodes_rows && device.shortlist_bytes(session_->model_->hyper().n_vocab) == 0 &&
-         !(on_resident() && session_->resident_->waits_for_transfers());
+  return session_->model_->runtime().device().info().decodes_together &&
+         !(on_resident() && session_->resident_->steps_alone());
 }
 
 template <class F>
@@ -106,35 +106,57 @@ void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> 
 void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
   std::array<SessionStep*, static_cast<size_t>(kMostTogether)> live;
   std::array<Step, static_cast<size_t>(kMostTogether)> steps;
+  size_t n = 0;
+  for (SessionStep* step : all)
+    if (!step->failed()) live[n++] = step;   // else its preparation failed
+  // Steps whose KV has one form stand side by side: a backend may serve them by one launch.
+  const auto form = [](const SessionStep* s) {
+    return std::make_tuple(s->step_.kv.type, s->step_.heads.empty(), s->step_.heads_kv.type);
+  };
+  std::sort(live.begin(), live.begin() + static_cast<ptrdiff_t>(n), [&](const auto* a, const auto* b) { return form(a) < form(b); });
+  for (size_t i = 0; i < n; ++i) steps[i] = live[i]->step_;
+  for (size_t first = 0, count; first < n; first += count) {
+    count = n > 1 ? turn.backend().most_steps({&steps[first], n - first}) : 1;
+    // The workspace has rows for the shortlists of one pass. Other rows go to the host.
+    const bool exports = count == n && n <= static_cast<size_t>(model::kLogitRows);
+    for (size_t i = 0; i < count; ++i) {
+      SessionStep* const step = live[first + i];
+      step->together_ = n > 1, step->row_ = i;
+      if (!exports) step->out_.request = nullptr;
+    }
+    compute_pass(turn, {&live[first], count}, {&steps[first], count});
+  }
+  for (SessionStep* step : all) step->end(turn);
+}
+
+void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, Span<const Step> steps) {
   std::array<RopeSpec, static_cast<size_t>(kMostTogether)> ropes;
   std::array<model::SessionPart, static_cast<size_t>(kMostTogether)> parts;
-  size_t n = 0;
-  for (SessionStep* step : all) {
-    if (step->failed()) continue;   // its preparation failed
-    live[n] = step;
-    steps[n] = step->step_;
-    ropes[n] = step->session_->rope_.spec();
-    parts[n].out = step->out_;
-    parts[n++].hook = step->hook_ ? step : nullptr;
+  const size_t n = live.size();
+  for (size_t i = 0; i < n; ++i) {
+    SessionStep* const step = live[i];
+    ropes[i] = step->session_->rope_.spec();
+    parts[i].out = step->out_;
+    parts[i].hook = step->hook_ ? step : nullptr;
     step->ran_ = true;
   }
-  LanguageModel& model = *all[0]->session_->model_;
-  Status computed;
-  if (n > 0) {
-    // A decode step is short: a cancellation ends its waits, not its computation.
-    const std::atomic<bool>* cancel = live[0]->request_.phase == Phase::prefill ? live[0]->request_.cancel : nullptr;
-    if (live[0]->request_.phase == Phase::decode) {
-      LanguageModel::DecodeCounts& counts = model.decode_counts(turn);
-      ++counts.passes, counts.steps += n, counts.most = std::max<uint64_t>(counts.most, n);
-    }
-    const uint64_t begun_us = now_us();
-    live[0]->guarded([&] {
-      computed = model::forward_together(&turn.backend(), model.weights(), model.workspace(turn), {steps.data(), n}, {ropes.data(), n},
-                                         {parts.data(), n}, cancel, live[0]->layers_);
-      return ok_status();
-    });
-    live[0]->forward_us_ = now_us() - begun_us;
+  LanguageModel& model = *live[0]->session_->model_;
+  // A decode step is short: a cancellation ends its waits, not its computation.
+  const std::atomic<bool>* cancel = live[0]->request_.phase == Phase::prefill ? live[0]->request_.cancel : nullptr;
+  if (live[0]->request_.phase == Phase::decode) {
+    LanguageModel::DecodeCounts& counts = model.decode_counts(turn);
+    ++counts.passes, counts.steps += n, counts.most = std::max<uint64_t>(counts.most, n);
   }
+  Status computed;
+  const uint64_t begun_us = now_us();
+  live[0]->guarded([&] {
+    if (n > 1) computed = model.waiting_rows(turn).make_room(&turn.backend(), static_cast<int32_t>(n));
+    if (computed.ok())
+      computed = model::forward_together(&turn.backend(), model.weights(), model.workspace(turn), steps, {ropes.data(), n},
+                                         {parts.data(), n}, cancel, live[0]->layers_);
+    return ok_status();
+  });
+  live[0]->forward_us_ = now_us() - begun_us;
   for (size_t i = 0; i < n; ++i) {
     SessionStep& step = *live[i];
     if (live[0]->thrown_ && i > 0) step.thrown_ = live[0]->thrown_;
@@ -142,7 +164,6 @@ void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
     if (!step.failed()) step.status_ = std::move(parts[i].status);
     if (!step.failed() && !computed.ok()) step.guarded([&] { return Status(computed.detail()); });
   }
-  for (SessionStep* step : all) step->end(turn);
 }
 
 Status SessionStep::begin(const Turn& turn, bool may_settle) {
@@ -221,7 +242,8 @@ void SessionStep::end(const Turn& turn) {
       if (out_.request) {
         request_.shortlist->arrived();
         const WaitingRows::Owner owner{&s.row_waits_, s.logits_.data(), s.embedding_.data()};
-        s.model_->waiting_rows(turn).add(owner, s.model_->hyper(), static_cast<int32_t>(n));
+        WaitingRows& rows = s.model_->waiting_rows(turn);
+        together_ ? rows.add_row(owner, row_) : rows.add(owner, s.model_->hyper(), static_cast<int32_t>(n));
       }
       if (on_resident()) return s.resident_->commit(from_);
       if (s.resident_) s.resident_->note_queries(from_, from_ + n);

@@ -8,8 +8,8 @@
 // Behind a step of several, whoever asks first waits for the other sessions that shared it, for 1 / kShareToAwait of the step's time.
 //
 // These steps take their turn alone: chunks of prompts, steps with guesses and drafts, steps on a backend without
-// BackendInfo::decodes_rows, and steps of sessions that may wait for transfers (Resident::waits_for_transfers), because the others would
-// wait with them, where they cannot be cancelled.
+// BackendInfo::decodes_together, and steps of sessions under some policies (Resident::steps_alone). If a step waits for transfers, the
+// others would wait with it, where they cannot be cancelled. FetchOperations serve a step of one session.
 #pragma once
 
 #include <atomic>
@@ -71,6 +71,8 @@ class SessionStep final : public SharedWork, model::LayerHook {
   Status begin(const Turn& turn, bool may_settle);
   void end(const Turn& turn);
   static void compute(const Turn& turn, Span<SessionStep* const> steps);
+  // One pass of the backend: compute() makes several where it takes fewer steps.
+  static void compute_pass(const Turn& turn, Span<SessionStep* const> live, Span<const Step> steps);
   static void gather_and_compute(const Turn& turn, Span<SessionStep* const> own);
 
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
@@ -89,6 +91,8 @@ class SessionStep final : public SharedWork, model::LayerHook {
   Step step_;
   model::ForwardOutput out_;
   ShortlistRequest shortlist_;
+  size_t row_ = 0;                       // of the logits of several steps' pass
+  bool together_ = false;                // computed in such a pass
   model::LayerHook* hook_ = nullptr;     // of the resident part
   model::Layers layers_;                 // that are computed
   uint64_t start_us_ = 0, forward_us_ = 0;   // the step's begin, and what its forward pass took

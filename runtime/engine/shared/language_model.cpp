@@ -17,7 +17,7 @@ StepLimits workspace_limits(const model::Hyperparameters& h, const Device& devic
                             uint32_t n_context) {
   const int32_t context = static_cast<int32_t>(n_context);
   const int32_t guessed = options.speculate == Speculate::off ? 0 : model::kLogitRows;
-  const int32_t together = device.info().decodes_rows ? kMostTogether : 0;
+  const int32_t together = device.info().decodes_together ? kMostTogether : 0;
   // Mean keys are measured on a page of tokens, however short the context is.
   StepLimits limits = model::step_limits(h, std::max({static_cast<int32_t>(options.chunk()), guessed, together, held.max_rows}),
                                          std::max({context, held.max_context, options.centred(h) ? kPageTokens : 0}));

@@ -101,6 +101,11 @@ Status SessionOptions::check_device(const BackendInfo& device) const {
   if (!device.decodes_rows)
     return error(Code::unsupported, "speculate %s needs decode steps of several tokens, which the %s backend lacks; expected off", mode,
                  device.name);
+  if (speculate == Speculate::policy && !device.attends_pages)
+    return error(Code::unsupported,
+                 "speculate policy verifies with the KV in the reservoir, which the %s backend does not read as fast as the device's "
+                 "memory; expected off, or ngram or draft under policy full",
+                 device.name);
   return ok_status();
 }
 

@@ -31,6 +31,11 @@ void WaitingRows::add(const Owner& owner, const model::Hyperparameters& h, int32
   owner.waits->store(true, std::memory_order_release);
 }
 
+void WaitingRows::add_row(const Owner& owner, size_t row) {
+  rows_[row] = {owner, workspace_.logits + row * n_vocab_, workspace_.exported_embeddings + row * n_embd_, ++n_added_};
+  owner.waits->store(true, std::memory_order_release);
+}
+
 size_t WaitingRows::row_of(const std::atomic<bool>* owner) const {
   const auto row = std::find_if(rows_.begin(), rows_.end(), [&](const Row& r) { return r.owner.waits == owner; });
   return static_cast<size_t>(row - rows_.begin());

@@ -2,7 +2,7 @@
 // (ForwardOutput::request).
 //
 // A step writes its row to the workspace's first row. Before the next step, make_room() moves the row to another row of the workspace,
-// which only steps with many rows of logits write. So up to kLogitRows sessions that take turns have a row each. If more sessions do, the
+// which only steps with many rows of logits write. Steps of several sessions write a row each, which waits where it is. So up to kLogitRows sessions that take turns have a row each. If more sessions do, the
 // row that has waited longest goes to its owner's host memory. Before a step with many rows of logits, all rows do.
 //
 // Only the thread that has the turn calls these functions.
@@ -36,6 +36,8 @@ class WaitingRows {
   Status make_room(Backend* backend, int32_t n_logits);
   // Called after a step of n_rows tokens and one row of logits: its row waits from now on.
   void add(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows);
+  // Called after steps of several sessions, for the session of this row.
+  void add_row(const Owner& owner, size_t row);
   // The owner's logits on the device. Null: no row of the owner waits.
   Ptr<const float> logits(const std::atomic<bool>* owner) const;
   // Copies the owner's waiting row, or all waiting rows, to their owners' host memory.
