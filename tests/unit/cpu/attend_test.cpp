@@ -13,6 +13,7 @@
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
 #include "tests/support/bf16.h"
+#include "tests/support/doubles.h"
 #include "tests/unit/cpu/fixture.h"
 
 namespace orrery::attend_test {
@@ -118,7 +119,12 @@ struct Expected {
 Expected expected(const std::string& path, const Attention& a, const StoredHead& stored, int32_t p, const float* q, Rounding rounding = Rounding::none) {
   const int32_t dim = a.format.head_dim;
   const bool tiles = rounding == Rounding::tiles;
-  const auto kept = [&](float x) { return tiles ? to_bf16(x) : x; };
+  std::vector<float> rounded(static_cast<size_t>(dim));
+  const auto kept = [&](const std::vector<float>& x) {
+    if (!tiles) return x.data();
+    for (size_t i = 0; i < x.size(); ++i) rounded[i] = to_bf16(x[i]);
+    return static_cast<const float*>(rounded.data());
+  };
   const float log2_e = 1.44269504088896f;
   std::vector<double> scaled;
   for (int32_t i = 0; i < dim; ++i)
@@ -135,13 +141,10 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
   double largest = -INFINITY;
   for (int32_t t = from; t <= p; ++t) {
     const std::vector<float>& k = stored.key(t);
-    double dot = 0, size = 0;
-    for (size_t i = 0; i < scaled.size(); ++i) {
-      const double product = scaled[i] * kept(k[i]);
-      dot += product, size += std::fabs(product);
-    }
+    const float* x = kept(k);
+    const double size = dot_of_sizes(x, scaled.data(), scaled.size());
     if (rounding == Rounding::words) e.score_words = std::max(e.score_words, word_error(path, a.format.type, q, k.data(), k.size()) * static_cast<double>(a.scale));
-    scores.push_back(dot);
+    scores.push_back(dot(x, scaled.data(), scaled.size()));
     if (std::isfinite(size)) e.score_size = std::max(e.score_size, size);
     largest = std::max(largest, scores.back());
   }
@@ -150,13 +153,13 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
   for (double& w : scores) sum += w = std::exp(w - largest);
   const auto each = [&](const auto& add) {
     for (int32_t t = from; t <= p; ++t) {
-      const std::vector<float>& v = stored.value(t);
       const double w = scores[static_cast<size_t>(t - from)] / sum;
-      for (size_t i = 0; i < v.size() && w > 0; ++i) add(i, w, static_cast<double>(kept(v[i])));
+      if (w > 0) add(w, kept(stored.value(t)));
     }
   };
-  each([&](size_t i, double w, double v) { e.out[i] += w * v, e.size[i] += w * std::fabs(v); });
-  each([&](size_t i, double w, double v) { e.spread[i] += w * std::fabs(v - e.out[i]); });
+  const auto n = static_cast<size_t>(dim);
+  each([&](double w, const float* v) { add_times(w, v, n, e.out.data()), add_size_times(w, v, n, e.size.data()); });
+  each([&](double w, const float* v) { add_distance_times(w, v, e.out.data(), n, e.spread.data()); });
   if (rounding != Rounding::words) return e;
   // A page's weights times V's scales are words in units of the largest, and off by half of one; codes are at most what the scale is of.
   for (int32_t page = from / kPageTokens; page <= p / kPageTokens; ++page) {
