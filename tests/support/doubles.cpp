@@ -42,4 +42,11 @@ void add_distance_times(double w, const float* x, const double* middle, size_t n
   for (size_t i = 0; i < n; ++i) out[i] += w * std::fabs(static_cast<double>(x[i]) - middle[i]);
 }
 
+void rotate(double c, double s, double* x, double* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) {
+    const double a = x[i], b = y[i];
+    x[i] = c * a + s * b, y[i] = c * b - s * a;
+  }
+}
+
 }  // namespace orrery::testing

@@ -17,4 +17,7 @@ void add_times(double w, const float* x, size_t n, double* out);
 void add_size_times(double w, const float* x, size_t n, double* out);
 void add_distance_times(double w, const float* x, const double* middle, size_t n, double* out);
 
+// (x[i], y[i]) = (c x[i] + s y[i], c y[i] - s x[i]).
+void rotate(double c, double s, double* x, double* y, size_t n);
+
 }  // namespace orrery::testing
