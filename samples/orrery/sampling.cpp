@@ -14,7 +14,7 @@
 namespace orrery::tool {
 namespace {
 
-constexpr uint64_t kMaxTokens = std::numeric_limits<uint32_t>::max();
+constexpr uint64_t kMost = std::numeric_limits<uint32_t>::max();
 
 // One setting that holds a number. `model_key` is its name behind "general.sampling." in a GGUF file, nullptr if files have none.
 struct Number {
@@ -26,11 +26,11 @@ struct Number {
 using Options = orrery_generate_options;
 
 constexpr Number kNumbers[] = {
-    {"max-tokens", "N", "End the answer after N tokens, as in 200 or 2k; 0: no limit", "0", "1024", nullptr, 0, kMaxTokens, nullptr,
+    {"max-tokens", "N", "End the answer after N tokens, as in 200 or 2k; 0: no limit", "0", "1024", nullptr, 0, kMost, nullptr,
      &Options::max_tokens},
     {"temperature", "T", "Sampling temperature; 0: always the likeliest token", "0", "the model's, else 0.7", "temp", 0, 100,
      &Options::temperature, nullptr},
-    {"top-k", "N", "Only the N likeliest tokens; 0: off", "0", "the model's, else 0", "top_k", 0, kMaxTokens, nullptr,
+    {"top-k", "N", "Only the N likeliest tokens; 0: off", "0", "the model's, else 0", "top_k", 0, kMost, nullptr,
      &Options::top_k},
     {"top-p", "P", "Only the likeliest tokens whose probabilities add up to P; 1: off", "1", "the model's, else 0.95", "top_p", 0, 1,
      &Options::top_p, nullptr},
@@ -43,7 +43,7 @@ constexpr Number kNumbers[] = {
     {"presence-penalty", "X", "Make a token less likely if it occurred at all", "0", "0", nullptr, -100, 100,
      &Options::presence_penalty, nullptr},
     {"penalty-tokens", "N", "Number of last tokens that the penalties count", "64", "the model's, else 64", "penalty_last_n", 0,
-     kMaxTokens, nullptr, &Options::penalty_tokens},
+     kMost, nullptr, &Options::penalty_tokens},
 };
 constexpr const char* kSeedHelp = "The same seed gives the same answer";
 constexpr const char* kStopHelp = "End the answer before TEXT";

@@ -5,6 +5,7 @@
 // tests/unit/cpu/matmul_test.cpp. So integers must be exact, and only float rounding may differ.
 #include "runtime/gguf/dequantize.h"
 #include "tests/gpu/device_fixture.h"
+#include "tests/support/doubles.h"
 #include "tests/support/quantized_activations.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/threads.h"
@@ -51,19 +52,18 @@ void expect_double_product(Machine* m, TensorType type, int64_t n_out, int64_t n
   const Matrix matrix(m, type, n_out, n_in, 7);
   const std::vector<float> values = normal_values(static_cast<size_t>(stride * (n_rows - 1) + n_in), 11);
   const Buffer<float> x(m, values);
+  std::vector<double> largest(static_cast<size_t>(n_out));   // of each output's weights
+  for (int64_t o = 0; o < n_out; ++o)
+    for (int64_t c = 0; c < n_in; ++c) largest[static_cast<size_t>(o)] = std::max(largest[static_cast<size_t>(o)], std::fabs(static_cast<double>(matrix.row(o)[c])));
   for (const Phase phase : kPhases) {
     const std::vector<float> out = multiply(m, phase, matrix, x, stride, n_rows);
     for (int32_t r = 0; r < n_rows; ++r) {
       const float* row = values.data() + r * stride;
       const std::vector<double> seen = float_type(type) ? std::vector<double>(row, row + n_in) : quantized(row, n_in);
+      double size = 0;
+      for (const double s : seen) size += std::fabs(s);
       for (int64_t o = 0; o < n_out; ++o) {
-        const float* w = matrix.row(o);
-        double expected = 0, magnitude = 0, largest = 0;
-        for (int64_t c = 0; c < n_in; ++c) largest = std::max(largest, std::fabs(static_cast<double>(w[c])));
-        for (int64_t c = 0; c < n_in; ++c) {
-          expected += w[c] * seen[static_cast<size_t>(c)];
-          magnitude += largest * std::fabs(seen[static_cast<size_t>(c)]);
-        }
+        const double expected = dot(matrix.row(o), seen.data(), seen.size()), magnitude = largest[static_cast<size_t>(o)] * size;
         const double bound = float_type(type) ? share(type, phase) : 4e-7;
         ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, bound * magnitude)
             << type_traits(type)->name << " " << n_out << "x" << n_in << ", " << name(phase) << ", row " << r << " of " << n_rows

@@ -116,9 +116,11 @@ TEST(GpuShortlist, Tails) {
     std::vector<uint64_t> sums(ShortlistTail::kBands, 77);
     m->shortlists()->shortlist_bands(row.cptr(), static_cast<int64_t>(n), tail, out.ptr(), sums.data());
     const std::vector<uint64_t> expected = expected_band_sums(logits, tail);
-    const std::vector<int32_t> bands = expected_bands(logits, tail);
+    std::vector<double> n_entries(sums.size());   // of each band
+    for (const int32_t band : expected_bands(logits, tail))
+      if (band >= 0 && static_cast<size_t>(band) < n_entries.size()) n_entries[static_cast<size_t>(band)] += 1;
     for (size_t i = 0; i < sums.size(); ++i) {
-      const double each = static_cast<double>(std::count(bands.begin(), bands.end(), static_cast<int32_t>(i)));
+      const double each = n_entries[i];
       ASSERT_NEAR(static_cast<double>(sums[i]), static_cast<double>(expected[i]), each + 1e-12 * static_cast<double>(expected[i])) << i;
     }
     for (const auto& [band, other] : {std::make_pair(0, 0), std::make_pair(40, 3), std::make_pair(5, ShortlistTail::kBands - 1)}) {

@@ -30,7 +30,7 @@ void load_kv_chunks(const std::byte* x, int32_t n, float* out) {
 }
 
 // The same bits as the portable reading: a half is exact in a float, and a block's value is one product.
-void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
+inline void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
   switch (type) {
     case KvType::f32:
       return load_kv_chunks<KvType::f32>(x, n, out);
@@ -408,7 +408,7 @@ void decode_type(const DecodeTask& t) {
   }
 }
 
-void attend_decode(const DecodeTask& t) {
+inline void attend_decode(const DecodeTask& t) {
   switch (t.kv.type) {
     case KvType::f32:
       return decode_type<KvType::f32>(t);
@@ -427,7 +427,7 @@ inline float power_of_two(float x) {
   return lanes[0];
 }
 
-void merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, float* out) {
+inline void merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, float* out) {
   float m = -kInfinity, l = 0;
   for (int64_t i = 0; i < n; ++i)
     if (partials[i * partial_stride] > m) m = partials[i * partial_stride];
@@ -478,7 +478,7 @@ PrefillScratch prefill_scratch(std::byte* scratch, int32_t dim) {
 
 // Decode's arrays fit into prefill's: q and o (8, dim) for each head, 8 scores for each key plus the ones that decode_scores()
 // writes past the end, and the weights of block formats.
-int64_t attend_scratch_bytes(int32_t head_dim) {
+inline int64_t attend_scratch_bytes(int32_t head_dim) {
   const int64_t dim = padded_dim(head_dim);
   const int64_t prefill = dim * (2 * kTile + 2 * kQueryTile) + int64_t{kTile} * kQueryTile + 3 * kQueryTile;
   return prefill * static_cast<int64_t>(sizeof(float));
@@ -589,9 +589,9 @@ void prefill_group(const PrefillTask& t) {
   }
 }
 
-int32_t prefill_queries(KvType, int32_t) { return kQueryTile; }
+inline int32_t prefill_queries(KvType, int32_t) { return kQueryTile; }
 
-void attend_prefill(const PrefillTask& t) {
+inline void attend_prefill(const PrefillTask& t) {
   switch (t.kv.type) {
     case KvType::f32:
       return prefill_group<KvType::f32>(t);

@@ -1,4 +1,7 @@
-// AVX2 with AVX-VNNI: as kernels_avx2.cpp, but one instruction multiplies and sums bytes. Only the table has external linkage.
+// AVX2 with AVX-VNNI: one instruction multiplies and sums bytes. Products with weights, and decode attention over quantized KV, for the
+// table of kernels_avx2.cpp. Only the functions of kernels_avx2.h have external linkage.
+#include "runtime/cpu/paths/kernels_avx2.h"
+
 #include "runtime/cpu/vectors/bytes_avx2vnni.h"
 // V inherits from ByteProducts, so its header comes first.
 #include "runtime/cpu/vectors/avx2.h"
@@ -8,16 +11,15 @@
 #include "runtime/cpu/products/dot_avx2.h"
 // decode.h uses dot_rows().
 #include "runtime/cpu/products/decode.h"
-#include "runtime/cpu/attention/encode.h"
-#include "runtime/cpu/attention/low_rank.h"
-#include "runtime/cpu/attention/moves.h"
 #include "runtime/cpu/products/prefill.h"
-#include "runtime/cpu/products/rows.h"
-#include "runtime/cpu/attention/scores.h"
-#include "runtime/cpu/paths/table.h"
 
 namespace orrery::cpu {
 
-const Kernels kAvx2VnniKernels = table("avx2vnni", matmul_decode, in_bands, bands_as_prefill);
+void matmul_decode_avx2vnni(const MatmulTask& t) { matmul_decode(t); }
+void matmul_prefill_avx2vnni(const MatmulTask& t) { matmul_prefill(t); }
+bool in_bands_avx2vnni(TensorType type) { return in_bands(type); }
+bool bands_as_prefill_avx2vnni(TensorType type) { return bands_as_prefill(type); }
+
+void attend_decode_avx2vnni(const DecodeTask& t) { t.kv.type == KvType::q8_0 ? decode_type<KvType::q8_0>(t) : decode_type<KvType::q4_0>(t); }
 
 }  // namespace orrery::cpu

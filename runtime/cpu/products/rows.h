@@ -28,7 +28,7 @@ inline V::F exponential(V::F x) {
   return V::scale_by_power(p, n);
 }
 
-void quantize_row(const float* x, int64_t n, std::byte* out) {
+inline void quantize_row(const float* x, int64_t n, std::byte* out) {
   const int64_t padded = padded_columns(n);
   int8_t* q = reinterpret_cast<int8_t*>(out);
   float* d = reinterpret_cast<float*>(out + padded);
@@ -61,7 +61,7 @@ void quantize_row(const float* x, int64_t n, std::byte* out) {
   }
 }
 
-void rms_norm(const float* x, const float* weight, float* out, int64_t dim, float eps) {
+inline void rms_norm(const float* x, const float* weight, float* out, int64_t dim, float eps) {
   const double mean = V::sum_squares(x, dim) / static_cast<double>(dim);
   const V::F scale = V::set(static_cast<float>(1.0 / __builtin_sqrt(mean + static_cast<double>(eps))));
   int64_t i = 0;
@@ -75,7 +75,7 @@ void rms_norm(const float* x, const float* weight, float* out, int64_t dim, floa
 }
 
 // Plain loops: the compiler vectorises them well.
-void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
+inline void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
           int32_t n_heads, int32_t head_dim) {
   const int32_t half = n_rot / 2;
   for (int32_t h = 0; h < n_heads; ++h, x += head_dim) {
@@ -98,7 +98,7 @@ void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, boo
 // Butterflies of lanes h apart: a + b in the lane of a, a - b in the lane of b. sign: 1 in the lanes of a, -1 in the lanes of b.
 inline V::F butterfly(V::F x, V::F sign, int h) { return V::fma(x, sign, V::partners(x, h)); }
 
-void transform_heads(float* x, const float* shift, int32_t n_heads, int32_t head_dim, int32_t block) {
+inline void transform_heads(float* x, const float* shift, int32_t n_heads, int32_t head_dim, int32_t block) {
   const int32_t n = n_heads * head_dim;
   int32_t i = 0;
   if (shift) {
@@ -146,7 +146,7 @@ inline V::F swiglu_vector(V::F gate, V::F up) {
   return V::mul(V::div(gate, V::add(one, exponential(V::sub(V::zero(), gate)))), up);
 }
 
-void swiglu(const float* gate, const float* up, float* out, int64_t n) {
+inline void swiglu(const float* gate, const float* up, float* out, int64_t n) {
   int64_t i = 0;
   for (; i + V::kLanes <= n; i += V::kLanes)
     V::store(out + i, swiglu_vector(V::load(gate + i), V::load(up + i)));
@@ -156,7 +156,7 @@ void swiglu(const float* gate, const float* up, float* out, int64_t n) {
   }
 }
 
-void add(float* x, const float* y, int64_t n) {
+inline void add(float* x, const float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
@@ -186,7 +186,7 @@ inline void store_q8_0_block(const float* x, std::byte* out) {
 }
 
 // F16 goes through vectors, with the same bits as the portable conversion. Q8_0 is above; the portable code stores the other types.
-void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
+inline void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
   if (type == KvType::f16 && n % V::kLanes == 0) {
     for (int32_t i = 0; i < n; i += V::kLanes) V::store_half(out + 2 * i, V::load(x + i));
     return;

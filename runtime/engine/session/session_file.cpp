@@ -10,15 +10,7 @@
 
 namespace orrery::engine {
 
-namespace {
-
-constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
-constexpr size_t kChecksumBytes = 16;
-constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages: one piece from the device
-constexpr uint64_t kBytesRead = uint64_t{1} << 20;     // of pages: one piece of a file, which stays in the processor's cache
-constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
-
-struct Header {
+struct SessionFileHeader {
   char magic[8];
   uint8_t fingerprint[16];
   uint8_t rope[16];             // hash of the inverse frequencies and the magnitude
@@ -32,12 +24,20 @@ struct Header {
   uint32_t form;                // of the KV: kCentred, kRotated
   uint32_t n_means;             // (n_layers * n_kv_heads * head_dim) floats if centred, else 0
 };
-static_assert(sizeof(Header) == 88, "the layout of the file");
+static_assert(sizeof(SessionFileHeader) == 88, "the layout of the file");
 
-constexpr uint32_t kCentred = 1, kRotated = 2;   // Header::form
+namespace {
+
+constexpr char kMagic[8] = {'O', 'R', 'R', 'S', 'E', 'S', 'S', '1'};
+constexpr size_t kChecksumBytes = 16;
+constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages: one piece from the device
+constexpr uint64_t kBytesRead = uint64_t{1} << 20;     // of pages: one piece of a file, which stays in the processor's cache
+constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
+
+constexpr uint32_t kCentred = 1, kRotated = 2;   // SessionFileHeader::form
 
 // Bytes of tokens, phases, conversation and means.
-uint64_t head_bytes(const Header& h) {
+uint64_t head_bytes(const SessionFileHeader& h) {
   return uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + h.conversation_bytes + uint64_t{h.n_means} * sizeof(float);
 }
 
@@ -55,7 +55,7 @@ namespace {
 
 // The parts of a saved session, in file order.
 struct Image {
-  Header header;
+  SessionFileHeader header;
   std::string conversation;
   uint64_t bytes = 0;   // of the whole file
 };
@@ -76,7 +76,7 @@ void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) 
 Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope,
                          const StoredForm& form) {
   Image image;
-  Header& h = image.header;
+  SessionFileHeader& h = image.header;
   std::memset(&h, 0, sizeof h);
   std::memcpy(h.magic, kMagic, sizeof kMagic);
   std::memcpy(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint);
@@ -162,7 +162,7 @@ Status SessionFile::save_to_file(Session* session, const std::string& path, cons
 namespace {
 
 // Checks the header of a file of `bytes` bytes: model, formats, and whether the parts add up to `bytes`.
-Status check_header(const Session& session, const model::RopeTable& session_rope, const Header& h, uint64_t bytes,
+Status check_header(const Session& session, const model::RopeTable& session_rope, const SessionFileHeader& h, uint64_t bytes,
                     const char* name) {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
 
@@ -170,16 +170,16 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
   const std::array<uint8_t, 16> rope = hash_rope(session_rope);
   const KvFormat kv = kv_format(session.model().hyper(), session.options().kv_type);
   if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
-    return damaged(name, offsetof(Header, fingerprint), "the session was saved with another model");
+    return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
   if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
-    return damaged(name, offsetof(Header, rope), "the session was saved with another rotary scaling or context size");
-  if ((h.form & ~(kCentred | kRotated)) != 0) return damaged(name, offsetof(Header, form), "was written by a newer version");
+    return damaged(name, offsetof(SessionFileHeader, rope), "the session was saved with another rotary scaling or context size");
+  if ((h.form & ~(kCentred | kRotated)) != 0) return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
   const uint64_t n_means = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads) * static_cast<uint64_t>(kv.head_dim);
   if (h.n_means != ((h.form & kCentred) ? n_means : 0))
-    return damaged(name, offsetof(Header, n_means), "the number of mean keys is not what the model has");
+    return damaged(name, offsetof(SessionFileHeader, n_means), "the number of mean keys is not what the model has");
   if (h.kv_type != static_cast<uint32_t>(kv.type) || h.page_bytes != kv.page_bytes() ||
       h.page_tokens != static_cast<uint32_t>(kPageTokens))
-    return damaged(name, offsetof(Header, kv_type), "the session was saved with another type of KV cache");
+    return damaged(name, offsetof(SessionFileHeader, kv_type), "the session was saved with another type of KV cache");
   if (h.n_tokens > session.n_context())
     return memory_error(Code::context_full, h.n_tokens, session.n_context(),
                         "%s: holds %u tokens, the session's context is %u", name, h.n_tokens, session.n_context());
@@ -188,11 +188,11 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
   const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + uint64_t{h.n_means} * sizeof(float) +
                          kv::pages_for(h.n_tokens) * h.page_bytes + kChecksumBytes;
   if (h.n_pages != kv::pages_for(h.n_tokens))
-    return damaged(name, offsetof(Header, n_pages), "the number of pages is not what its tokens take");
+    return damaged(name, offsetof(SessionFileHeader, n_pages), "the number of pages is not what its tokens take");
   if (bytes < fixed || h.conversation_bytes != bytes - fixed)
     return damaged(name, bytes, "is shorter or longer than its header says");
   if (h.conversation_bytes > kMaxConversationBytes)
-    return damaged(name, offsetof(Header, conversation_bytes), "the conversation is longer than any that is saved");
+    return damaged(name, offsetof(SessionFileHeader, conversation_bytes), "the conversation is longer than any that is saved");
   return ok_status();
 }
 
@@ -208,7 +208,7 @@ Status check_sum(const Hash128& hash, const std::byte* checksum, uint64_t file_b
 
 // The content of a file before its pages.
 struct SessionFile::Contents {
-  Header header;
+  SessionFileHeader header;
   Span<const std::byte> head;   // tokens, phases, conversation, mean keys: bytes of the file
   Span<const int32_t> tokens;
   const uint8_t* phases = nullptr;
@@ -260,7 +260,7 @@ struct SessionFile::PageReader {
 // From here on a session with tokens fails only by the device and by the second reading of a file. Contents that are not parsed are parsed
 // behind the pages, when the checksum is known to be right. The conversation changes last.
 Status SessionFile::replace(Session* session, Contents* contents, const PageReader& pages, const char* name) {
-  const Header& h = contents->header;
+  const SessionFileHeader& h = contents->header;
   ORRERY_TRY(session->resume());
   const bool had_tokens = !session->tokens_.empty();
   contents->read_form();
@@ -311,7 +311,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
 
 Status SessionFile::load(Session* session, Span<const std::byte> bytes, const char* name, const std::atomic<bool>* cancel) {
   Contents contents;
-  Header& h = contents.header;
+  SessionFileHeader& h = contents.header;
   if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
   std::memcpy(&h, bytes.data(), sizeof h);
   ORRERY_TRY(check_header(*session, session->rope_, h, bytes.size(), name));
@@ -337,7 +337,7 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
   ORRERY_ASSIGN(const os::InputFile file, os::InputFile::open(path));
   const char* const name = path.c_str();
   Contents contents;
-  Header& h = contents.header;
+  SessionFileHeader& h = contents.header;
   if (file.size() < sizeof h + kChecksumBytes) return damaged(name, file.size(), "ends inside the header");
   ORRERY_TRY(file.read_at(0, {reinterpret_cast<std::byte*>(&h), sizeof h}));
   ORRERY_TRY(check_header(*session, session->rope_, h, file.size(), name));

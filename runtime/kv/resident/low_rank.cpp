@@ -14,7 +14,7 @@ namespace orrery::kv {
 
 namespace {
 
-constexpr uint32_t kTile = static_cast<uint32_t>(kPageTokens);
+constexpr uint32_t kTileTokens = static_cast<uint32_t>(kPageTokens);
 
 uint64_t heads_of_unit(const LowRankSpec& spec, const KvFormat& format) {
   return spec.by_head ? 1 : static_cast<uint64_t>(format.n_kv_heads);
@@ -30,7 +30,7 @@ uint64_t rows_bytes(const LowRankSpec& spec, uint32_t n_context) { return 2 * ui
 uint64_t basis_bytes(const LowRankSpec& spec, const KvFormat& format) { return 2 * width_of(spec, format) * spec.rank; }
 // LowRankKeys::rotations behind the working memory: those of the pages, then those of the positions within a page.
 uint64_t rotations_bytes(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
-  return spec.by_head ? 0 : (div_up(n_context, kTile) + uint64_t{kTile}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
+  return spec.by_head ? 0 : (div_up(n_context, kTileTokens) + uint64_t{kTileTokens}) * static_cast<uint64_t>(format.head_dim) * sizeof(float);
 }
 LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const RopeSpec& rope) {
   LowRankKeys keys;
@@ -109,7 +109,7 @@ uint64_t LowRank::bytes_of(const LowRankSpec& spec, const KvFormat& format, uint
 
 Region LowRank::layout(const LowRankSpec& spec, const KvFormat& format, uint32_t n_context) {
   if (spec.rank == 0) return {};
-  const uint64_t tiles = spec.by_head ? units_of(spec, format) * div_up(n_context, kTile) * sizeof(uint64_t) : 0;
+  const uint64_t tiles = spec.by_head ? units_of(spec, format) * div_up(n_context, kTileTokens) * sizeof(uint64_t) : 0;
   return {"low-rank keys", Holds::summaries, align_up(bytes_of(spec, format, n_context), kArenaAlignment), 0, tiles, 0};
 }
 
@@ -127,11 +127,11 @@ LowRank::LowRank(const LowRankSpec& spec, const KvFormat& format, const RopeSpec
                  ArenaRegion work)
     : spec_(spec), format_(format), rope_(rope), n_context_(n_context), region_(std::move(region)), work_(std::move(work)) {
   if (!spec.by_head) return;
-  n_tiles_ = div_up(n_context, kTile);
+  n_tiles_ = div_up(n_context, kTileTokens);
   tiles_.reserve(n_units() * n_tiles_);
   for (size_t i = 0; i < n_units(); ++i)
     for (uint32_t tile = 0; tile < n_tiles_; ++tile)
-      tiles_.push_back(unit(i, nullptr).rows.address + 2 * uint64_t{tile} * kTile * spec.rank);
+      tiles_.push_back(unit(i, nullptr).rows.address + 2 * uint64_t{tile} * kTileTokens * spec.rank);
 }
 
 size_t LowRank::n_units() const { return units_of(spec_, format_); }
@@ -165,16 +165,16 @@ LowRankKeys LowRank::unit(size_t i, const PageTable* reservoir) const {
   if (has_rotations_) {
     const Ptr<std::byte> rotations = keys.work + align_up(keys.work_bytes(), kArenaAlignment);
     keys.page_rotations = {rotations.address};
-    keys.rotations = keys.page_rotations + uint64_t{div_up(n_context_, kTile)} * static_cast<uint64_t>(rope_.n_rot);
+    keys.rotations = keys.page_rotations + uint64_t{div_up(n_context_, kTileTokens)} * static_cast<uint64_t>(rope_.n_rot);
   }
   return keys;
 }
 
 void LowRank::make_rotations(Backend* backend) {
   if (has_rotations_ || spec_.by_head || rope_.n_rot == 0) return;
-  const uint32_t n_pages = div_up(n_context_, kTile), half = static_cast<uint32_t>(rope_.n_rot) / 2;
+  const uint32_t n_pages = div_up(n_context_, kTileTokens), half = static_cast<uint32_t>(rope_.n_rot) / 2;
   std::vector<float> rotations;
-  rotations.reserve((n_pages + size_t{kTile}) * 2 * half);
+  rotations.reserve((n_pages + size_t{kTileTokens}) * 2 * half);
   const auto add = [&](uint32_t position, double magnitude) {
     const auto each = [&](double (*f)(double)) {
       for (uint32_t i = 0; i < half; ++i)
@@ -182,8 +182,8 @@ void LowRank::make_rotations(Backend* backend) {
     };
     each(std::cos), each(std::sin);
   };
-  for (uint32_t page = 0; page < n_pages; ++page) add(page * kTile, static_cast<double>(rope_.magnitude));
-  for (uint32_t p = 0; p < kTile; ++p) add(p, 1);
+  for (uint32_t page = 0; page < n_pages; ++page) add(page * kTileTokens, static_cast<double>(rope_.magnitude));
+  for (uint32_t p = 0; p < kTileTokens; ++p) add(p, 1);
   has_rotations_ = true;
   backend->upload({unit(0, nullptr).page_rotations.address}, rotations.data(), rotations.size() * sizeof(float));
 }

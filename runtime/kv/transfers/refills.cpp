@@ -9,7 +9,7 @@
 namespace orrery::kv {
 
 namespace {
-constexpr uint64_t kTile = static_cast<uint64_t>(kPageTokens);
+constexpr uint64_t kPageSize = static_cast<uint64_t>(kPageTokens);
 constexpr uint64_t kRunsAtOnce = 4096;   // least room for noted runs
 uint64_t runs_at_once(uint64_t staging_tokens) { return std::max(staging_tokens / 2, kRunsAtOnce); }
 // Most chunks in the ring: the last chunk of each refresh, and 4 others. A chunk that is not the last of its refresh fills more than a
@@ -97,18 +97,18 @@ Status Refills::add(Backend* backend, const PageTable& reservoir, uint32_t head,
   if (what.size() > max_pending_ - what_.size())
     return error(Code::invalid_argument, "a refresh of head %u with %zu replacements: %zu of at most %llu are pending", head,
                  what.size(), what_.size(), static_cast<unsigned long long>(max_pending_));
-  const uint64_t n_tokens = reservoir.n_pages() * kTile;
+  const uint64_t n_tokens = reservoir.n_pages() * kPageSize;
   const Extent extent = extent_of(what);
-  const uint64_t most = io_ ? std::min(staging_tokens_ / 2, kTile) : kTile;
+  const uint64_t most = io_ ? std::min(staging_tokens_ / 2, kPageSize) : kPageSize;
   const uint64_t end = low_rank_ ? std::min<uint64_t>(low_rank_->n_tokens(), n_tokens) : n_tokens;   // of the positions that can be fetched
   for (size_t i = 0; i < what.size() && !(extent.in_pages && extent.longest <= most && extent.end_position <= end); ++i) {
     const Replacement& r = what[i];
     if (r.position >= n_tokens)
       return error(Code::invalid_argument, "a refresh of head %u with position %u of %llu", head, r.position,
                    static_cast<unsigned long long>(n_tokens));
-    if (r.count == 0 || r.count > kTile - r.position % kTile || (io_ && r.count > staging_tokens_ / 2))
+    if (r.count == 0 || r.count > kPageSize - r.position % kPageSize || (io_ && r.count > staging_tokens_ / 2))
       return error(Code::invalid_argument, "a refresh of head %u with %u tokens from position %u on: they are of one page, at most %llu",
-                   head, r.count, r.position, static_cast<unsigned long long>(io_ ? staging_tokens_ / 2 : kTile));
+                   head, r.count, r.position, static_cast<unsigned long long>(io_ ? staging_tokens_ / 2 : kPageSize));
     if (low_rank_ && r.position + uint64_t{r.count} > low_rank_->n_tokens())
       return error(Code::invalid_argument, "a refresh of head %u with position %u: %u have rows to be rebuilt from", head, r.position,
                    low_rank_->n_tokens());

@@ -10,12 +10,7 @@ namespace {
 
 using Wide = unsigned __int128;
 
-// With these bounds every product below fits: weights have 33 bits, tokens 31, heads 23.
-constexpr uint64_t kMaxTokens = 1ull << 31;
-constexpr uint64_t kMaxHeads = 1ull << 23;
-constexpr double kWeightScale = 4294967296.0;
-
-unsigned long long ull(uint64_t x) { return static_cast<unsigned long long>(x); }
+constexpr double kWeightScale = 4294967296.0;   // weights have 33 bits
 
 Status check_total(uint64_t n, uint64_t total, uint64_t lowest, uint64_t highest) {
   if (n <= kMaxHeads && lowest <= highest && highest <= kMaxTokens && n * lowest <= total &&

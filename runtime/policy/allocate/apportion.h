@@ -13,6 +13,12 @@
 
 namespace orrery::policy {
 
+// With these bounds every product of the allocators fits 128 bits: tokens have 31 bits, heads 23.
+inline constexpr uint64_t kMaxTokens = 1ull << 31, kMaxHeads = 1ull << 23;
+
+// As "%llu" takes it.
+inline unsigned long long ull(uint64_t x) { return static_cast<unsigned long long>(x); }
+
 // A share as a fraction. `.29 * 100` is 28.999... in doubles, which would cost a budget a token.
 struct Ratio {
   uint64_t num = 0, den = 1;

@@ -7,12 +7,6 @@
 
 namespace orrery::policy {
 
-namespace {
-
-unsigned long long ull(uint64_t x) { return static_cast<unsigned long long>(x); }
-
-}  // namespace
-
 Result<std::vector<uint64_t>> count_best(Span<const float> scores, uint64_t n_heads, uint64_t total, uint64_t n_protected) {
   const uint64_t n = n_heads > 0 ? scores.size() / n_heads : 0;
   if (n_heads == 0 || n * n_heads != scores.size() || n_protected > n || n_heads * n_protected > total || total > scores.size())

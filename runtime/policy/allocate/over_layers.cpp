@@ -10,8 +10,6 @@ namespace orrery::policy {
 
 namespace {
 
-unsigned long long ull(uint64_t x) { return static_cast<unsigned long long>(x); }
-
 Status check_total(uint64_t n, uint64_t total, uint64_t highest) {
   if (n > 0 && (total / n < highest || (total / n == highest && total % n == 0))) return ok_status();
   return error(Code::invalid_argument, "%llu tokens cannot be spread over %llu with at most %llu each", ull(total), ull(n),

@@ -11,12 +11,6 @@ namespace {
 
 using Wide = unsigned __int128;
 
-// With these bounds every product below fits.
-constexpr uint64_t kMaxTokens = 1ull << 31;
-constexpr uint64_t kMaxHeads = 1ull << 23;
-
-unsigned long long ull(uint64_t x) { return static_cast<unsigned long long>(x); }
-
 // Rounds up at the third digit: a smallest ratio that an error names must work.
 double round_up(double x) { return std::ceil(x * 1000 - 1e-9) / 1000; }
 

@@ -10,7 +10,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace adakv_method {
 
 constexpr WindowSettings kDefaults = {WindowScore::mean, Pooling::max, 7, LayerBudgets::uniform, HeadBudgets::adaptive};
 constexpr WindowSettings kPyramidDefaults = {WindowScore::mean, Pooling::max, 7, LayerBudgets::pyramid, HeadBudgets::adaptive};
@@ -35,7 +35,7 @@ MadePolicy make_pyramid(const Shape& shape, const Budget& budget, const Options&
   return make_window("adapyramid", kPyramidDefaults, shape, budget, options);
 }
 
-}  // namespace
+}  // namespace adakv_method
 
 constexpr Method kAdaKv = {{"adakv", "Ada-KV (Ada-SnapKV)", "arXiv:2407.11550",
                             /* score    */ "mean of the last 32 queries and the group, max pool 7",
@@ -44,9 +44,9 @@ constexpr Method kAdaKv = {{"adakv", "Ada-KV (Ada-SnapKV)", "arXiv:2407.11550",
                             /* refresh  */ kNeverRefreshed,
                             /* device   */ kLastQueries,
                             /* link     */ kSelectionOnLink,
-                            all(kOptions), kPage},
+                            all(adakv_method::kOptions), adakv_method::kPage},
                            {kMaxWindow},
-                           make_ada};
+                           adakv_method::make_ada};
 
 constexpr Method kAdaPyramid = {{"adapyramid", "Ada-KV (Ada-Pyramid)", "arXiv:2407.11550",
                                  /* score    */ "mean of the last 32 queries and the group, max pool 7",
@@ -55,8 +55,8 @@ constexpr Method kAdaPyramid = {{"adapyramid", "Ada-KV (Ada-Pyramid)", "arXiv:24
                                  /* refresh  */ kNeverRefreshed,
                                  /* device   */ kLastQueries,
                                  /* link     */ kSelectionOnLink,
-                                 all(kPyramidOptions), "As adakv, with pyramidkv's budgets of layers.\n"},
+                                 all(adakv_method::kPyramidOptions), "As adakv, with pyramidkv's budgets of layers.\n"},
                                 {kMaxWindow},
-                                make_pyramid};
+                                adakv_method::make_pyramid};
 
 }  // namespace orrery::policy

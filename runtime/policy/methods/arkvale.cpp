@@ -9,7 +9,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace arkvale_method {
 
 constexpr PagesSettings kDefaults = {{0, 64, 64, 2, true}, true, 2, true, true, .5};
 constexpr auto kOptions = pages_options("auto", "deviation", "64", "64", kTwoFirstLayersRow, "2", "raw", "layer", ".5");
@@ -28,7 +28,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_pages("arkvale", kDefaults, shape, budget, options);
 }
 
-}  // namespace
+}  // namespace arkvale_method
 
 constexpr Method kArkVale = {{"arkvale", "ArkVale", "NeurIPS 2024",
                               /* score    */ "estimates by page digests, mean of all query heads of the layer",
@@ -37,8 +37,8 @@ constexpr Method kArkVale = {{"arkvale", "ArkVale", "NeurIPS 2024",
                               /* refresh  */ "every step, by its own query, before it attends: the better half",
                               /* device   */ "digests of all pages, the last query, a staging ring",
                               /* link     */ kSelectionAndWaitOnLink,
-                              all(kOptions), kPage},
+                              all(arkvale_method::kOptions), arkvale_method::kPage},
                              {1},
-                             make};
+                             arkvale_method::make};
 
 }  // namespace orrery::policy

@@ -15,7 +15,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace auto_method {
 
 constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, LayerBudgets::adaptive, HeadBudgets::adaptive, 32,
                                       Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1, 8};
@@ -84,7 +84,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return by == 0 ? make_codes("auto", shape, budget, others) : make_window("auto", kDefaults, shape, budget, others);
 }
 
-}  // namespace
+}  // namespace auto_method
 
 constexpr Method kAuto = {
     {"auto", "by codes: keycodes; by window: CAKE's scores, Ada-KV's selection over layers and heads", "",
@@ -93,8 +93,8 @@ constexpr Method kAuto = {
      /* keep     */ "best tokens, the window, all generated tokens, a compensation token",
      /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold",
      /* device   */ "in Q8_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of floats a head",
-     /* link     */ kSelectionAndMissesOnLink, all(kOptions), kPage},
-    {kMaxWindow, KvType::q8_0, false, kQ4Share, kCodesShare},
-    make};
+     /* link     */ kSelectionAndMissesOnLink, all(auto_method::kOptions), auto_method::kPage},
+    {kMaxWindow, KvType::q8_0, false, auto_method::kQ4Share, auto_method::kCodesShare},
+    auto_method::make};
 
 }  // namespace orrery::policy

@@ -11,7 +11,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace cake_method {
 
 constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::avg, 5, LayerBudgets::preference, HeadBudgets::uniform};
 constexpr auto kOptions = window_options(kDefaults);
@@ -28,7 +28,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_window("cake", kDefaults, shape, budget, options);
 }
 
-}  // namespace
+}  // namespace cake_method
 
 constexpr Method kCake = {{"cake", "CAKE", "arXiv:2503.12491",
                            /* score    */ "mean + 200 variance of the last 32 queries, avg pool 5, mean of the group",
@@ -37,8 +37,8 @@ constexpr Method kCake = {{"cake", "CAKE", "arXiv:2503.12491",
                            /* refresh  */ kNeverRefreshed,
                            /* device   */ kLastQueries,
                            /* link     */ kSelectionOnLink,
-                           all(kOptions), kPage},
+                           all(cake_method::kOptions), cake_method::kPage},
                           {kMaxWindow},
-                          make};
+                          cake_method::make};
 
 }  // namespace orrery::policy

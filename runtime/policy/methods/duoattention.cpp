@@ -9,7 +9,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace duoattention_method {
 
 constexpr StaticHeadSettings kDefaults = {128, false, 1};
 constexpr auto kOptions = static_head_options("(by gates, or what the budget leaves)", "128", "0");
@@ -33,7 +33,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_static_heads("duoattention", kDefaults, shape, budget, options, profile);
 }
 
-}  // namespace
+}  // namespace duoattention_method
 
 constexpr Method kDuoAttention = {
     {"duoattention", "DuoAttention", "arXiv:2410.10819",
@@ -42,8 +42,8 @@ constexpr Method kDuoAttention = {
      /* keep     */ "retrieving heads all; the others sinks and recent tokens",
      /* refresh  */ "never",
      /* device   */ kLastQueries,
-     /* link     */ kSelectionOnLink, all(kOptions), kPage},
+     /* link     */ kSelectionOnLink, all(duoattention_method::kOptions), duoattention_method::kPage},
     {kMaxWindow},
-    make};
+    duoattention_method::make};
 
 }  // namespace orrery::policy

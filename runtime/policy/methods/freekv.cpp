@@ -10,7 +10,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace freekv_method {
 
 constexpr PagesSettings kDefaults = {{0, 512, 512, 1}, true, .8};
 constexpr auto kOptions = pages_options("auto", "range", "512", "512", kFirstLayersRow, ".8", "softmax", "head", "1");
@@ -33,7 +33,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_pages("freekv", kDefaults, shape, budget, options);
 }
 
-}  // namespace
+}  // namespace freekv_method
 
 constexpr Method kFreeKv = {{"freekv", "FreeKV", "arXiv:2505.13109",
                              /* score    */ "bounds by page digests, softmax, mean of the group",
@@ -42,8 +42,8 @@ constexpr Method kFreeKv = {{"freekv", "FreeKV", "arXiv:2505.13109",
                              /* refresh  */ "every step, by its query for the next one",
                              /* device   */ "digests of all pages, the last query, a staging ring",
                              /* link     */ kSelectionAndMissesOnLink,
-                             all(kOptions), kPage},
+                             all(freekv_method::kOptions), freekv_method::kPage},
                             {1},
-                            make};
+                            freekv_method::make};
 
 }  // namespace orrery::policy

@@ -18,7 +18,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace h2o_method {
 
 constexpr OptionRow kOptions[] = {{"recent", ".5", "share of a head's slots that hold the most recent tokens"}};
 constexpr char kPage[] =
@@ -156,7 +156,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return std::unique_ptr<Policy>(std::move(policy));
 }
 
-}  // namespace
+}  // namespace h2o_method
 
 constexpr Method kH2O = {{"h2o", "H2O", "arXiv:2306.14048",
                           /* score    */ "the sum of all queries' weights so far, mean of the group",
@@ -165,8 +165,8 @@ constexpr Method kH2O = {{"h2o", "H2O", "arXiv:2306.14048",
                           /* refresh  */ "every step the newest token replaces the smallest sum that is not recent",
                           /* device   */ "the last query; on the CPU a step's weights, a float a slot and query head",
                           /* link     */ kSelectionOnLink,
-                          all(kOptions), kPage},
+                          all(h2o_method::kOptions), h2o_method::kPage},
                          {1},
-                         make};
+                         h2o_method::make};
 
 }  // namespace orrery::policy

@@ -13,7 +13,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace heterocache_method {
 
 constexpr uint32_t kMaxBlock = 64;   // queries that the engine keeps
 constexpr OptionRow kOptions[] = {
@@ -101,7 +101,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_pivots(s, calibration, shape, budget, profile);
 }
 
-}  // namespace
+}  // namespace heterocache_method
 
 constexpr Method kHeteroCache = {{"heterocache", "HeteroCache", "sections 3 and 4, algorithm 1",
                                   /* score    */ "the last query, avg pool 5, mean of the group",
@@ -110,8 +110,8 @@ constexpr Method kHeteroCache = {{"heterocache", "HeteroCache", "sections 3 and 
                                   /* refresh  */ "every 5 steps, where a pivot has drifted",
                                   /* device   */ "the last 64 positions' queries, its scored heads' weights, a staging ring",
                                   /* link     */ "the selection, when it is made; misses of refills",
-                                  all(kOptions), kPage},
+                                  all(heterocache_method::kOptions), heterocache_method::kPage},
                                  {kMaxWindow},
-                                 make};
+                                 heterocache_method::make};
 
 }  // namespace orrery::policy

@@ -18,7 +18,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace infinigen_method {
 
 constexpr PagedSettings kDefaults = {1, 0, 32, 2};
 constexpr OptionRow kOptions[] = {
@@ -178,7 +178,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return std::unique_ptr<Policy>(std::move(policy));
 }
 
-}  // namespace
+}  // namespace infinigen_method
 
 constexpr Method kInfiniGen = {
     {"infinigen", "InfiniGen (prefetch)", "arXiv:2406.19707",
@@ -187,8 +187,9 @@ constexpr Method kInfiniGen = {
      /* keep     */ "the last tokens, others by score",
      /* refresh  */ "every step, a layer ahead",
      /* device   */ "a fifth of the dimensions of all rotated keys, a basis for each head, the last 64 positions' queries, a staging ring",
-     /* link     */ "the selection, when it is made; misses of every step, while the layer before is computed", all(kOptions), kPage},
+     /* link     */ "the selection, when it is made; misses of every step, while the layer before is computed",
+     all(infinigen_method::kOptions), infinigen_method::kPage},
     {kMaxWindow},
-    make};
+    infinigen_method::make};
 
 }  // namespace orrery::policy

@@ -9,7 +9,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace keycodes_method {
 
 constexpr char kPage[] =
     "Which tokens a query attends to is told by few bits of the keys. A code of 2 bits a dimension stays on the device for every\n"
@@ -39,7 +39,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_codes("keycodes", shape, budget, options);
 }
 
-}  // namespace
+}  // namespace keycodes_method
 
 constexpr Method kKeyCodes = {{"keycodes", "Resident key codes", "",
                                /* score    */ "products with codes of all keys, softmax, maximum of the group",
@@ -49,8 +49,8 @@ constexpr Method kKeyCodes = {{"keycodes", "Resident key codes", "",
                                /* device   */ "in Q8_0, where KV is kept in more; codes of all keys, a mean key a head, the last 16 "
                                               "positions' queries",
                                /* link     */ kSelectionAndWaitOnLink,
-                               all(kCodeOptions), kPage},
+                               all(kCodeOptions), keycodes_method::kPage},
                               {kPageQueries, KvType::q8_0},
-                              make};
+                              keycodes_method::make};
 
 }  // namespace orrery::policy

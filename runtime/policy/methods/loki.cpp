@@ -11,7 +11,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace loki_method {
 
 constexpr PagedSettings kDefaults = {1, 0, 32, 0};
 constexpr double kRankPart = .25;   // of head_dim
@@ -75,7 +75,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return std::unique_ptr<Policy>(std::move(policy));
 }
 
-}  // namespace
+}  // namespace loki_method
 
 constexpr Method kLoki = {{"loki", "Loki", "arXiv:2406.02542",
                            /* score    */ "products with the first dimensions of rotated keys, softmax, mean of the group",
@@ -84,8 +84,8 @@ constexpr Method kLoki = {{"loki", "Loki", "arXiv:2406.02542",
                            /* refresh  */ "every step, by its own query, before it attends",
                            /* device   */ "the first dimensions of all rotated keys, a basis for each head, the last query, a staging ring",
                            /* link     */ kSelectionAndWaitOnLink,
-                           all(kOptions), kPage},
+                           all(loki_method::kOptions), loki_method::kPage},
                           {1},
-                          make};
+                          loki_method::make};
 
 }  // namespace orrery::policy

@@ -14,7 +14,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace omnikv_method {
 
 struct OmniSettings {
   std::vector<uint32_t> filters;   // ascending, indices of the layers without window; empty: by the budget
@@ -189,7 +189,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return std::unique_ptr<Policy>(std::move(policy));
 }
 
-}  // namespace
+}  // namespace omnikv_method
 
 constexpr Method kOmniKv = {{"omnikv", "OmniKV", "ICLR 2025",
                              /* score    */ "this step's query in a filter layer, maximum over all its query heads",
@@ -198,8 +198,8 @@ constexpr Method kOmniKv = {{"omnikv", "OmniKV", "ICLR 2025",
                              /* refresh  */ "every step, by its own query, before it attends",
                              /* device   */ "dense layers, the last query, a staging ring",
                              /* link     */ kSelectionAndMissesOnLink,
-                             all(kOptions), kPage},
+                             all(omnikv_method::kOptions), omnikv_method::kPage},
                             {1},
-                            make};
+                            omnikv_method::make};
 
 }  // namespace orrery::policy

@@ -9,7 +9,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace pyramidkv_method {
 
 constexpr WindowSettings kDefaults = {WindowScore::mean, Pooling::avg, 5, LayerBudgets::pyramid, HeadBudgets::uniform};
 constexpr auto kOptions = window_options(kDefaults);
@@ -24,7 +24,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_window("pyramidkv", kDefaults, shape, budget, options);
 }
 
-}  // namespace
+}  // namespace pyramidkv_method
 
 constexpr Method kPyramidKv = {{"pyramidkv", "PyramidKV", "arXiv:2406.02069",
                                 /* score    */ "mean of the last 32 queries and the group, avg pool 5",
@@ -33,8 +33,8 @@ constexpr Method kPyramidKv = {{"pyramidkv", "PyramidKV", "arXiv:2406.02069",
                                 /* refresh  */ kNeverRefreshed,
                                 /* device   */ kLastQueries,
                                 /* link     */ kSelectionOnLink,
-                                all(kOptions), kPage},
+                                all(pyramidkv_method::kOptions), pyramidkv_method::kPage},
                                {kMaxWindow},
-                               make};
+                               pyramidkv_method::make};
 
 }  // namespace orrery::policy

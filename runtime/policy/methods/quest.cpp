@@ -9,7 +9,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace quest_method {
 
 constexpr PagesSettings kDefaults = {{16, 0, 32, 2}, true, 2};
 constexpr auto kOptions = pages_options("16", "range", "0", "32", kTwoFirstLayersRow, "2", "softmax", "head", "1");
@@ -25,7 +25,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_pages("quest", kDefaults, shape, budget, options);
 }
 
-}  // namespace
+}  // namespace quest_method
 
 constexpr Method kQuest = {{"quest", "Quest", "arXiv:2406.10774",
                             /* score    */ "bounds by page digests, softmax, mean of the group",
@@ -34,8 +34,8 @@ constexpr Method kQuest = {{"quest", "Quest", "arXiv:2406.10774",
                             /* refresh  */ "every step, by its own query, before it attends",
                             /* device   */ "digests of all pages, the last query, a staging ring",
                             /* link     */ kSelectionAndWaitOnLink,
-                            all(kOptions), kPage},
+                            all(quest_method::kOptions), quest_method::kPage},
                            {1},
-                           make};
+                           quest_method::make};
 
 }  // namespace orrery::policy

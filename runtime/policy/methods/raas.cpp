@@ -15,7 +15,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace raas_method {
 
 struct RaasSettings : PagedSettings {
   bool stamp_top = false, keep_prompt = false;
@@ -188,7 +188,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return std::unique_ptr<Policy>(std::move(policy));
 }
 
-}  // namespace
+}  // namespace raas_method
 
 constexpr Method kRaas = {{"raas", "RaaS", "arXiv:2502.11147",
                            /* score    */ "bounds by page digests, softmax over the resident pages, mean of the group",
@@ -197,8 +197,8 @@ constexpr Method kRaas = {{"raas", "RaaS", "arXiv:2502.11147",
                            /* refresh  */ "never; the page that was not attended to for the longest time is evicted",
                            /* device   */ "digests of all pages, the last query",
                            /* link     */ kSelectionOnLink,
-                           all(kOptions), kPage},
+                           all(raas_method::kOptions), raas_method::kPage},
                           {1},
-                          make};
+                          raas_method::make};
 
 }  // namespace orrery::policy

@@ -9,7 +9,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace razorattention_method {
 
 constexpr StaticHeadSettings kDefaults = {4, true, .15, 1.0 / 15};
 constexpr auto kOptions = static_head_options("(.15, or half the budget)", "4", "1");
@@ -32,7 +32,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_static_heads("razorattention", kDefaults, shape, budget, options, profile);
 }
 
-}  // namespace
+}  // namespace razorattention_method
 
 constexpr Method kRazorAttention = {{"razorattention", "RazorAttention", "arXiv:2407.15891",
                                      /* score    */ "a head profile ranks heads",
@@ -41,8 +41,8 @@ constexpr Method kRazorAttention = {{"razorattention", "RazorAttention", "arXiv:
                                      /* refresh  */ "never",
                                      /* device   */ "the last 64 positions' queries, a token of floats a head",
                                      /* link     */ kSelectionOnLink,
-                                     all(kOptions), kPage},
+                                     all(razorattention_method::kOptions), razorattention_method::kPage},
                                     {kMaxWindow},
-                                    make};
+                                    razorattention_method::make};
 
 }  // namespace orrery::policy

@@ -11,7 +11,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace shadowkv_method {
 
 constexpr OptionRow kOptions[] = {
     {"chunk", "8", "tokens: 4, 8, 16, 32 or 64"},
@@ -48,7 +48,7 @@ MadePolicy make_plus(const Shape& shape, const Budget& budget, const Options& op
   return make_chunks("shadowkv+", true, shape, budget, options);
 }
 
-}  // namespace
+}  // namespace shadowkv_method
 
 constexpr Method kShadowKv = {{"shadowkv", "ShadowKV", "arXiv:2410.21465",
                                /* score    */ "products with chunks' mean keys, softmax, max of the group",
@@ -57,9 +57,9 @@ constexpr Method kShadowKv = {{"shadowkv", "ShadowKV", "arXiv:2410.21465",
                                /* refresh  */ "every step, by its own query, before it attends",
                                /* device   */ "mean keys of all chunks, low-rank keys of all tokens, a staging ring",
                                /* link     */ "the selection, when it is made; V of every step's misses, which it waits for",
-                               all(kOptions), kPage},
+                               all(shadowkv_method::kOptions), shadowkv_method::kPage},
                               {1, {}, true},
-                              make};
+                              shadowkv_method::make};
 
 constexpr Method kShadowKvPlus = {{"shadowkv+", "ShadowKV+", "arXiv:2410.21465, A.1",
                                    /* score    */ "products with chunks' mean keys, softmax, max of the group",
@@ -68,8 +68,8 @@ constexpr Method kShadowKvPlus = {{"shadowkv+", "ShadowKV+", "arXiv:2410.21465, 
                                    /* refresh  */ "every step, by its own query, before it attends",
                                    /* device   */ "mean keys of all chunks, low-rank keys of all tokens, a staging ring",
                                    /* link     */ "the selection, when it is made; V of every step's misses, which it waits for",
-                                   {kOptions, kPlusOptions}, kPlusPage},
+                                   {shadowkv_method::kOptions, shadowkv_method::kPlusOptions}, shadowkv_method::kPlusPage},
                                   {1, {}, true},
-                                  make_plus};
+                                  shadowkv_method::make_plus};
 
 }  // namespace orrery::policy

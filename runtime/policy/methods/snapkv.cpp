@@ -10,7 +10,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace snapkv_method {
 
 constexpr WindowSettings kDefaults = {WindowScore::mean, Pooling::avg, 5, LayerBudgets::uniform, HeadBudgets::uniform};
 constexpr auto kOptions = window_options(kDefaults);
@@ -27,7 +27,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_window("snapkv", kDefaults, shape, budget, options);
 }
 
-}  // namespace
+}  // namespace snapkv_method
 
 constexpr Method kSnapKv = {{"snapkv", "SnapKV", "arXiv:2404.14469",
                              /* score    */ "mean of the last 32 queries and the group, avg pool 5",
@@ -36,8 +36,8 @@ constexpr Method kSnapKv = {{"snapkv", "SnapKV", "arXiv:2404.14469",
                              /* refresh  */ kNeverRefreshed,
                              /* device   */ kLastQueries,
                              /* link     */ kSelectionOnLink,
-                             all(kOptions), kPage},
+                             all(snapkv_method::kOptions), snapkv_method::kPage},
                             {kMaxWindow},
-                            make};
+                            snapkv_method::make};
 
 }  // namespace orrery::policy

@@ -15,7 +15,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace streaming_method {
 
 constexpr OptionRow kOptions[] = {{"sinks", "4", "first tokens that always stay"}};
 constexpr char kPage[] =
@@ -83,7 +83,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return std::unique_ptr<Policy>(std::move(policy));
 }
 
-}  // namespace
+}  // namespace streaming_method
 
 constexpr Method kStreaming = {{"streaming", "StreamingLLM", "arXiv:2309.17453",
                                 /* score    */ "none",
@@ -92,8 +92,8 @@ constexpr Method kStreaming = {{"streaming", "StreamingLLM", "arXiv:2309.17453",
                                 /* refresh  */ "every step the newest token replaces the oldest recent one",
                                 /* device   */ "nothing",
                                 /* link     */ kSelectionOnLink,
-                                all(kOptions), kPage},
+                                all(streaming_method::kOptions), streaming_method::kPage},
                                {0},
-                               make};
+                               streaming_method::make};
 
 }  // namespace orrery::policy

@@ -11,7 +11,7 @@
 
 namespace orrery::policy {
 
-namespace {
+namespace synckv_method {
 
 constexpr uint32_t kMaxSteps = 1024;
 constexpr OptionRow kOptions[] = {
@@ -69,7 +69,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   return make_representatives(s, calibration, shape, budget, profile);
 }
 
-}  // namespace
+}  // namespace synckv_method
 
 constexpr Method kSyncKv = {{"synckv", "SyncKV", "section 4 and appendix B",
                              /* score    */ "the representative's last query, max of the group",
@@ -78,8 +78,8 @@ constexpr Method kSyncKv = {{"synckv", "SyncKV", "section 4 and appendix B",
                              /* refresh  */ "every 5 steps, as the representative attends",
                              /* device   */ "the last 64 positions' queries, its scored heads' weights, a staging ring",
                              /* link     */ "the selection, when it is made; misses of refills",
-                             all(kOptions), kPage},
+                             all(synckv_method::kOptions), synckv_method::kPage},
                             {kMaxWindow},
-                            make};
+                            synckv_method::make};
 
 }  // namespace orrery::policy

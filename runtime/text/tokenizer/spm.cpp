@@ -9,7 +9,7 @@
 
 namespace orrery::text {
 namespace {
-constexpr uint32_t kNobody = UINT32_MAX;
+constexpr uint32_t kNoSymbol = UINT32_MAX;
 }  // namespace
 
 void SpmModel::reset(const TokenTable* table, const TokenIndex* index, std::vector<float> scores,
@@ -60,7 +60,7 @@ bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
     symbols.push_back({static_cast<uint32_t>(p - text.data()), length, i - 1, i + 1});
     p += length;
   }
-  symbols.back().next = kNobody;
+  symbols.back().next = kNoSymbol;
 
   using Candidate = Scratch::Candidate;
   const auto worse = [](const Candidate& a, const Candidate& b) {
@@ -69,7 +69,7 @@ bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
   // The candidate of a symbol and its right neighbour, if together they are a token.
   const auto candidate = [&](uint32_t left, Candidate* c) {
     const uint32_t right = symbols[left].next;
-    if (right == kNobody) return false;
+    if (right == kNoSymbol) return false;
     const uint32_t bytes = symbols[left].bytes + symbols[right].bytes;
     if (bytes > longest_) return false;
     const int32_t id = index_->find(*table_, text.substr(symbols[left].at, bytes));
@@ -94,17 +94,17 @@ bool SpmModel::encode_segment(std::string_view text, int32_t unknown, bool* afte
     heap.pop_back();
     const uint32_t left = c.left, right = symbols[left].next;
     // Symbols only grow, so equal length means equal text.
-    if (symbols[left].bytes == 0 || right == kNobody || symbols[left].bytes + symbols[right].bytes != c.bytes)
+    if (symbols[left].bytes == 0 || right == kNoSymbol || symbols[left].bytes + symbols[right].bytes != c.bytes)
       continue;
     symbols[left].bytes = c.bytes;
     symbols[right].bytes = 0;
     symbols[left].next = symbols[right].next;
-    if (symbols[left].next != kNobody) symbols[symbols[left].next].previous = left;
+    if (symbols[left].next != kNoSymbol) symbols[symbols[left].next].previous = left;
     if (left != 0) push(symbols[left].previous);
     push(left);
   }
 
-  for (uint32_t i = 0; i != kNobody; i = symbols[i].next) {
+  for (uint32_t i = 0; i != kNoSymbol; i = symbols[i].next) {
     if (pace->stop()) return false;
     const std::string_view symbol = text.substr(symbols[i].at, symbols[i].bytes);
     const int32_t id = index_->find(*table_, symbol);

@@ -10,10 +10,14 @@
 #include "api.h"
 #include "sampling.h"
 #include "settings.h"
+#include "terminal/characters.h"
 #include "terminal/output.h"
 #include "thinking.h"
 
 namespace orrery::tool {
+
+// A line beside the conversation, on stderr.
+inline void say(const std::string& text) { aside(printable(text) + "\n"); }
 
 class Chat {
  public:

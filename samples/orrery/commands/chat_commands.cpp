@@ -12,8 +12,6 @@
 namespace orrery::tool {
 namespace {
 
-void say(const std::string& text) { aside(printable(text) + "\n"); }
-
 struct Request {
   Chat& chat;
   std::string argument;  // the rest of the line, trimmed

@@ -8,8 +8,6 @@
 namespace orrery::tool {
 namespace {
 
-void say(const std::string& text) { aside(printable(text) + "\n"); }
-
 std::string one_line(std::string text) {
   constexpr size_t kLongest = 60;
   std::replace(text.begin(), text.end(), '\n', ' ');

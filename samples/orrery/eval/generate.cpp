@@ -207,21 +207,21 @@ class Writer {
   std::set<std::string> used_;
 };
 
-struct Line {
+struct TextLine {
   double slot;
   std::string text;
   size_t fact;  // index of the fact; kFiller: none
 };
 constexpr size_t kFiller = static_cast<size_t>(-1);
 
-std::string join_lines(const std::vector<Line>& lines) {
+std::string join_lines(const std::vector<TextLine>& lines) {
   std::string text;
-  for (const Line& line : lines) text += (text.empty() ? "" : " ") + line.text;
+  for (const TextLine& line : lines) text += (text.empty() ? "" : " ") + line.text;
   return text;
 }
 
-std::vector<Line> place(Writer& writer, const std::vector<Fact>& facts) {
-  std::vector<Line> lines;
+std::vector<TextLine> place(Writer& writer, const std::vector<Fact>& facts) {
+  std::vector<TextLine> lines;
   for (size_t f = 0; f < facts.size(); ++f) {
     std::vector<double> slots = facts[f].slots;
     while (slots.size() < facts[f].lines.size()) slots.push_back(writer.random().unit());
@@ -232,13 +232,13 @@ std::vector<Line> place(Writer& writer, const std::vector<Fact>& facts) {
 }
 
 // Places the facts among fillers, as near below `length` tokens as whole sentences allow. The lines keep their order.
-std::vector<Line> fill(Writer& writer, std::vector<Line> lines, const std::string& task, uint64_t length,
+std::vector<TextLine> fill(Writer& writer, std::vector<TextLine> lines, const std::string& task, uint64_t length,
                        const TokenCount& count) {
   const auto sort = [&] {
-    std::stable_sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) { return a.slot < b.slot; });
+    std::stable_sort(lines.begin(), lines.end(), [](const TextLine& a, const TextLine& b) { return a.slot < b.slot; });
   };
   uint64_t used = 0;
-  for (const Line& line : lines) used += count(" " + line.text);
+  for (const TextLine& line : lines) used += count(" " + line.text);
   if (used > length) {
     throw UsageError(format("--lengths: %llu tokens cannot hold the %llu of the facts of task %s",
                             static_cast<unsigned long long>(length), static_cast<unsigned long long>(used),
@@ -253,7 +253,7 @@ std::vector<Line> fill(Writer& writer, std::vector<Line> lines, const std::strin
   sort();
   // The token count of a text may differ from the sum over its sentences.
   while (count(join_lines(lines)) > length) {
-    const auto last = std::find_if(lines.rbegin(), lines.rend(), [](const Line& l) { return l.fact == kFiller; });
+    const auto last = std::find_if(lines.rbegin(), lines.rend(), [](const TextLine& l) { return l.fact == kFiller; });
     if (last == lines.rend()) break;
     lines.erase(std::next(last).base());
   }
@@ -261,11 +261,11 @@ std::vector<Line> fill(Writer& writer, std::vector<Line> lines, const std::strin
 }
 
 // For each fact, the mean position of its lines' first bytes in the text, 0 to 1.
-std::vector<double> depths_of(const std::vector<Line>& lines, size_t n_facts) {
+std::vector<double> depths_of(const std::vector<TextLine>& lines, size_t n_facts) {
   std::vector<double> sum(n_facts, 0), n(n_facts, 0);
   const auto total = static_cast<double>(join_lines(lines).size());
   size_t at = 0;
-  for (const Line& line : lines) {
+  for (const TextLine& line : lines) {
     if (line.fact != kFiller) {
       sum[line.fact] += static_cast<double>(at) / total;
       n[line.fact] += 1;
@@ -338,7 +338,7 @@ EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index,
   } else {
     throw UsageError("no task is called '" + task + "'");
   }
-  const std::vector<Line> lines = fill(writer, place(writer, facts), task, length, count);
+  const std::vector<TextLine> lines = fill(writer, place(writer, facts), task, length, count);
   const std::vector<double> depths = depths_of(lines, facts.size());
 
   EvalSample sample;
@@ -351,7 +351,7 @@ EvalSample make_sample(const std::string& task, uint64_t length, uint64_t index,
   if (task == "listing") {
     EvalQuestion question{"Repeat every sentence about magic numbers, in order.", {""}, 0};
     size_t n = 0;
-    for (const Line& line : lines) {
+    for (const TextLine& line : lines) {
       if (line.text.find(" magic number") == std::string::npos) continue;
       question.answers[0] += (n++ ? " " : "") + line.text;
       question.depth += depths[line.fact];

@@ -36,14 +36,14 @@ ORRERY_VECTOR4(uint4, unsigned, 16)
 
 // ---- a warp and a block
 inline void __syncthreads() { orrery::emulated::wait_for_block(); }
-inline void __syncwarp(unsigned = 0xFFFFFFFFu) { orrery::emulated::exchange(nullptr, 0); }
+inline void __syncwarp(unsigned = 0xFFFFFFFFu) { orrery::emulated::exchange<0>(nullptr); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
 namespace orrery::emulated {
 template <class T>
 T lane_value(T value, unsigned lane_to_read) {
-  const std::byte* values = exchange(&value, sizeof(T));
+  const std::byte* values = exchange<sizeof(T)>(&value);
   T out;
   std::memcpy(&out, values + lane_to_read % kWarp * kMostExchanged, sizeof(T));
   return out;
@@ -71,7 +71,7 @@ T __shfl_up_sync(unsigned, T value, unsigned by, int width = 32) {
 }
 inline unsigned __ballot_sync(unsigned, int predicate) {
   const int mine = predicate != 0;
-  const std::byte* values = orrery::emulated::exchange(&mine, sizeof mine);
+  const std::byte* values = orrery::emulated::exchange<sizeof mine>(&mine);
   unsigned mask = 0;
   for (unsigned i = 0; i < orrery::emulated::kWarp; ++i) {
     int other;

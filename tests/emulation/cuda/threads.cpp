@@ -10,9 +10,12 @@
 #include <memory>
 #include <vector>
 
-thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+__thread dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace orrery::emulated {
+
+__thread std::byte* next_exchange = nullptr;
+__thread unsigned running_thread = 0;
 
 namespace {
 
@@ -68,7 +71,7 @@ class Scheduler {
 
   void run_block(void (*body)(void*), void* context);
   void wait_for_block() { wait(&block_barrier_); }
-  const std::byte* exchange(const void* value, size_t bytes);
+  const std::byte* exchange();
 
   [[noreturn]] static void fail(const char* what) {
     std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread (%u, %u, %u): %s\n", blockIdx.x, blockIdx.y,
@@ -83,6 +86,8 @@ class Scheduler {
   // Goes on with a thread that can run. If no thread can run now, none ever will.
   [[noreturn, gnu::noinline]] void resume_another();
   [[noreturn, gnu::noinline]] void resume(unsigned thread);
+  [[noreturn]] void start(unsigned thread);
+  Coroutine& switch_to(unsigned thread);
   [[noreturn, gnu::noinline]] void end_block() { __builtin_longjmp(caller_, 1); }
 
   void* stacks_ = nullptr;
@@ -91,16 +96,15 @@ class Scheduler {
   std::vector<unsigned char> parities_;
   std::vector<Warp> warps_;
   Barrier block_barrier_;
-  unsigned n_threads_ = 0, n_live_ = 0, running_ = 0;
+  unsigned n_threads_ = 0, n_live_ = 0;
   Place caller_;
   void (*body_)(void*) = nullptr;
   void* context_ = nullptr;
 };
 
-Scheduler& scheduler() {
-  thread_local Scheduler s;
-  return s;
-}
+__thread Scheduler* current = nullptr;   // of the CPU thread that runs a grid
+
+Scheduler& scheduler() { return *current; }
 
 void Scheduler::enter() {
   Scheduler& s = scheduler();
@@ -112,12 +116,12 @@ void Scheduler::enter() {
 
 // Returns when the thread of the same number of another block begins.
 void Scheduler::end_thread() {
-  Coroutine& c = coroutines_[running_];
+  Coroutine& c = coroutines_[running_thread];
   c.ended = true;
   --n_live_;
   --block_barrier_.members;
   block_barrier_.open_if_complete();
-  Barrier& warp = warps_[running_ / kWarp].barrier;
+  Barrier& warp = warps_[running_thread / kWarp].barrier;
   --warp.members;
   if (warp.arrived > 0) fail("ends while other lanes of its warp wait for it");
   if (__builtin_setjmp(c.at) != 0) return;
@@ -125,13 +129,17 @@ void Scheduler::end_thread() {
   resume_another();
 }
 
-void Scheduler::resume(unsigned thread) {
-  running_ = thread;
+inline Coroutine& Scheduler::switch_to(unsigned thread) {
+  running_thread = thread;
   threadIdx = indices_[thread];
+  next_exchange = warps_[thread / kWarp].values[parities_[thread] ^ 1][thread % kWarp];
   Coroutine& c = coroutines_[thread];
   c.waits_for = nullptr;
-  if (c.made) __builtin_longjmp(c.at, 1);
-  c.made = true;
+  return c;
+}
+
+void Scheduler::start(unsigned thread) {
+  coroutines_[thread].made = true;
   // Used only to enter a new stack. Later switches are jumps, which cost no system call.
   ucontext_t context;
   getcontext(&context);
@@ -143,21 +151,30 @@ void Scheduler::resume(unsigned thread) {
   fail("cannot start");
 }
 
+void Scheduler::resume(unsigned thread) {
+  Coroutine& c = switch_to(thread);
+  if (c.made) __builtin_longjmp(c.at, 1);
+  start(thread);
+}
+
 void Scheduler::resume_another() {
-  unsigned i = running_;
+  unsigned i = running_thread;
   for (unsigned k = 0; k < n_threads_; ++k) {
     if (reversed_order)
       i = i == 0 ? n_threads_ - 1 : i - 1;
     else
       i = i + 1 == n_threads_ ? 0 : i + 1;
     const Coroutine& c = coroutines_[i];
-    if (!c.ended && (c.waits_for == nullptr || c.waits_for->generation != c.generation)) resume(i);
+    if (c.ended || (c.waits_for != nullptr && c.waits_for->generation == c.generation)) continue;
+    Coroutine& next = switch_to(i);
+    if (next.made) __builtin_longjmp(next.at, 1);
+    start(i);
   }
   fail("waits at a barrier that some threads never reach");
 }
 
 void Scheduler::wait(Barrier* barrier) {
-  Coroutine& c = coroutines_[running_];
+  Coroutine& c = coroutines_[running_thread];
   ++barrier->arrived;
   if (barrier->open_if_complete()) return;
   c.waits_for = barrier;
@@ -165,13 +182,12 @@ void Scheduler::wait(Barrier* barrier) {
   if (__builtin_setjmp(c.at) == 0) resume_another();
 }
 
-const std::byte* Scheduler::exchange(const void* value, size_t bytes) {
-  Warp& warp = warps_[running_ / kWarp];
-  const unsigned parity = parities_[running_] ^= 1;
-  if (bytes > kMostExchanged) fail("exchanges too much");
-  if (bytes) std::memcpy(warp.values[parity][running_ % kWarp], value, bytes);
+const std::byte* Scheduler::exchange() {
+  Warp& warp = warps_[running_thread / kWarp];
+  const unsigned parity = parities_[running_thread] ^= 1;
   if (warp.barrier.members != kWarp) fail("exchanges with lanes that have ended");
   wait(&warp.barrier);
+  next_exchange = warp.values[parity ^ 1][running_thread % kWarp];
   return warp.values[parity][0];
 }
 
@@ -205,6 +221,8 @@ void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(v
   gridDim = grid;
   blockDim = block;
   block_shared = reinterpret_cast<std::byte*>(at);
+  thread_local Scheduler of_this_thread;
+  current = &of_this_thread;
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) {
@@ -215,8 +233,7 @@ void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(v
 }
 
 void wait_for_block() { scheduler().wait_for_block(); }
-const std::byte* exchange(const void* value, size_t bytes) { return scheduler().exchange(value, bytes); }
-unsigned lane() { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % kWarp; }
+const std::byte* exchange_values() { return scheduler().exchange(); }
 std::byte* dynamic_shared() { return block_shared; }
 void set_reversed(bool reversed) { reversed_order = reversed; }
 

@@ -10,14 +10,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
-// The variables that every thread of the running block sees.
-extern thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
+// The variables that every thread of the running block sees. __thread: constants initialize them, so whoever reads one calls no function.
+extern __thread dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace orrery::emulated {
 
@@ -32,8 +33,16 @@ void wait_for_block();                      // __syncthreads
 // Waits for the whole warp. `value` (up to kMostExchanged bytes) becomes visible to the other lanes. exchange() returns the address of lane
 // 0's value; the other lanes' values follow, kMostExchanged bytes apart. They stay valid until the warp's next call but one.
 inline constexpr size_t kMostExchanged = 64;
-const std::byte* exchange(const void* value, size_t bytes);
-unsigned lane();
+extern __thread std::byte* next_exchange;   // where the running thread's value goes
+const std::byte* exchange_values();
+template <size_t kBytes>
+inline __attribute__((always_inline)) const std::byte* exchange(const void* value) {
+  static_assert(kBytes <= kMostExchanged, "");
+  if (kBytes) std::memcpy(next_exchange, value, kBytes);
+  return exchange_values();
+}
+extern __thread unsigned running_thread;    // its number in the block
+inline unsigned lane() { return running_thread % kWarp; }
 
 // The number of graphs that have been made so far, in the whole process.
 size_t graphs_made();

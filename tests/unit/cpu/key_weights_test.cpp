@@ -15,10 +15,11 @@ class CpuKeyWeights : public ::testing::TestWithParam<std::string> {};
 // (n_positions, group, n_keys), the softmax over the keys that the position sees.
 std::vector<double> weights_of(const KeyStore& store, int32_t group, const KeyWeightsJob& job) {
   std::vector<double> out;
+  const std::vector<float> keys = store.keys_of(job.layer, job.kv_head, job.n_keys);
   for (int32_t i = 0; i < job.n_positions; ++i)
     for (int32_t g = 0; g < group; ++g) {
       const int32_t n = std::min(job.n_keys, job.first_position + i + 1);
-      std::vector<double> row = store.row(job.layer, job.kv_head, n, job.first_position + i, job.kv_head * group + g);
+      std::vector<double> row = store.row(job.layer, n, job.first_position + i, job.kv_head * group + g, keys);
       row.resize(static_cast<size_t>(job.n_keys));
       out.insert(out.end(), row.begin(), row.end());
     }
@@ -106,8 +107,9 @@ TEST_P(CpuKeyWeights, ProductsInPlaceOfWeights) {
       const auto found = run_weights(rig, store, jobs, 3, true);
       for (size_t j = 0; j < jobs.size(); ++j) {
         const float* at = found[j].data();
+        const std::vector<float> keys = store.keys_of(jobs[j].layer, jobs[j].kv_head, jobs[j].n_keys);
         for (int32_t i = 0; i < 3 * jobs[j].n_positions; ++i)
-          for (const double x : store.products(jobs[j].layer, jobs[j].kv_head, jobs[j].n_keys, jobs[j].first_position + i / 3, jobs[j].kv_head * 3 + i % 3)) {
+          for (const double x : store.products(jobs[j].layer, jobs[j].n_keys, jobs[j].first_position + i / 3, jobs[j].kv_head * 3 + i % 3, keys)) {
             if (std::isnan(x))
               ASSERT_EQ(*at++, -INFINITY) << "job " << j;
             else

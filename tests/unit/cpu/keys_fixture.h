@@ -10,6 +10,7 @@
 #include "runtime/base/checked.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
+#include "tests/support/doubles.h"
 #include "tests/unit/cpu/fixture.h"
 #include "tests/unit/cpu/tokens.h"
 
@@ -83,23 +84,54 @@ class KeyStore {
   int32_t n_pages() const { return static_cast<int32_t>(addresses_.size()); }
   float scale() const { return 1.7f / std::sqrt(static_cast<float>(format_.head_dim)); }
 
-  // (n_keys) of one query head at a position, scaled.
-  std::vector<double> products(int32_t layer, int32_t kv_head, int32_t n_keys, int32_t position, int32_t head) const {
-    return products(layer, position, head, keys_of(layer, kv_head, n_keys));
+  // A head's first keys, read back: (n_keys, head_dim), or with `bounds` (n_keys, K and V).
+  std::vector<float> keys_of(int32_t layer, int32_t kv_head, int32_t n_keys) const {
+    const size_t width = key_width();
+    std::vector<float> keys(static_cast<size_t>(n_keys) * width);
+    const TensorType type = kv_tensor_type(format_.type);
+    const auto dim = static_cast<size_t>(format_.head_dim);
+    for (int32_t t = 0; t < n_keys; ++t) {
+      float* out = keys.data() + static_cast<size_t>(t) * width;
+      gguf::dequantize_row(type, at(layer, kv_head, t), out, dim);
+      if (bounds) gguf::dequantize_row(type, at(layer, kv_head, t) + format_.vector_bytes(), out + dim, dim);
+    }
+    return keys;
+  }
+  // (n_keys) of one query head at a position with the first of these keys, scaled.
+  std::vector<double> products(int32_t layer, int32_t n_keys, int32_t position, int32_t head, const std::vector<float>& keys) const {
+    const float* q = query(layer, position) + head * format_.head_dim;
+    const size_t dim = static_cast<size_t>(format_.head_dim), width = key_width();
+    std::vector<double> row(static_cast<size_t>(n_keys));
+    const float* k = keys.data();
+    for (double& out : row) {
+      double dot = 0;
+      if (bounds)
+        for (size_t i = 0; i < dim; ++i) dot += std::max(static_cast<double>(q[i]) * k[i], static_cast<double>(q[i]) * k[dim + i]);
+      else
+        dot = testing::dot(q, k, dim);
+      out = dot * scale();
+      k += width;
+    }
+    return row;
   }
   // And their softmax.
-  std::vector<double> row(int32_t layer, int32_t kv_head, int32_t n_keys, int32_t position, int32_t head) const {
-    return softmax(layer, position, head, keys_of(layer, kv_head, n_keys));
+  std::vector<double> row(int32_t layer, int32_t n_keys, int32_t position, int32_t head, const std::vector<float>& keys) const {
+    std::vector<double> row = products(layer, n_keys, position, head, keys);
+    const double most = *std::max_element(row.begin(), row.end());
+    double sum = 0;
+    for (double& x : row) sum += x = std::exp(x - most);
+    for (double& x : row) x /= sum;
+    return row;
   }
 
   // (n_keys) of one query.
   std::vector<double> scores(const TopKeysJob& job, int32_t position, const KeyScoring& scoring) const {
     const int32_t group = n_heads_ / format_.n_kv_heads, half = scoring.pool_width / 2;
     const size_t n = static_cast<size_t>(job.n_keys);
-    const std::vector<std::vector<float>> keys = keys_of(job.layer, job.kv_head, job.n_keys);
+    const std::vector<float> keys = keys_of(job.layer, job.kv_head, job.n_keys);
     std::vector<double> out(n, scoring.max_of_group ? -INFINITY : 0.0);
     for (int32_t g = 0; g < group; ++g) {
-      const std::vector<double> row = softmax(job.layer, position, job.kv_head * group + g, keys);
+      const std::vector<double> row = this->row(job.layer, job.n_keys, position, job.kv_head * group + g, keys);
       for (int32_t i = 0; i < job.n_keys; ++i) {
         double x = scoring.pooling == Pooling::max ? -INFINITY : 0.0;
         const int32_t reach = scoring.pooling == Pooling::none ? 0 : half;
@@ -118,38 +150,8 @@ class KeyStore {
     return pages_[static_cast<size_t>(token / kPageTokens)]->data() + format_.head_offset(layer, head) +
            static_cast<size_t>(token % kPageTokens) * format_.token_bytes();
   }
-  std::vector<std::vector<float>> keys_of(int32_t layer, int32_t kv_head, int32_t n_keys) const {
-    std::vector<std::vector<float>> keys;
-    for (int32_t t = 0; t < n_keys; ++t) {
-      keys.push_back(key(layer, kv_head, t));
-      if (!bounds) continue;
-      const std::vector<float> lowest = value(layer, kv_head, t);
-      keys.back().insert(keys.back().end(), lowest.begin(), lowest.end());
-    }
-    return keys;
-  }
-  std::vector<double> products(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
-    const float* q = query(layer, position) + head * format_.head_dim;
-    std::vector<double> row;
-    for (const std::vector<float>& k : keys) {
-      double dot = 0;
-      const size_t dim = static_cast<size_t>(format_.head_dim);
-      for (size_t i = 0; i < dim; ++i) {
-        const double x = static_cast<double>(q[i]) * k[i];
-        dot += bounds ? std::max(x, static_cast<double>(q[i]) * k[dim + i]) : x;
-      }
-      row.push_back(dot * scale());
-    }
-    return row;
-  }
-  std::vector<double> softmax(int32_t layer, int32_t position, int32_t head, const std::vector<std::vector<float>>& keys) const {
-    std::vector<double> row = products(layer, position, head, keys);
-    const double most = *std::max_element(row.begin(), row.end());
-    double sum = 0;
-    for (double& x : row) sum += x = std::exp(x - most);
-    for (double& x : row) x /= sum;
-    return row;
-  }
+  size_t key_width() const { return static_cast<size_t>(format_.head_dim) * (bounds ? 2 : 1); }
+
   KvFormat format_;
   int32_t n_heads_, n_ring_;
   Guarded<float> ring_;

@@ -12,6 +12,7 @@
 
 #include "runtime/gguf/dequantize.h"
 #include "tests/support/bf16.h"
+#include "tests/support/doubles.h"
 #include "tests/support/quantized_activations.h"
 #include "tests/unit/cpu/fixture.h"
 
@@ -124,16 +125,13 @@ TEST_P(CpuMatmul, MatchesTheDoubleProduct) {
           std::vector<double> of_row(n_blocks);
           for (size_t c = 0; c < static_cast<size_t>(s.n_in); ++c)
             of_row[c / 32] = std::max(of_row[c / 32], std::fabs(static_cast<double>(row[c])));
+          double size = 0;
+          for (const double activation : activations) size += std::fabs(activation);
           for (int64_t o = 0; o < s.n_out; ++o) {
             const float *w = m.values.data() + o * s.n_in, *seen_w = seen_weights.data() + o * s.n_in;
-            double expected = 0, exact = 0, magnitude = 0, bound = 0;
-            for (int64_t c = 0; c < s.n_in; ++c) {
-              expected += seen_w[c] * activations[static_cast<size_t>(c)];
-              exact += static_cast<double>(w[c]) * row[c];
-              magnitude += std::fabs(activations[static_cast<size_t>(c)]);
-              if (rounds_both) bound += std::fabs(static_cast<double>(w[c]) * row[c]) / 255;   // 2^-9 of each
-            }
-            magnitude *= largest[static_cast<size_t>(o)];
+            const auto n_in = static_cast<size_t>(s.n_in);
+            const double expected = dot(seen_w, activations.data(), n_in), exact = dot(w, row, n_in), magnitude = size * largest[static_cast<size_t>(o)];
+            double bound = rounds_both ? dot_of_sizes(w, row, n_in) / 255 : 0;   // 2^-9 of each
             for (size_t b = 0; b < n_blocks && !float_type(type.type) && !rounds_both; ++b)
               bound += of_row[b] / 254 * of_weights[static_cast<size_t>(o) * n_blocks + b];
             const double got = out[static_cast<size_t>(r * s.n_out + o)];
@@ -164,12 +162,11 @@ TEST_P(CpuMatmul, QuantizedWeightsBeyondATile) {
         std::vector<double> activations = quantized(row, n_in);
         for (size_t c = 0; c < activations.size() && rounds(GetParam(), Phase::prefill, type); ++c) activations[c] = static_cast<double>(to_bf16(row[c]));
         for (int64_t o = 0; o < n_out; ++o) {
-          double expected = 0, magnitude = 0, largest = 0;
+          const double expected = dot(w.data() + o * n_in, activations.data(), activations.size());
+          double magnitude = 0, largest = 0;
           for (int64_t c = 0; c < n_in; ++c) {
-            const size_t at = static_cast<size_t>(o * n_in + c);
-            expected += static_cast<double>(w[at]) * activations[static_cast<size_t>(c)];
             magnitude += std::fabs(activations[static_cast<size_t>(c)]);
-            largest = std::max(largest, std::fabs(static_cast<double>(m.values[at])));
+            largest = std::max(largest, std::fabs(static_cast<double>(m.values[static_cast<size_t>(o * n_in + c)])));
           }
           ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 4e-7 * magnitude * largest)
               << type_traits(type)->name << " row " << r << " out " << o << " of " << n_out;
@@ -192,12 +189,8 @@ TEST_P(CpuMatmul, FloatWeightsBeyondATile) {
                              rows = seen(GetParam(), Phase::prefill, type, x);
     for (int64_t r = 0; r < n_rows; ++r)
       for (int64_t o = 0; o < n_out; ++o) {
-        double expected = 0, magnitude = 0;
-        for (int64_t c = 0; c < n_in; ++c) {
-          const double term = static_cast<double>(w[static_cast<size_t>(o * n_in + c)]) * rows[static_cast<size_t>(r * n_in + c)];
-          expected += term;
-          magnitude += std::fabs(term);
-        }
+        const float *w_row = w.data() + o * n_in, *x_row = rows.data() + r * n_in;
+        const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)), magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
         ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 1e-6 * magnitude) << "row " << r << " out " << o;
       }
   }
@@ -216,12 +209,8 @@ TEST_P(CpuMatmul, FloatWeightsOfOddWidth) {
                                  rows = seen(GetParam(), phase, type, x);
         for (int64_t r = 0; r < 5; ++r)
           for (int64_t o = 0; o < 35; ++o) {
-            double expected = 0, magnitude = 0;
-            for (int64_t c = 0; c < n_in; ++c) {
-              const double term = static_cast<double>(w[static_cast<size_t>(o * n_in + c)]) * rows[static_cast<size_t>(r * n_in + c)];
-              expected += term;
-              magnitude += std::fabs(term);
-            }
+            const float *w_row = w.data() + o * n_in, *x_row = rows.data() + r * n_in;
+            const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)), magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
             ASSERT_NEAR(out[static_cast<size_t>(r * 35 + o)], expected, 1e-6 * magnitude + 1e-30) << n_in;
           }
       }
@@ -276,12 +265,8 @@ TEST_P(CpuMatmul, ExtremeCodesDoNotOverflow) {
           const std::vector<float> out = multiply(rig, phase, m, x, n_in, 3), w = seen(GetParam(), phase, type.type, m.values);
           for (int64_t r = 0; r < 3; ++r)
             for (int64_t o = 0; o < n_out; ++o) {
-              double expected = 0, magnitude = 0;
-              for (int64_t c = 0; c < n_in; ++c) {
-                const double term = static_cast<double>(w[static_cast<size_t>(o * n_in + c)]) * x[static_cast<size_t>(r * n_in + c)];
-                expected += term;
-                magnitude += std::fabs(term);
-              }
+              const float *w_row = w.data() + o * n_in, *x_row = x.data() + r * n_in;
+              const double expected = dot(w_row, x_row, static_cast<size_t>(n_in)), magnitude = dot_of_sizes(w_row, x_row, static_cast<size_t>(n_in));
               // Minima are as large as the scaled codes: room for both.
               ASSERT_NEAR(out[static_cast<size_t>(r * n_out + o)], expected, 4e-6 * magnitude + 4e-4)
                   << type.name << " " << fill;

@@ -292,6 +292,7 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
         EXPECT_EQ(std::memcmp(rows[1]->data(), untouched.data(), untouched.size() * sizeof(float)), 0);
         for (const int32_t h : {0, 2}) {
           double moved = 0;   // a score, as a number of e's powers
+          const std::vector<float> keys = store.keys_of(0, h, n);
           for (int32_t g = 0; g < group; ++g) {
             const float* q = store.query(0, 0) + (h * group + g) * 64;
             const float* data = rows[static_cast<size_t>(h)]->data();
@@ -299,12 +300,12 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
             const float* units = data + group * stride + g * n_tiles;
             const float* sums = units + group * n_tiles;
             for (int32_t t = 0; t < n; ++t) {
-              const std::vector<float> key = store.key(0, h, t);
+              const float* key = keys.data() + t * 64;
               double dot = 0;
               for (size_t i = 0; i < 64; ++i) dot += static_cast<double>(q[i]) * key[i];
               const float unit = units[t / kPageTokens];
               ASSERT_EQ(unit, std::nearbyint(unit));
-              const double error = word_error(GetParam(), type, q, key.data(), 64) * store.scale();
+              const double error = word_error(GetParam(), type, q, key, 64) * store.scale();
               moved = std::max(moved, error);
               ASSERT_NEAR(std::log2(got[t]) + unit, dot * store.scale() * 1.4426950408889634, 1e-4 + error * 1.4426950408889634) << "type " << static_cast<int>(type);
             }
@@ -360,14 +361,13 @@ TEST_P(CpuTopKeys, DigestsAreWhatKeysLieBetween) {
           write_digests(rig, format, store, 1, page_tokens, n_pages, deviation ? DigestKind::deviation : DigestKind::range, digests);
           for (int32_t page = 0; page < n_pages; ++page) {
             const std::vector<float> high = digests.key(0, 0, page), low = digests.value(0, 0, page);
+            std::vector<std::vector<float>> keys;
+            for (int32_t t = 0; t < page_tokens; ++t) keys.push_back(store.key(0, 1, page * page_tokens + t));
             for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
               double least = INFINITY, most = -INFINITY, off = 0;
-              for (int32_t t = 0; t < page_tokens; ++t) {
-                const double x = store.key(0, 1, page * page_tokens + t)[i];
-                least = std::min(least, x), most = std::max(most, x);
-              }
+              for (const std::vector<float>& key : keys) least = std::min<double>(least, key[i]), most = std::max<double>(most, key[i]);
               const double middle = (least + most) / 2;
-              for (int32_t t = 0; t < page_tokens; ++t) off += std::fabs(store.key(0, 1, page * page_tokens + t)[i] - middle) / page_tokens;
+              for (const std::vector<float>& key : keys) off += std::fabs(key[i] - middle) / page_tokens;
               if (deviation) least = middle - off, most = middle + off;
               // Outwards, by less than a half's step; where the keys are halves, not at all.
               const double slack = deviation ? 1e-6 : 0, step = deviation || type != KvType::f16 ? 2e-3 : 0;
@@ -433,8 +433,10 @@ TEST_P(CpuTopKeys, MeansAndHowNearKeysAreToThem) {
         write_digests(rig, format, store, 1, page_tokens, n_pages, DigestKind::mean, digests, cosines.data());
         for (int32_t page = 0; page < n_pages; ++page) {
           std::vector<double> mean(static_cast<size_t>(dim));
-          for (int32_t t = 0; t < page_tokens; ++t)
-            for (size_t i = 0; i < mean.size(); ++i) mean[i] += static_cast<double>(store.key(0, 1, page * page_tokens + t)[i]) / page_tokens;
+          for (int32_t t = 0; t < page_tokens; ++t) {
+            const std::vector<float> k = store.key(0, 1, page * page_tokens + t);
+            for (size_t i = 0; i < mean.size(); ++i) mean[i] += static_cast<double>(k[i]) / page_tokens;
+          }
           double least = 1;
           for (int32_t t = 0; t < page_tokens; ++t) {
             const std::vector<float> k = store.key(0, 1, page * page_tokens + t);

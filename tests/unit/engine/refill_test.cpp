@@ -92,7 +92,7 @@ TEST_P(EveryMode, ThreadsChunksAndTheLinkDoNotShow) {
     kv::Link link;
   };
   std::vector<float> first;
-  for (const Case& c : {Case{1, 0, {}}, Case{2, 7, {20'000'000, 0}}, Case{4, 64, {0, 300}}, Case{2, 0, {50'000'000, 100}}}) {
+  for (const Case& c : {Case{1, 0, {}}, Case{2, 7, {20'000'000, 0}}, Case{4, 64, {50'000'000, 300}}}) {
     engine::RuntimeOptions o = runtime_options(c.n_threads);
     o.link = c.link;
     const auto model = open_demo(o);
@@ -110,7 +110,7 @@ TEST_P(EveryMode, ThreadsChunksAndTheLinkDoNotShow) {
 TEST_P(EveryMode, ASlowLinkDoesNotShowOnSmallModels) {
   for (const char* spec : {"qwen3", "phi3-window", "glm4"}) {
     std::vector<float> first;
-    for (const kv::Link& link : {kv::Link{}, kv::Link{1'000'000, 0}, kv::Link{1'000'000, 300}}) {
+    for (const kv::Link& link : {kv::Link{}, kv::Link{1'000'000, 300}}) {
       engine::RuntimeOptions o = runtime_options(1);
       o.link = link;
       const auto model = open_spec(spec, o);

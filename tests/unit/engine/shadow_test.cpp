@@ -11,6 +11,7 @@
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
 #include "runtime/model/rope.h"
+#include "tests/support/doubles.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery::shadow_test {
@@ -68,10 +69,8 @@ std::vector<Doubles> leading(std::vector<Doubles> a, size_t rank) {
       for (size_t q = p + 1; q < n; ++q) {
         if (std::fabs(a[p][q]) < 1e-14 * std::sqrt(std::fabs(a[p][p] * a[q][q])) + 1e-300) continue;
         const double angle = .5 * std::atan2(2 * a[p][q], a[p][p] - a[q][q]), c = std::cos(angle), s = std::sin(angle);
-        for (size_t i = 0; i < n; ++i) {
-          const double x = a[p][i], y = a[q][i], z = v[p][i], w = v[q][i];
-          a[p][i] = c * x + s * y, a[q][i] = c * y - s * x, v[p][i] = c * z + s * w, v[q][i] = c * w - s * z;
-        }
+        rotate(c, s, a[p].data(), a[q].data(), n);
+        rotate(c, s, v[p].data(), v[q].data(), n);
         for (size_t i = 0; i < n; ++i) {
           const double x = a[i][p], y = a[i][q];
           a[i][p] = c * x + s * y, a[i][q] = c * y - s * x;

@@ -19,7 +19,7 @@ bool none(Interp& in, const Args& args, const char* what) { return in.bind(args,
 
 using Convert = std::string (*)(std::string_view, const std::atomic<bool>*);
 template <Convert convert>
-bool converted(Interp& in, const Value& self, Args& args, Value* out) {
+bool convert_self(Interp& in, const Value& self, Args& args, Value* out) {
   const uint64_t bytes = self.as_string().size();
   TRY(none(in, args, "string method") && in.charge(bytes * 3) && in.step(bytes / 4));
   return in.string_value(convert(self.as_string(), in.limits().cancel), out);
@@ -47,7 +47,7 @@ bool remove_affix(Interp& in, const Value& self, Args& args, Value* out) {
   return in.string_value(std::string(s), out);
 }
 
-bool replace(Interp& in, const Value& self, Args& args, Value* out) {
+bool replace_self(Interp& in, const Value& self, Args& args, Value* out) {
   const Value* v[3];
   int64_t count = -1;
   TRY(in.bind(args, "replace", {"old", "new", "count"}, 2, v, 3));
@@ -307,13 +307,13 @@ constexpr Method kStringMethods[] = {
     {"splitlines", splitlines},
     {"startswith", affixed<true>},
     {"endswith", affixed<false>},
-    {"replace", replace},
+    {"replace", replace_self},
     {"join", join},
-    {"upper", converted<unicode::upper>},
-    {"lower", converted<unicode::lower>},
-    {"title", converted<unicode::title>},
-    {"capitalize", converted<unicode::capitalize>},
-    {"swapcase", converted<unicode::swapcase>},
+    {"upper", convert_self<unicode::upper>},
+    {"lower", convert_self<unicode::lower>},
+    {"title", convert_self<unicode::title>},
+    {"capitalize", convert_self<unicode::capitalize>},
+    {"swapcase", convert_self<unicode::swapcase>},
     {"find", find<false, false>},
     {"rfind", find<true, false>},
     {"index", find<false, true>},
@@ -468,13 +468,6 @@ template <size_t N>
 void add_names(const Method (&table)[N], const char* kind, std::vector<std::string>* out) {
   for (const Method& m : table)
     if (m.function != nullptr) out->push_back(std::string(kind) + "." + m.name);
-}
-
-template <size_t N>
-const Method* find_in(const Method (&table)[N], std::string_view name) {
-  for (const Method& m : table)
-    if (name == m.name) return &m;
-  return nullptr;
 }
 
 }  // namespace

@@ -53,13 +53,6 @@ bool loop_changed(Interp& interp, const Value& self, Args& args, Value* out) {
 constexpr Method kCyclerMethods[] = {{"next", cycle_next<false>}, {"reset", cycle_next<true>}};
 constexpr Method kLoopMethods[] = {{"cycle", loop_cycle}, {"changed", loop_changed}};
 
-template <size_t N>
-const Method* find_in(const Method (&table)[N], std::string_view name) {
-  for (const Method& m : table)
-    if (name == m.name) return &m;
-  return nullptr;
-}
-
 bool loop_member(Interp& interp, LoopObject& loop, const std::string& name, Value* out, bool* found) {
   const auto number = [out](size_t v) { *out = Value::integer(static_cast<int64_t>(v)); };
   int64_t length = 0;

@@ -329,7 +329,7 @@ bool Interp::call_loop(const Value& value, Args& args, Value* out) {
   const auto& loop = *static_cast<const LoopObject*>(as_object(value));
   if (!loop.statement->recursive) return fail("only the loop of a 'for ... recursive' can be called");
   if (!loop.running) return fail("the loop is called after its end");
-  const Value* iterable;
+  const Value* iterable = nullptr;
   TRY(bind(args, "loop", {"iterable"}, 1, &iterable));
   std::string text;
   std::string* outer = std::exchange(out_, &text);

@@ -23,11 +23,6 @@
 
 namespace orrery::text::jinja {
 
-#define ORRERY_JINJA_TRY(expr) \
-  do {                         \
-    if (!(expr)) return false; \
-  } while (0)
-
 class Interp;
 
 struct Args {
@@ -67,6 +62,12 @@ struct Method {
   const char* name;
   MethodFunction function;  // null: exists, but would change its object
 };
+template <size_t N>
+const Method* find_in(const Method (&table)[N], std::string_view name) {
+  for (const Method& m : table)
+    if (name == m.name) return &m;
+  return nullptr;
+}
 struct MethodObject : Object {
   MethodObject(Value s, const Method* m) : Object(ObjectType::method), self(std::move(s)), method(m) {}
   Value self;

@@ -13,6 +13,11 @@
 
 namespace orrery::text::jinja {
 
+#define ORRERY_JINJA_TRY(expr) \
+  do {                         \
+    if (!(expr)) return false; \
+  } while (0)
+
 struct Expr;
 struct ExprDeleter {
   void operator()(Expr* root) const noexcept;

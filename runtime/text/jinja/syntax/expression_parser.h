@@ -22,11 +22,6 @@ namespace orrery::text::jinja {
 constexpr uint32_t kMaxNesting = 150;  // of syntax while parsing
 constexpr uint32_t kMaxHeight = 250;   // of an expression's tree
 
-#define TRY(expr)              \
-  do {                         \
-    if (!(expr)) return false; \
-  } while (0)
-
 class ExpressionParser {
  protected:
   explicit ExpressionParser(std::vector<Token> tokens)
@@ -154,7 +149,7 @@ class ExpressionParser {
           (!end.empty() && at_name(end)))
         break;
       ExprPtr item;
-      TRY(with_condition ? parse_condition(&item) : parse_or(&item));
+      ORRERY_JINJA_TRY(with_condition ? parse_condition(&item) : parse_or(&item));
       items.push_back(std::move(item));
       if (!skip(TokenType::comma)) break;
       comma = true;
@@ -172,17 +167,17 @@ class ExpressionParser {
   bool parse_condition(ExprPtr* out) {
     if (stack_.low()) return elsewhere([&] { return parse_condition(out); });
     Nested nested(this);
-    TRY(nested.ok());
+    ORRERY_JINJA_TRY(nested.ok());
     const Position where = cur().at;
     const size_t unknown_before = unknown_.size();
     ExprPtr value;
-    TRY(parse_or(&value));
+    ORRERY_JINJA_TRY(parse_or(&value));
     while (skip_name("if")) {
       ExprPtr e = make(ExprKind::condition, where);
       e->b = std::move(value);
-      TRY(parse_or(&e->a));
-      if (skip_name("else")) TRY(parse_condition(&e->c));
-      TRY(finish(std::move(e), &value));
+      ORRERY_JINJA_TRY(parse_or(&e->a));
+      if (skip_name("else")) ORRERY_JINJA_TRY(parse_condition(&e->c));
+      ORRERY_JINJA_TRY(finish(std::move(e), &value));
       forgive(unknown_before);
     }
     *out = std::move(value);
@@ -193,7 +188,7 @@ class ExpressionParser {
   bool parse_logic(ExprKind kind, std::string_view word, bool (ExpressionParser::*operand)(ExprPtr*), ExprPtr* out) {
     const Position where = cur().at;
     ExprPtr first;
-    TRY((this->*operand)(&first));
+    ORRERY_JINJA_TRY((this->*operand)(&first));
     if (!at_name(word)) {
       *out = std::move(first);
       return true;
@@ -202,7 +197,7 @@ class ExpressionParser {
     e->items.push_back(std::move(first));
     while (skip_name(word)) {
       ExprPtr item;
-      TRY((this->*operand)(&item));
+      ORRERY_JINJA_TRY((this->*operand)(&item));
       e->items.push_back(std::move(item));
     }
     return finish(std::move(e), out);
@@ -214,10 +209,10 @@ class ExpressionParser {
     if (!at_name("not")) return parse_compare(out);
     if (stack_.low()) return elsewhere([&] { return parse_not(out); });
     Nested nested(this);
-    TRY(nested.ok());
+    ORRERY_JINJA_TRY(nested.ok());
     ExprPtr e = make(ExprKind::not_, cur().at);
     advance();
-    TRY(parse_not(&e->a));
+    ORRERY_JINJA_TRY(parse_not(&e->a));
     return finish(std::move(e), out);
   }
 
@@ -290,7 +285,7 @@ class ExpressionParser {
   bool parse_chain(ExprKind kind, bool (ExpressionParser::*op)(Op*), bool (ExpressionParser::*operand)(ExprPtr*), ExprPtr* out) {
     const Position where = cur().at;
     ExprPtr first;
-    TRY((this->*operand)(&first));
+    ORRERY_JINJA_TRY((this->*operand)(&first));
     Op found_op;
     if (!(this->*op)(&found_op)) {
       *out = std::move(first);
@@ -301,7 +296,7 @@ class ExpressionParser {
     do {
       e->ops.push_back(found_op);
       ExprPtr item;
-      TRY((this->*operand)(&item));
+      ORRERY_JINJA_TRY((this->*operand)(&item));
       e->items.push_back(std::move(item));
     } while ((this->*op)(&found_op));
     return finish(std::move(e), out);
@@ -321,7 +316,7 @@ class ExpressionParser {
   bool parse_concat(ExprPtr* out) {  // binds tighter than + and -
     const Position where = cur().at;
     ExprPtr first;
-    TRY(parse_product(&first));
+    ORRERY_JINJA_TRY(parse_product(&first));
     if (!at(TokenType::tilde)) {
       *out = std::move(first);
       return true;
@@ -330,7 +325,7 @@ class ExpressionParser {
     e->items.push_back(std::move(first));
     while (skip(TokenType::tilde)) {
       ExprPtr item;
-      TRY(parse_product(&item));
+      ORRERY_JINJA_TRY(parse_product(&item));
       e->items.push_back(std::move(item));
     }
     return finish(std::move(e), out);
@@ -341,24 +336,24 @@ class ExpressionParser {
   bool parse_unary(bool with_filter, ExprPtr* out) {
     if (stack_.low()) return elsewhere([&] { return parse_unary(with_filter, out); });
     Nested nested(this);
-    TRY(nested.ok());
+    ORRERY_JINJA_TRY(nested.ok());
     ExprPtr e;
     if (at(TokenType::sub) || at(TokenType::add)) {
       ExprPtr sign = make(at(TokenType::sub) ? ExprKind::negate : ExprKind::plus, cur().at);
       advance();
-      TRY(parse_unary(false, &sign->a));
-      TRY(finish(std::move(sign), &e));
+      ORRERY_JINJA_TRY(parse_unary(false, &sign->a));
+      ORRERY_JINJA_TRY(finish(std::move(sign), &e));
     } else {
-      TRY(parse_primary(&e));
+      ORRERY_JINJA_TRY(parse_primary(&e));
     }
-    TRY(parse_postfix(&e));
+    ORRERY_JINJA_TRY(parse_postfix(&e));
     while (with_filter) {
       if (at(TokenType::pipe))
-        TRY(parse_filters(&e, false));
+        ORRERY_JINJA_TRY(parse_filters(&e, false));
       else if (at_name("is"))
-        TRY(parse_test(&e));
+        ORRERY_JINJA_TRY(parse_test(&e));
       else if (at(TokenType::lparen))
-        TRY(parse_call(&e));  // after a filter or a test
+        ORRERY_JINJA_TRY(parse_call(&e));  // after a filter or a test
       else
         break;
     }
@@ -417,7 +412,7 @@ class ExpressionParser {
       }
       case TokenType::integer:
         advance();
-        TRY(parse_integer(token, &e->value));
+        ORRERY_JINJA_TRY(parse_integer(token, &e->value));
         break;
       case TokenType::floating: {
         advance();
@@ -429,16 +424,16 @@ class ExpressionParser {
       }
       case TokenType::lparen:
         advance();
-        TRY(parse_tuple(out, true, {}, true));
+        ORRERY_JINJA_TRY(parse_tuple(out, true, {}, true));
         return expect(TokenType::rparen);
       case TokenType::lbracket:
         advance();
         e->kind = ExprKind::list;
         while (!at(TokenType::rbracket)) {
-          if (!e->items.empty()) TRY(expect(TokenType::comma));
+          if (!e->items.empty()) ORRERY_JINJA_TRY(expect(TokenType::comma));
           if (at(TokenType::rbracket)) break;
           e->items.emplace_back();
-          TRY(parse_expression(&e->items.back()));
+          ORRERY_JINJA_TRY(parse_expression(&e->items.back()));
         }
         advance();
         break;
@@ -446,13 +441,13 @@ class ExpressionParser {
         advance();
         e->kind = ExprKind::dict;
         while (!at(TokenType::rbrace)) {
-          if (!e->items.empty()) TRY(expect(TokenType::comma));
+          if (!e->items.empty()) ORRERY_JINJA_TRY(expect(TokenType::comma));
           if (at(TokenType::rbrace)) break;
           e->items.emplace_back();
-          TRY(parse_expression(&e->items.back()));
-          TRY(expect(TokenType::colon));
+          ORRERY_JINJA_TRY(parse_expression(&e->items.back()));
+          ORRERY_JINJA_TRY(expect(TokenType::colon));
           e->items.emplace_back();
-          TRY(parse_expression(&e->items.back()));
+          ORRERY_JINJA_TRY(parse_expression(&e->items.back()));
         }
         advance();
         break;
@@ -465,11 +460,11 @@ class ExpressionParser {
   bool parse_postfix(ExprPtr* e) {
     while (true) {
       if (at(TokenType::dot))
-        TRY(parse_attribute(e));
+        ORRERY_JINJA_TRY(parse_attribute(e));
       else if (at(TokenType::lbracket))
-        TRY(parse_subscript(e));
+        ORRERY_JINJA_TRY(parse_subscript(e));
       else if (at(TokenType::lparen))
-        TRY(parse_call(e));
+        ORRERY_JINJA_TRY(parse_call(e));
       else
         return true;
     }
@@ -489,7 +484,7 @@ class ExpressionParser {
       return fail(cur().at, "expected a name or number after '.', found " + found());
     ExprPtr node = make(ExprKind::item, where);
     node->a = std::move(*e);
-    TRY(parse_primary(&node->b));
+    ORRERY_JINJA_TRY(parse_primary(&node->b));
     return finish(std::move(node), e);
   }
 
@@ -500,50 +495,50 @@ class ExpressionParser {
     ExprPtr node = make(ExprKind::item, where);
     node->a = std::move(*e);
     ExprPtr first;
-    if (!at(TokenType::colon)) TRY(parse_expression(&first));
+    if (!at(TokenType::colon)) ORRERY_JINJA_TRY(parse_expression(&first));
     if (at(TokenType::colon)) {
       node->kind = ExprKind::slice;
       node->items.push_back(std::move(first));
       for (int part = 0; part < 2; ++part) {
         ExprPtr bound;
         if (skip(TokenType::colon) && !at(TokenType::colon) && !at(TokenType::rbracket))
-          TRY(parse_expression(&bound));
+          ORRERY_JINJA_TRY(parse_expression(&bound));
         node->items.push_back(std::move(bound));
       }
     } else if (at(TokenType::comma)) {
       ExprPtr tuple = make(ExprKind::tuple, where);
       tuple->items.push_back(std::move(first));
       while (!at(TokenType::rbracket)) {
-        TRY(expect(TokenType::comma));
+        ORRERY_JINJA_TRY(expect(TokenType::comma));
         tuple->items.emplace_back();
-        TRY(parse_expression(&tuple->items.back()));
+        ORRERY_JINJA_TRY(parse_expression(&tuple->items.back()));
       }
-      TRY(finish(std::move(tuple), &node->b));
+      ORRERY_JINJA_TRY(finish(std::move(tuple), &node->b));
     } else {
       node->b = std::move(first);
     }
-    TRY(expect(TokenType::rbracket));
+    ORRERY_JINJA_TRY(expect(TokenType::rbracket));
     return finish(std::move(node), e);
   }
 
   bool parse_arguments(CallSyntax* out) {
     const Position where = cur().at;
-    TRY(expect(TokenType::lparen));
+    ORRERY_JINJA_TRY(expect(TokenType::lparen));
     bool comma = false;
     std::set<std::string_view> named;  // in the tokens, which stay
     const auto misplaced = [&] { return fail(where, "arguments are in the wrong order"); };
     while (!at(TokenType::rparen)) {
       if (comma) {
-        TRY(expect(TokenType::comma));
+        ORRERY_JINJA_TRY(expect(TokenType::comma));
         if (at(TokenType::rparen)) break;
       }
       comma = true;
       if (skip(TokenType::mul)) {
         if (out->star || out->double_star) return misplaced();
-        TRY(parse_expression(&out->star));
+        ORRERY_JINJA_TRY(parse_expression(&out->star));
       } else if (skip(TokenType::pow)) {
         if (out->double_star) return misplaced();
-        TRY(parse_expression(&out->double_star));
+        ORRERY_JINJA_TRY(parse_expression(&out->double_star));
       } else if (at(TokenType::name) && next().type == TokenType::assign) {
         if (out->double_star) return misplaced();
         if (!named.insert(cur().text).second)
@@ -551,11 +546,11 @@ class ExpressionParser {
         out->keywords.emplace_back(cur().text, nullptr);
         advance();
         advance();
-        TRY(parse_expression(&out->keywords.back().second));
+        ORRERY_JINJA_TRY(parse_expression(&out->keywords.back().second));
       } else {
         if (out->star || out->double_star || !out->keywords.empty()) return misplaced();
         out->positional.emplace_back();
-        TRY(parse_expression(&out->positional.back()));
+        ORRERY_JINJA_TRY(parse_expression(&out->positional.back()));
       }
     }
     return expect(TokenType::rparen);
@@ -563,16 +558,16 @@ class ExpressionParser {
 
   bool parse_call(ExprPtr* e) {
     ExprPtr node = make(ExprKind::call, cur().at);
-    TRY(parse_arguments(&node->call));
+    ORRERY_JINJA_TRY(parse_arguments(&node->call));
     node->a = std::move(*e);
     return finish(std::move(node), e);
   }
 
   bool take_dotted_name(std::string* out) {
-    TRY(take_name(out));
+    ORRERY_JINJA_TRY(take_name(out));
     while (skip(TokenType::dot)) {
       std::string part;
-      TRY(take_name(&part));
+      ORRERY_JINJA_TRY(take_name(&part));
       *out += "." + part;
     }
     return true;
@@ -584,13 +579,13 @@ class ExpressionParser {
       if (!inline_start) advance();
       inline_start = false;
       ExprPtr node = make(ExprKind::filter, cur().at);
-      TRY(take_dotted_name(&node->text));
+      ORRERY_JINJA_TRY(take_dotted_name(&node->text));
       node->function = find_filter(node->text);
       if (node->function == kNoFunction)
         unknown_.push_back({node->at, "there is no filter '" + node->text + "'", false});
-      if (at(TokenType::lparen)) TRY(parse_arguments(&node->call));
+      if (at(TokenType::lparen)) ORRERY_JINJA_TRY(parse_arguments(&node->call));
       node->a = std::move(*e);
-      TRY(finish(std::move(node), e));
+      ORRERY_JINJA_TRY(finish(std::move(node), e));
     }
     return true;
   }
@@ -599,23 +594,23 @@ class ExpressionParser {
     ExprPtr node = make(ExprKind::test, cur().at);
     advance();
     const bool negated = skip_name("not");
-    TRY(take_dotted_name(&node->text));
+    ORRERY_JINJA_TRY(take_dotted_name(&node->text));
     node->function = find_test(node->text);
     if (node->function == kNoFunction)
       unknown_.push_back({node->at, "there is no test '" + node->text + "'", false});
     if (at(TokenType::lparen)) {
-      TRY(parse_arguments(&node->call));
+      ORRERY_JINJA_TRY(parse_arguments(&node->call));
     } else if ((at(TokenType::name) && !at_name("else") && !at_name("or") && !at_name("and")) ||
                at(TokenType::string) || at(TokenType::integer) || at(TokenType::floating) ||
                at(TokenType::lbracket) || at(TokenType::lbrace)) {
       if (at_name("is")) return fail(cur().at, "tests cannot be chained with 'is'");
       node->call.positional.emplace_back();
-      TRY(parse_primary(&node->call.positional.back()));
-      TRY(parse_postfix(&node->call.positional.back()));
+      ORRERY_JINJA_TRY(parse_primary(&node->call.positional.back()));
+      ORRERY_JINJA_TRY(parse_postfix(&node->call.positional.back()));
     }
     node->a = std::move(*e);
     ExprPtr done;
-    TRY(finish(std::move(node), &done));
+    ORRERY_JINJA_TRY(finish(std::move(node), &done));
     if (!negated) {
       *e = std::move(done);
       return true;

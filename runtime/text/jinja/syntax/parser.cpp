@@ -15,10 +15,7 @@ namespace orrery::text::jinja {
 
 namespace {
 
-#define TRY(expr)              \
-  do {                         \
-    if (!(expr)) return false; \
-  } while (0)
+#define TRY ORRERY_JINJA_TRY
 
 class Parser : ExpressionParser {
  public:
