@@ -6,19 +6,19 @@
 namespace orrery::tool {
 namespace {
 
-constexpr double kShares[] = {.5, .2, .1, .05};
-constexpr size_t kBudgets = std::size(kShares);
+constexpr double kLossShares[] = {.5, .2, .1, .05};
+constexpr size_t kLossBudgets = std::size(kLossShares);
 
-struct Measured {
+struct PolicyLoss {
   const char* policy;
-  double kl[kBudgets];   // 0: refused, or not measured
+  double kl[kLossBudgets];   // 0: refused, or not measured
 };
-struct Model {
+struct LossModel {
   const char *architecture, *name;
-  Measured policies[11];
+  PolicyLoss policies[11];
 };
 // The reporting half's means, behind 1,024 tokens.
-constexpr Model kModels[] = {{"llama",
+constexpr LossModel kLossModels[] = {{"llama",
                               "SmolLM2-135M-Instruct",
                               {{"auto", {.0027, .0037, .0266, .4634}},
                                {"duoattention", {.0161, .1781, .5127, 0}},
@@ -45,20 +45,20 @@ constexpr Model kModels[] = {{"llama",
                                {"freekv", {.0820, 1.0230, 0, 0}},
                                {"synckv", {0, 0, 0, 0}}}}};
 
-std::optional<ExpectedLoss> loss_of(const Model& model, const std::string& policy, double share) {
-  for (const Measured& m : model.policies) {
+std::optional<ExpectedLoss> loss_on(const LossModel& model, const std::string& policy, double share) {
+  for (const PolicyLoss& m : model.policies) {
     if (policy != m.policy || m.kl[0] == 0) continue;
     ExpectedLoss loss;
     loss.measured_on = model.name;
-    if (share >= kShares[0]) {
+    if (share >= kLossShares[0]) {
       loss.kl = m.kl[0];
       return loss;
     }
-    for (size_t i = 1; i < kBudgets; ++i) {
+    for (size_t i = 1; i < kLossBudgets; ++i) {
       if (m.kl[i] == 0) return std::nullopt;
       loss.kl = m.kl[i];
-      if (share < kShares[i]) continue;
-      const double part = std::log(share / kShares[i]) / std::log(kShares[i - 1] / kShares[i]);
+      if (share < kLossShares[i]) continue;
+      const double part = std::log(share / kLossShares[i]) / std::log(kLossShares[i - 1] / kLossShares[i]);
       loss.kl = m.kl[i] * std::pow(m.kl[i - 1] / m.kl[i], part);
       return loss;
     }
@@ -72,8 +72,8 @@ std::optional<ExpectedLoss> loss_of(const Model& model, const std::string& polic
 
 std::optional<ExpectedLoss> expected_loss(const std::string& policy, const std::string& architecture, double share) {
   std::optional<ExpectedLoss> worst;
-  for (const Model& model : kModels) {
-    std::optional<ExpectedLoss> loss = loss_of(model, policy, share);
+  for (const LossModel& model : kLossModels) {
+    std::optional<ExpectedLoss> loss = loss_on(model, policy, share);
     if (loss && architecture == model.architecture) {
       loss->of_architecture = true;
       return loss;
