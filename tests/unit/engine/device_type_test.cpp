@@ -475,6 +475,8 @@ TEST(DeviceTypeOfAPolicy, ASmallBudgetIsPlannedTakenAndGoesOn) {
     SessionOptions o;
     o.n_context = 512, o.policy = "auto", o.kv_share = .1;
     if (in_bytes) o.kv_share = 1, o.kv_budget_bytes = bytes_of_f16(h, .1);
+    EXPECT_EQ(plan_session(*model, o).device_type, KvType::q8_0) << "by codes";
+    o.policy_options = {{"by", "window"}};
     const kv::Plan plan = plan_session(*model, o);
     EXPECT_EQ(plan.device_type, KvType::q4_0);
     const uint64_t used = model->runtime().arena().used();
