@@ -232,8 +232,8 @@ class Session {
   Status park_copy_of(const Session& other);
   // Before a first token: the form that the options and the model give.
   Status choose_form(const Turn& turn, const std::atomic<bool>* cancel);
-  // Before a file's tokens: takes their form (true), or the session's own, to which the pages must be changed (false). A session has its own
-  // form where it stores plain KV, and where its slots are coarser than its pages.
+  // Before a file's tokens: takes their form (true), or the session's own, to which the pages must be changed (false). It is the session's
+  // own where the session stores plain KV, and where it has slots of four bits beside finer pages.
   Result<bool> take_form(const Turn& turn, const StoredForm& loaded);
   void upload_means(Backend* backend);
   kv::PrefixTree::Key prefix_key() const;

@@ -285,7 +285,8 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
           change_form(session->table_->format(), contents->form, session->form_, changed.data() + i * h.page_bytes);
       }
       const Turn turn = runtime.take_turn();
-      session->table_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n), keeps_form ? bytes : changed.data());
+      session->table_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n),
+                              keeps_form ? bytes : changed.data());
       ORRERY_TRY(turn.backend().synchronize());
     }
     return ok_status();

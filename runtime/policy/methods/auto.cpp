@@ -66,8 +66,12 @@ constexpr char kPage[] =
     "  20%), the selection is short, and runs at once. It also runs at once on a GPU, and in models with sliding windows.\n"
     "- KV on the device is Q8_0, unless device_kv_type says otherwise: where KV is kept in F16 the same bytes hold 1.88 times\n"
     "  the tokens. A head's second-best keys are worth more than the last bits of its best keys. From 53.2% of the KV on all of\n"
-    "  it fits, and nothing is evicted. KV that is kept in Q8_0 or Q4_0, and heads whose dimension is no multiple of 32, keep\n"
-    "  their type.\n";
+    "  it fits, and nothing is evicted.\n"
+    "- Below an eighth of F16's bytes it is Q4_0, in heads of a multiple of 64: again 1.89 times the tokens. The session then\n"
+    "  rotates and centres its KV. At 15 and 20% one of two published models loses by Q4_0; at 10 and 5% both gain. Smaller\n"
+    "  heads (the demo model's 32) stay in Q8_0, and so do by=codes and speculate=policy. A budget in bytes counts as a share\n"
+    "  only where n_context is given.\n"
+    "- KV that is kept in the type or a coarser one, and heads whose dimension is no multiple of 32, keep their type.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
   static constexpr const char* kBy[] = {"codes", "window"};
@@ -92,7 +96,8 @@ constexpr Method kAuto = {
      /* allocate */ "layers by the best scores of all, weighted by entropy and variance; heads of a layer by the layer's best scores",
      /* keep     */ "best tokens, the window, all generated tokens, a compensation token",
      /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold",
-     /* device   */ "in Q8_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of floats a head",
+     /* device   */ "in Q8_0, at small budgets Q4_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of "
+                    "floats a head",
      /* link     */ kSelectionAndMissesOnLink, all(auto_method::kOptions), auto_method::kPage},
     {kMaxWindow, KvType::q8_0, false, auto_method::kQ4Share, auto_method::kCodesShare},
     auto_method::make};

@@ -171,6 +171,21 @@ TEST(EnginePrefixes, APageOfAnotherTypeIsAnotherPage) {
   }
 }
 
+// Rotated pages are shared by all sessions with slots of four bits, plain pages by the others.
+TEST(EnginePrefixes, SlotsOfFourBitsHavePagesOfTheirOwn) {
+  const auto model = open_demo();
+  const std::vector<int32_t> prompt = tokens_of(200, 1);
+  const auto restored = [&](const char* policy, std::optional<KvType> device) {
+    auto options = options_of(policy);
+    options.device_kv_type = device;
+    return ask(unwrap(Session::open(model, options)).get(), prompt).restored;
+  };
+  EXPECT_EQ(restored("full", {}), 0u);
+  EXPECT_EQ(restored("snapkv", KvType::q4_0), 0u);
+  EXPECT_EQ(restored("adakv", KvType::q4_0), 192u);
+  EXPECT_EQ(restored("snapkv", KvType::q8_0), 192u);
+}
+
 // 16K tokens of a prompt, counted: those of the pages are copied, and the rest is computed.
 // A file brings its mean keys, here those of another instruction set. Pages of keys without these means are other pages.
 TEST(EnginePrefixes, PagesOfOtherMeanKeysAreOtherPages) {

@@ -153,7 +153,8 @@ TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
       EXPECT_FALSE(type.has_value()) << row.name;
   }
   EXPECT_EQ(policy_needs("auto", {{"compensation", "0"}}).device_type, KvType::q8_0);
-  for (const PolicyRow& row : policy_rows()) EXPECT_EQ(policy_needs(row.name, {}).q4_share, row.name == std::string("auto") ? .125 : 0) << row.name;
+  for (const PolicyRow& row : policy_rows())
+    EXPECT_EQ(policy_needs(row.name, {}).q4_share, row.name == std::string("auto") ? .125 : 0) << row.name;
   EXPECT_EQ(policy_needs("auto", {{"by", "window"}}).q4_share, .125);
   EXPECT_EQ(policy_needs("auto", {}).codes_share, .094);
   EXPECT_EQ(policy_needs("auto", {{"tail", "8"}}).codes_share, 1) << "one of the window's";
