@@ -67,10 +67,10 @@ constexpr char kPage[] =
     "- KV on the device is Q8_0, unless device_kv_type says otherwise: where KV is kept in F16 the same bytes hold 1.88 times\n"
     "  the tokens. A head's second-best keys are worth more than the last bits of its best keys. From 53.2% of the KV on all of\n"
     "  it fits, and nothing is evicted.\n"
-    "- Below an eighth of F16's bytes it is Q4_0, in heads of a multiple of 64: again 1.89 times the tokens. The session then\n"
-    "  rotates and centres its KV. At 15 and 20% one of two published models loses by Q4_0; at 10 and 5% both gain. Smaller\n"
-    "  heads (the demo model's 32) stay in Q8_0, and so do by=codes and speculate=policy. A budget in bytes counts as a share\n"
-    "  only where n_context is given.\n"
+    "- Below an eighth of F16's bytes (where codes are the default: below 9.4%) it is Q4_0, in heads of a multiple of 64: again\n"
+    "  1.89 times the tokens. The session then rotates and centres its KV. At 15 and 20% one of two published models loses by\n"
+    "  Q4_0; at 10 and 5% both gain. Smaller heads stay in Q8_0, and so do by=codes and speculate=policy. A budget in bytes\n"
+    "  counts as a share only where n_context is given.\n"
     "- KV that is kept in the type or a coarser one, and heads whose dimension is no multiple of 32, keep their type.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
