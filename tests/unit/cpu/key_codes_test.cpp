@@ -93,15 +93,12 @@ TEST_P(CpuKeyCodes, AreTheNearestLevelsOfRotatedCentredKeys) {
       ASSERT_TRUE(std::equal(codes.tiles.data(), codes.tiles.data() + codes.tiles.size(), other.tiles.data()));
 
       Doubles mean(static_cast<size_t>(c.dim));
-      for (int32_t t = 4; t < 200; ++t) {
-        const std::vector<float> stored = store.key(0, head, t);
-        for (size_t i = 0; i < mean.size(); ++i) mean[i] += static_cast<double>(stored[i]) / 196;
-      }
+      for (int32_t t = 4; t < 200; ++t)
+        for (size_t i = 0; i < mean.size(); ++i) mean[i] += static_cast<double>(store.key(0, head, t)[i]) / 196;
       for (size_t i = 0; i < mean.size(); ++i) ASSERT_NEAR(mean[i], static_cast<double>(codes.mean[i]), 1e-6);
       for (int32_t t = 0; t < kTokens; ++t) {
-        const std::vector<float> stored = store.key(0, head, t);
         Doubles key;
-        for (size_t i = 0; i < mean.size(); ++i) key.push_back(static_cast<double>(stored[i]) - mean[i]);
+        for (size_t i = 0; i < mean.size(); ++i) key.push_back(static_cast<double>(store.key(0, head, t)[i]) - mean[i]);
         key = rotated(key, block);
         double squares = 0, with_levels = 0, of_levels = 0;
         for (const double x : key) squares += x * x;
