@@ -79,8 +79,8 @@ TEST_P(GpuPolicy, AWholeBudgetIsFullAttention) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                          ::testing::Values(Case{"streaming", KvType::q8_0}, Case{"heterocache", KvType::f16}, Case{"adakv", KvType::f16},
-                                           Case{"cake", KvType::q8_0}, Case{"auto", KvType::q8_0},
-                                           Case{"auto", KvType::q4_0}, Case{"streaming", KvType::q4_0}, Case{"quest", KvType::f16}, Case{"freekv_small_pages", KvType::f16},
+                                           Case{"cake", KvType::q8_0}, Case{"auto_by_window", KvType::q8_0},
+                                           Case{"auto_by_window", KvType::q4_0}, Case{"streaming", KvType::q4_0}, Case{"quest", KvType::f16}, Case{"freekv_small_pages", KvType::f16},
                                            Case{"arkvale", KvType::f16}, Case{"raas", KvType::f16}, Case{"omnikv", KvType::f16}, Case{"omnikv", KvType::q8_0},
                                            Case{"shadowkv", KvType::f16}, Case{"shadowkv_plus", KvType::q8_0}, Case{"razorattention", KvType::f16}, Case{"loki", KvType::f16}, Case{"loki_max", KvType::q8_0}, Case{"infinigen", KvType::f16},
                                            Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));

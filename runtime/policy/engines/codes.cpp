@@ -68,7 +68,7 @@ Status KeyCodesPolicy::divide(Heads* heads, uint32_t n_tokens, Span<uint32_t> ca
     heads->each(n_heads, [&](size_t i) {
       const float* row = &weights[i * n_tokens];
       uint32_t* of_head = &bins[i * kScoreBins];
-      for (uint32_t p = first; p < std::min(first + n, n_seen); ++p) ++of_head[score_bin(row[p])];
+      for (uint32_t p = first; p < first + n; ++p) ++of_head[score_bin(row[p])];   // behind n_seen: 0
       for (uint32_t p = 0; p < n_seen; ++p) sums[i * n_tokens + p] += row[p];
     });
     add_best_counts(bins, uint64_t{n_selected_pages_} * n_heads, counts);

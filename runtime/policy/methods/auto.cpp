@@ -76,7 +76,8 @@ constexpr char kPage[] =
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
   static constexpr const char* kBy[] = {"codes", "window"};
   const bool rotates = hadamard_block(static_cast<int32_t>(shape.head_dim)) >= kLeastBlock;
-  uint32_t by = shape.finds_by_codes && options.empty() && rotates && two_bits_fit(shape, budget, true) ? 0 : 1;
+  const bool holds_all = budget.share.of_tokens() >= 1 && budget.max_slots >= uint64_t{shape.n_layers} * shape.n_kv_heads * shape.n_context;
+  uint32_t by = shape.finds_by_codes && options.empty() && rotates && !holds_all && two_bits_fit(shape, budget, true) ? 0 : 1;
   OptionReader reader("auto", options);
   ORRERY_TRY(reader.choice("by", kBy, &by));
   for (const OptionRow& row : kOptions) reader.allow(row.name);

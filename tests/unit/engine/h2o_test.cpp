@@ -20,11 +20,13 @@ constexpr uint32_t kPrompt = 320;
 
 // Every position's queries of a prompt, (n_heads, n_tokens, group, head_dim): a policy that keeps the last 64 is shown the prompt in
 // pieces.
-std::vector<std::vector<float>> prompt_queries(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& prompt, KvType type) {
+std::vector<std::vector<float>> prompt_queries(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& prompt, KvType type,
+                                               KvType device_type) {
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "snapkv";
   o.kv_type = type;
+  o.device_kv_type = device_type;   // queries have the form of the slots' type
   const auto session = unwrap(Session::open(model, o));
   const auto& h = model->hyper();
   const auto width = static_cast<size_t>(h.n_heads / h.n_kv_heads * h.head_dim);
@@ -66,7 +68,7 @@ TEST_P(EngineH2O, HeadsHoldWhatHasBeenAttendedToMost) {
   const auto model = open_demo();
   const auto& h = model->hyper();
   const auto prompt = random_tokens(*model, kPrompt, 61);
-  const auto queries = prompt_queries(model, prompt, c.type);
+  const auto queries = prompt_queries(model, prompt, c.type, c.device_type);
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "h2o";

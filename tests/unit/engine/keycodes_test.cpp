@@ -206,6 +206,22 @@ TEST(EngineKeyCodesParts, ForksAndRewindsHaveTheSameCodes) {
   EXPECT_EQ(codes_at(kPrompt), settled) << "codes are made again";
 }
 
+// A resident token's score counts more: fewer tokens are fetched.
+TEST(EngineKeyCodesParts, ResidentTokensStay) {
+  const auto model = open_demo();
+  uint64_t fetched[2] = {};
+  for (const int stays : {0, 1}) {
+    engine::SessionOptions o;
+    o.n_context = 1024, o.policy = "keycodes", o.kv_share = .5, o.policy_options = {{"stay", stays ? "16" : "1"}};
+    const auto session = unwrap(Session::open(model, o));
+    unwrap(session->prefill(random_tokens(*model, kPrompt, 54), nullptr, nullptr));
+    greedy(session.get(), 30);
+    fetched[stays] = session->resident()->report().missed_tokens;
+  }
+  EXPECT_GT(fetched[1], 0u);
+  EXPECT_LT(fetched[1] * 4, fetched[0] * 3);
+}
+
 // A later turn keeps the codes of an earlier one, until the context is twice as long. They are those of a session that had all tokens at once.
 TEST(EngineKeyCodesParts, ALaterTurnHasTheCodesOfAFreshSession) {
   const auto model = open_demo();
