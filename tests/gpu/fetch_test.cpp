@@ -245,6 +245,7 @@ TEST(GpuFetch, LowestScoresAreReplaced) {
   expect_as_planned(one_set(8, 150, 30, 0));     // each unwanted page is replaced, in the order of the scores
   expect_as_planned(one_set(8, 150, 1, 140));
   expect_as_planned(one_set(1, 1190, 500, 600));
+  expect_as_planned(one_set(1, 1190, 1100, 60));   // more wanted pages than threads
 }
 
 TEST(GpuFetch, OneSetInSeveralBatches) {
