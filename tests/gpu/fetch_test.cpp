@@ -36,6 +36,7 @@ struct Case {
   int32_t n_excluded = 0;           // every third key
   bool one_set = false, lowest_first = false;
   int32_t n_others = 0;
+  bool own_keys = false;            // each job has the tiles in another order
   std::vector<int32_t> infinite = {}, mixed = {};   // keys whose products are infinite: above zero, or of different signs
   int32_t n_held() const { return n_first + k + n_last + n_others; }
 };
@@ -127,11 +128,13 @@ Fetched fetched(Machine* m, const Case& c) {
   std::vector<std::unique_ptr<Buffer<uint32_t>>> held;
   std::vector<std::vector<uint32_t>> best(n_jobs, std::vector<uint32_t>(static_cast<size_t>(c.k)));
   std::vector<FetchJob> jobs(n_jobs);
+  std::vector<std::vector<uint64_t>> own(n_jobs, tiles);
   for (size_t i = 0; i < n_jobs; ++i) {
     FetchJob& job = jobs[i];
     const auto head = static_cast<uint32_t>(i) % (kLayers * kKvHeads);
     held.push_back(std::make_unique<Buffer<uint32_t>>(m, tables[i]));
-    job.kv_head = static_cast<int32_t>(head % kKvHeads), job.tiles = tiles.data();
+    if (c.own_keys) std::rotate(own[i].begin(), own[i].begin() + static_cast<ptrdiff_t>(i % tiles.size()), own[i].end());
+    job.kv_head = static_cast<int32_t>(head % kKvHeads), job.tiles = own[i].data();
     job.n_keys = c.n_keys, job.k = c.k, job.n_positions = 1;
     job.first_page = c.first_page, job.n_first = c.n_first, job.n_last = c.n_last, job.n_others = c.n_others;
     job.held = held.back()->ptr(), job.slots = slots.ptr() + i * head_bytes, job.from = kv.head_offset(head);
@@ -245,11 +248,12 @@ TEST(GpuFetch, LowestScoresAreReplaced) {
   expect_as_planned(one_set(8, 150, 30, 0));     // each unwanted page is replaced, in the order of the scores
   expect_as_planned(one_set(8, 150, 1, 140));
   expect_as_planned(one_set(1, 1190, 500, 600));
+  expect_as_planned(one_set(1, 1190, 1100, 60));   // more wanted pages than threads
 }
 
 TEST(GpuFetch, OneSetInSeveralBatches) {
   Case c = one_set(1, 1150, 33, 50);
-  c.n_jobs = 24;
+  c.n_jobs = 24, c.own_keys = true;
   expect_as_planned(c);
 }
 
