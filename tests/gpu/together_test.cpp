@@ -193,6 +193,9 @@ TEST(GpuTogether, StepsOfManyFormsHaveTheBitsOfStepsAlone) {
   expect_as_alone({at_position(70, KvType::f32), resident(100, KvType::q8_0, KvType::q4_0, 7), resident(128, KvType::q8_0, KvType::q4_0, 2),
                    stored(at_position(33, KvType::q4_0), true, true), stored(at_position(5, KvType::q4_0), false, true),
                    resident(20, KvType::f16, KvType::f16, 4), stored(at_position(150, KvType::q8_0), true, false)});
+  // Slots of other types behind pages of one type.
+  const KvType q8 = KvType::q8_0;
+  expect_as_alone({resident(100, q8, KvType::q4_0, 0), resident(30, q8, q8, 0), at_position(9, q8)});
 }
 
 // As many steps as are computed at once.
@@ -512,10 +515,10 @@ TEST(GpuTogether, EachNumberOfRowsHasOneGraph) {
   const size_t guessed = emulated::graphs_made();
   feed_all(80, 120);
   EXPECT_LE(emulated::graphs_made() - guessed, 1u) << "a number of guesses that comes first";
-  std::vector<Answer> found(4);
+  std::vector<Answer> found(5);
   std::vector<std::unique_ptr<Session>> sessions;
   for (size_t i = 0; i < found.size(); ++i) {
-    found[i].options = full(KvType::f16), found[i].prompt = random_tokens(*model, 10 + i, 2 + i);
+    found[i].options = full(i == 4 ? KvType::f32 : KvType::f16), found[i].prompt = random_tokens(*model, 10 + i, 2 + i);
     sessions.push_back(begun(model, found[i]));
   }
   const auto step_of = [&](std::vector<size_t> which) {
@@ -526,8 +529,9 @@ TEST(GpuTogether, EachNumberOfRowsHasOneGraph) {
     step_together(all, &answers);
     return emulated::graphs_made() - before;
   };
-  for (const std::vector<size_t>& first : {std::vector<size_t>{0, 1}, {0, 1, 2}, {0, 1, 2, 3}}) step_of(first);
-  for (const std::vector<size_t>& later : {std::vector<size_t>{3, 2}, {1, 3, 0}, {3, 0, 2, 1}, {2, 0}}) EXPECT_EQ(step_of(later), 0u);
+  for (const std::vector<size_t>& first : {std::vector<size_t>{0, 1}, {0, 1, 2}, {0, 1, 2, 3}, {0, 4, 1}}) step_of(first);
+  for (const std::vector<size_t>& later : {std::vector<size_t>{3, 2}, {1, 3, 0}, {3, 0, 2, 1}, {2, 0}, {4, 2, 3}, {1, 0, 4}})
+    EXPECT_EQ(step_of(later), 0u) << "the order of sessions, and of their forms, does not show";
 }
 #endif
 

@@ -22,7 +22,7 @@ LIST = os.path.join(HERE, "mutations.txt")
 # family: the file of kernels, and the smallest tests that run all of them
 FAMILIES = {
     "attend_prefill": "GpuAttendPrefill.EveryTypeAndHeadSize:GpuAttendPrefill.RowsOfSeveralSequences",
-    "rows": "GpuRows.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
+    "rows": "GpuRows.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows:GpuTogether.StepsOfManyForms*",
     "kv": "GpuFusions.HeadsOnTheirWayToTheCache",
     "low_rank": "GpuLowRank.AsThePlainPath",
     "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans:GpuFetch.ExcludedPages:GpuFetch.OneSetForAllHeads",
