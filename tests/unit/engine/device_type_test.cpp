@@ -462,6 +462,9 @@ TEST(DeviceTypeOfAPolicy, AutosIsQ4WhereTheBudgetIsSmall) {
   EXPECT_EQ(o.resident_type(h), KvType::q8_0);
   o.n_context = 512, o.kv_budget_bytes = bytes_of_f16(h, .126);
   EXPECT_EQ(o.resident_type(h), KvType::q8_0);
+  model::Hyperparameters wider = h;
+  wider.n_kv_heads = 3;
+  EXPECT_EQ(o.resident_type(wider), KvType::q4_0) << "the same bytes are a third of the share";
   o.kv_budget_bytes = 0, o.kv_share = .1;
   EXPECT_EQ(o.resident_type(open_demo()->hyper()), KvType::q8_0) << "heads of 32";
   EXPECT_EQ(o.resident_type(open_spec("llama-hd40")->hyper()), KvType::f16);
