@@ -19,7 +19,7 @@ namespace auto_method {
 
 constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, LayerBudgets::adaptive, HeadBudgets::adaptive, 32,
                                       Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1, 8};
-constexpr int32_t kLeastBlock = 32;   // of the Hadamard transform, for by=codes without being asked
+constexpr int32_t kLeastBlock = 64;   // of the Hadamard transform, for by=codes without being asked
 // Of F16's bytes: below it twice the tokens in Q4_0 are worth more than Q8_0's bits. tests/bench/results/real-models.md has the measurements.
 constexpr double kQ4Share = .125;
 // Of F16's bytes: from here on auto goes by codes of 2 bits, which take three quarters at most (two_bits_fit(): 18 of 256 bytes of heads of 64).
@@ -43,7 +43,7 @@ constexpr char kPage[] =
     "- window: a window of queries chooses the tokens once for each turn. It is the default with speculate=policy, on a GPU, where\n"
     "  the reservoir lies behind a link, where an option of the window is given, and where codes of 2 bits would take more than\n"
     "  three quarters of the budget (from 9.4% of F16's bytes down, with heads of 64): codes of 1 bit are behind it there. And\n"
-    "  where the Hadamard transform has blocks of less than 32, as in heads of 56 (the demo model): it spreads a key over too\n"
+    "  where the Hadamard transform has blocks of less than 64, as in heads of 32 (the demo model): it spreads a key over too\n"
     "  few dimensions, and codes keep fewer answers at 10% (.95 of 37; window: all).\n"
     "The window's way: short answers over several turns. At 10% of the KV no other measured policy that chooses once comes near\n"
     "it, up to 4,096 tokens. It moves half of what quest moves, and no step waits for the link. It repeats long lists as well as\n"

@@ -227,8 +227,8 @@ TEST(PolicyAuto, GoesByCodesWhereItCan) {
   EXPECT_EQ(bits(false, {}), 0u);
   EXPECT_EQ(bits(true, {}, 516), 0u) << "too wide for codes of 2 bits";
   EXPECT_EQ(bits(true, {}, 512), 2u);
-  EXPECT_EQ(bits(true, {}, 96), 2u);
-  EXPECT_EQ(bits(true, {}, 80), 0u) << "rotated in blocks of 16";
+  EXPECT_EQ(bits(true, {}, 192), 2u);
+  EXPECT_EQ(bits(true, {}, 96), 0u) << "rotated in blocks of 32";
   // 64 tiles * 1,152 + 512 bytes a head are 3 / 4 of 386.7 tokens' 256 bytes.
   EXPECT_EQ(bits(true, {}, kDim, .0945), 2u);
   EXPECT_EQ(bits(true, {}, kDim, .094), 0u) << "codes of 2 bits take too much";
