@@ -206,6 +206,26 @@ TEST(EngineKeyCodesParts, ForksAndRewindsHaveTheSameCodes) {
   EXPECT_EQ(codes_at(kPrompt), settled) << "codes are made again";
 }
 
+// By default auto goes by codes where the reservoir is as near as the device's memory, and no draft needs tokens that stay.
+TEST(EngineKeyCodesParts, AutoGoesByCodesWhereTheReservoirIsNear) {
+  const auto goes_by_codes = [](const engine::RuntimeOptions& runtime, const auto& change) {
+    const auto model = open_spec("qwen3-tied", runtime);
+    engine::SessionOptions o;
+    o.n_context = 512, o.policy = "auto", o.kv_share = .3;
+    change(&o);
+    return unwrap(Session::open(model, o))->resident()->key_codes() != nullptr;
+  };
+  const auto nothing = [](engine::SessionOptions*) {};
+  const engine::RuntimeOptions near = runtime_options(1);
+  engine::RuntimeOptions far = near;
+  far.link = {uint64_t{1} << 34, 0};
+  EXPECT_TRUE(goes_by_codes(near, nothing));
+  EXPECT_FALSE(goes_by_codes(far, nothing));
+  EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->speculate = engine::Speculate::policy; }));
+  EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->kv_share = .08; })) << "codes would take most of it";
+  EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->policy_options = {{"tail", "20"}}; }));
+}
+
 // A resident token's score counts more: fewer tokens are fetched.
 TEST(EngineKeyCodesParts, ResidentTokensStay) {
   const auto model = open_demo();
