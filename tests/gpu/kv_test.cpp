@@ -143,7 +143,7 @@ TEST(GpuKv, MovesAheadAreInOrder) {
   constexpr uint64_t kValues = 64, kTokens = 3000;   // more moves than one list holds
   const uint64_t bytes = kTokens * row_bytes(kv_tensor_type(KvType::f16), kValues);
   const std::vector<std::byte> before(bytes, std::byte{0x11}), source(bytes, std::byte{0x22});
-  for (const uint64_t schedule : {0, 1, 2, 3, -1}) {   // -1: emulated::kLatest
+  for (const uint64_t schedule : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{3}, UINT64_MAX}) {   // UINT64_MAX: emulated::kLatest
     SCOPED_TRACE(schedule);
     Machine m(true, limits(32));
     Buffer<std::byte> in(&m, before), to(&m, before), out(&m, before), late(&m, before);
