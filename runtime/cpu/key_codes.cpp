@@ -67,21 +67,26 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
   table.base = base * scale, table.step = step * scale;
 }
 
-float code_variance(const float* q, const KeysJob& job, const KeysShape& shape) {
+double code_factor_square(const KeysJob& job, const KeyCodeFormat& codes) {
   const int32_t n_tiles = div_up(job.n_keys, kPageTokens), n = std::min(n_tiles, kVarianceTiles);
-  double squares = 0, of_query = 0;
+  double squares = 0;
   int32_t n_keys = 0;
   for (int32_t i = 0; i < n; ++i) {
     const int32_t tile = n > 1 ? i * (n_tiles - 1) / (n - 1) : 0;
-    const auto* factors = reinterpret_cast<const uint16_t*>(static_cast<uintptr_t>(job.tiles[tile] + shape.codes.factors_offset()));
+    const auto* factors = reinterpret_cast<const uint16_t*>(static_cast<uintptr_t>(job.tiles[tile] + codes.factors_offset()));
     for (int32_t p = std::max(tile * kPageTokens, job.first_key); p < std::min((tile + 1) * kPageTokens, job.n_keys); ++p) {
       const auto factor = static_cast<double>(half_to_float(factors[p % kPageTokens]));
       if (std::isfinite(factor)) squares += factor * factor, ++n_keys;
     }
   }
+  return squares / std::max(n_keys, 1);
+}
+
+float code_variance(const float* q, double factor_square, const KeysShape& shape) {
+  double of_query = 0;
   for (int32_t i = 0; i < shape.codes.head_dim; ++i) of_query += static_cast<double>(q[i]) * static_cast<double>(q[i]);
   const auto scale = static_cast<double>(shape.scale), error = static_cast<double>(key_code_error(shape.codes.bits));
-  return static_cast<float>(scale * scale * of_query * error * squares / std::max(n_keys, 1));
+  return static_cast<float>(scale * scale * of_query * error * factor_square);
 }
 
 void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step, const KeyCodesWork& work) {

@@ -21,8 +21,10 @@ int64_t key_code_thread_bytes(int32_t head_dim);
 // product is off by at most half a step for each group.
 void make_code_table(const float* q, const KeysShape& shape, const Kernels& kernels, CodeQueryScratch* scratch, int32_t n);
 
-// The variance of the products of q (head_dim) with the job's candidates, given their codes: kMostCodeVariance.
-float code_variance(const float* q, const KeysJob& job, const KeysShape& shape);
+// The mean square of the factors of some of the job's candidates: kVarianceTiles. And the variance, with that, of the products of q (head_dim)
+// with the candidates, given their codes: kMostCodeVariance.
+double code_factor_square(const KeysJob& job, const KeyCodeFormat& codes);
+float code_variance(const float* q, double factor_square, const KeysShape& shape);
 
 // The kernels, threads and scratch memory of the work. Each thread's scratch memory holds at least key_code_thread_bytes().
 struct KeyCodesWork {

@@ -278,22 +278,40 @@ uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_
 
 namespace {
 
-// log2 of the sum of a row's weights over its n keys, without the keys of `out` (k), which count from first_key.
-float log_of_others(const WeightRows& rows, int32_t g, int64_t n, int64_t first_key, const uint32_t* out, int64_t k) {
+// logs (kRows) = for each of the rows from row g on: log2 of the sum of its weights over its n keys, without the keys of `out` (k), which ascend
+// and count from first_key. -infinity: no key is left. Several rows at once, because a sum waits for the one before.
+template <int kRows>
+void logs_of_others(const WeightRows& rows, int32_t g, int64_t n, int64_t first_key, const uint32_t* out, int64_t k, float* logs) {
   const float *weights = rows.weights + g * rows.stride, *units = rows.units + g * rows.tile_stride, *sums = rows.sums + g * rows.tile_stride;
   const int64_t n_tiles = div_up<int64_t>(n, kPageTokens);
-  float most = -INFINITY;
-  for (int64_t tile = 0; tile < n_tiles; ++tile)
-    if (sums[tile] > 0) most = std::max(most, units[tile]);
-  double total = 0;
-  int64_t i = 0;   // of `out`, which ascends
-  for (int64_t tile = 0; tile < n_tiles; ++tile) {
-    double sum = static_cast<double>(sums[tile]);
-    int64_t n_left = std::min<int64_t>(n, (tile + 1) * kPageTokens) - std::max<int64_t>(first_key, tile * kPageTokens);   // of the candidates
-    for (; i < k && first_key + out[i] < (tile + 1) * kPageTokens; ++i, --n_left) sum -= static_cast<double>(weights[first_key + out[i]]);
-    if (n_left > 0 && sum > 0) total += std::ldexp(sum, static_cast<int>(std::max(units[tile] - most, -1000.0f)));
+  float most[kRows];
+  double totals[kRows] = {};
+  for (int r = 0; r < kRows; ++r) {
+    most[r] = -INFINITY;
+    for (int64_t tile = 0; tile < n_tiles; ++tile)
+      if (sums[r * rows.tile_stride + tile] > 0) most[r] = std::max(most[r], units[r * rows.tile_stride + tile]);
   }
-  return total > 0 ? most + static_cast<float>(std::log2(total)) : -INFINITY;
+  int64_t i = 0;   // of `out`
+  for (int64_t tile = 0; tile < n_tiles; ++tile) {
+    double left[kRows];
+    for (int r = 0; r < kRows; ++r) left[r] = static_cast<double>(sums[r * rows.tile_stride + tile]);
+    int64_t n_left = std::min<int64_t>(n, (tile + 1) * kPageTokens) - std::max<int64_t>(first_key, tile * kPageTokens);   // of the candidates
+    for (; i < k && first_key + out[i] < (tile + 1) * kPageTokens; ++i, --n_left)
+      for (int r = 0; r < kRows; ++r) left[r] -= static_cast<double>(weights[r * rows.stride + first_key + out[i]]);
+    for (int r = 0; n_left > 0 && r < kRows; ++r) {
+      const float exponent = std::max(units[r * rows.tile_stride + tile] - most[r], -1000.0f);
+      if (left[r] > 0) totals[r] += std::ldexp(left[r], static_cast<int>(exponent));
+    }
+  }
+  for (int r = 0; r < kRows; ++r) logs[r] = totals[r] > 0 ? most[r] + static_cast<float>(std::log2(totals[r])) : -INFINITY;
+}
+
+// The same of all rows of a group.
+void logs_of_others(const WeightRows& rows, int32_t group, int64_t n, int64_t first_key, const uint32_t* out, int64_t k, float* logs) {
+  int32_t g = 0;
+  for (; g + 4 <= group; g += 4) logs_of_others<4>(rows, g, n, first_key, out, k, logs + g);
+  if (group - g == 3) return logs_of_others<3>(rows, g, n, first_key, out, k, logs + g);
+  for (; g < group; ++g) logs_of_others<1>(rows, g, n, first_key, out, k, logs + g);
 }
 
 }  // namespace
@@ -318,10 +336,11 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
         select_top(scores + job.first_key, job.n_keys - job.first_key, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k,
                    work.kernels);
       auto* log_evicted = reinterpret_cast<float*>(static_cast<uintptr_t>(job.log_evicted.address));
-      for (int32_t g = 0; log_evicted && g < group; ++g)
-        log_evicted[g] = code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, job, shape) <= kMostCodeVariance
-                             ? log_of_others(rows, g, job.n_keys, job.first_key, job.out, job.k)
-                             : -INFINITY;
+      if (!log_evicted) return;
+      logs_of_others(rows, group, job.n_keys, job.first_key, job.out, job.k, log_evicted);
+      const double factor = code_factor_square(job, shape.codes);
+      for (int32_t g = 0; g < group; ++g)
+        if (code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, factor, shape) > kMostCodeVariance) log_evicted[g] = -INFINITY;
     });
   });
 }
