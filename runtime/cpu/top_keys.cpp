@@ -18,7 +18,7 @@ constexpr int64_t kKeysPerItem = 16 * kPageTokens;
 
 // Codes of an item, of n codes in all: an item makes each query's table again, so items are few.
 int64_t codes_of_item(int64_t n, int32_t n_threads) {
-  constexpr int64_t kItemsOfThread = 4;
+  constexpr int64_t kItemsOfThread = 2;
   return std::max(kKeysPerItem, static_cast<int64_t>(align_up(static_cast<uint64_t>(n / (kItemsOfThread * n_threads)), kPageTokens)));
 }
 
