@@ -92,7 +92,7 @@ class KvMoves {
   // quantized. Targets overlap neither sources nor each other. The caller may change the list when the call returns.
   virtual void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) = 0;
   // move_kv() behind all operations so far and behind earlier calls, and perhaps in parallel with later operations. Returns the number of the
-  // call; numbers grow, from 1 on. Operations behind join_moves(n) find the tokens of call n and of those before it.
+  // call; numbers grow, from 1 on. Operations behind join_moves(n) find the tokens of call n and of all calls before it.
   virtual uint64_t move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
     move_kv(moves, to_type, from_type, token_values);
     return 1;

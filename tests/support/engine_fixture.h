@@ -90,6 +90,17 @@ inline std::vector<float> as_vector(Span<const float> values) { return {values.b
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
+// Feeds the tokens from `first` on to a session without guesses, and to one with up to seven: the same logits and embeddings at each.
+inline void expect_same_rows(engine::Session* off, engine::Session* guessing, const std::vector<int32_t>& tokens, size_t first) {
+  for (size_t i = first; i < tokens.size(); ++i) {
+    off->push_generated(tokens[i]), guessing->push_generated(tokens[i]);
+    unwrap(off->decode());
+    unwrap(guessing->decode(nullptr, nullptr, 7));
+    ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(guessing->logits()))) << i;
+    ASSERT_TRUE(same_bits(as_vector(off->embedding()), as_vector(guessing->embedding()))) << i;
+    ASSERT_EQ(off->n_computed(), guessing->n_computed());
+  }
+}
 
 // The largest deviation of a model's logits from the expected ones, over many rows.
 struct Deviation {

@@ -64,7 +64,7 @@ class HeadStore {
   // other.
   void replace(Backend* backend, uint32_t head, Span<const Replacement> what, Ptr<const std::byte> from, KvType from_type);
   // Replaces tokens of many heads, each head at most once, and reads them in the reservoir. The device must be able to read the reservoir.
-  // ahead: by KvMoves::move_kv_ahead(). Returns the number of the last call, 0 if there is none.
+  // ahead: by KvMoves::move_kv_ahead(). Returns the number of the last call; 0: no call.
   struct Refresh {
     uint32_t head;
     Span<const Replacement> what;

@@ -194,14 +194,7 @@ TEST_P(EngineGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
     const std::vector<int32_t> tokens = stumbling(model->hyper().n_vocab, 150);
     const auto off = session_of(model, Speculate::off, 256, GetParam().kv), ngram = session_of(model, Speculate::ngram, 256, GetParam().kv);
     for (const auto& session : {off.get(), ngram.get()}) unwrap(session->prefill({tokens.data(), 40}, nullptr, nullptr));
-    for (size_t i = 40; i < tokens.size(); ++i) {
-      off->push_generated(tokens[i]), ngram->push_generated(tokens[i]);
-      unwrap(off->decode());
-      unwrap(ngram->decode(nullptr, nullptr, 7));
-      ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(ngram->logits()))) << i;
-      ASSERT_TRUE(same_bits(as_vector(off->embedding()), as_vector(ngram->embedding()))) << i;
-      ASSERT_EQ(off->n_computed(), ngram->n_computed());
-    }
+    ASSERT_NO_FATAL_FAILURE(expect_same_rows(off.get(), ngram.get(), tokens, 40));
     EXPECT_GT(ngram->stats().accepted_tokens, 20u);
     EXPECT_GT(ngram->stats().guessed_tokens, ngram->stats().accepted_tokens) << "some guesses were wrong";
     EXPECT_EQ(ngram->stats().generated_tokens, 110u);
