@@ -60,7 +60,7 @@
  *   Threads    Any number of threads may use a runtime, a model or a vocabulary. A session and its generations belong to one
  *              thread at a time: a second call meanwhile returns ORRERY_BUSY. Any thread may call orrery_session_cancel()
  *              while the session's handle is held, and orrery_cancel() while the generation's is. Callbacks run on the thread
- *              that called in. Threads that want a token of sessions of one model at the same time share a step (not on CUDA).
+ *              that called in. Threads that want a token of sessions of one model at the same time share a step.
  *   Memory     Opening a session reserves the memory that it needs, as orrery_plan() foretells. Generating allocates nothing
  *              on the device. A refusal names the option that helps. The library has an allocator of its own: it never calls or
  *              replaces operator new of the application. host_bytes of a runtime, a model and a session counts what the library
@@ -495,7 +495,7 @@ ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate)
    also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
    the policy fetches for them. The policies:
      "full"          full attention: all KV on the device
-     "auto"          the default under a KV budget. On the CPU it finds single tokens at every step, unless the budget is very small
+     "auto"          the default under a KV budget. On the CPU it finds single tokens at every step, in heads of 64 or more
      "streaming", "h2o", "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"   keep single tokens of each head
      "duoattention", "razorattention", "heterocache", "synckv"                  keep some heads whole
      "freekv", "quest", "arkvale", "raas", "shadowkv", "shadowkv+"              find pages or chunks of tokens by digests
