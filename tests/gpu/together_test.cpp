@@ -8,6 +8,7 @@
 
 #include "tests/gpu/kv_pages.h"
 #include "tests/gpu/on_cuda.h"
+#include "tests/support/lone_session.h"
 #include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/device.h"
@@ -230,30 +231,13 @@ TEST(GpuTogether, APassTakesStepsWhoseTablesFit) {
 
 // ---- Sessions ----
 
-// One session's options and prompt; what it gives.
-struct Answer {
-  engine::SessionOptions options;
-  std::vector<int32_t> prompt, tokens;
-  std::vector<float> trace, embeddings;
-};
-
-std::unique_ptr<Session> begun(const std::shared_ptr<LanguageModel>& model, const Answer& a) {
-  auto session = unwrap(Session::open(model, a.options));
-  unwrap(session->prefill(a.prompt, nullptr, nullptr));
-  return session;
-}
-void note(Session* session, Answer* a) {
-  a->tokens.push_back(session->tokens()[session->n_computed() - 1]);
-  a->trace.insert(a->trace.end(), session->logits().begin(), session->logits().end());
-  a->embeddings.insert(a->embeddings.end(), session->embedding().begin(), session->embedding().end());
-}
-Answer alone(const std::shared_ptr<LanguageModel>& model, const engine::SessionOptions& options, size_t n_prompt, uint64_t seed, size_t n) {
-  Answer a{options, random_tokens(*model, n_prompt, seed), {}, {}, {}};
+Lone alone(const std::shared_ptr<LanguageModel>& model, const engine::SessionOptions& options, size_t n_prompt, uint64_t seed, size_t n) {
+  Lone a{options, random_tokens(*model, n_prompt, seed), {}, {}, {}};
   const auto session = begun(model, a);
   for (size_t i = 0; i < n; ++i) feed(session.get(), argmax(session->logits())), note(session.get(), &a);
   return a;
 }
-void step_together(const std::vector<Session*>& sessions, std::vector<Answer>* answers) {
+void step_together(const std::vector<Session*>& sessions, std::vector<Lone>* answers) {
   std::vector<Session::DecodeCall> calls(sessions.size());
   for (size_t i = 0; i < sessions.size(); ++i) {
     sessions[i]->push_generated(argmax(sessions[i]->logits()));
@@ -298,7 +282,7 @@ TEST_P(GpuTogetherModels, MixedSessionsHaveTheBitsOfStepsAlone) {
   const auto model = open_spec(GetParam(), on_cuda(256u << 20));
   constexpr size_t kTokens = 4;
   const bool blocks = model->hyper().head_dim % 32 == 0;
-  std::vector<Answer> expected;
+  std::vector<Lone> expected;
   expected.push_back(alone(model, full(KvType::f16), 62, 1, kTokens));
   expected.push_back(alone(model, with_policy("streaming", 0.5), 70, 2, kTokens));
   expected.push_back(alone(model, full(blocks ? KvType::q4_0 : KvType::f32), 20, 3, kTokens));
@@ -311,7 +295,7 @@ TEST_P(GpuTogetherModels, MixedSessionsHaveTheBitsOfStepsAlone) {
   for (const size_t n : {size_t{2}, expected.size()}) {
     std::vector<std::unique_ptr<Session>> sessions;
     std::vector<Session*> all;
-    std::vector<Answer> found;
+    std::vector<Lone> found;
     for (size_t i = 0; i < n; ++i) {
       sessions.push_back(begun(model, expected[i]));
       all.push_back(sessions.back().get());
@@ -348,7 +332,7 @@ TEST(GpuTogether, LogitsThatWaitOutliveStepsOfOthers) {
   waiting->push_generated(7);
   unwrap(waiting->decode(&shortlist));
   EXPECT_TRUE(waiting->logits().empty());
-  std::vector<Answer> found(3);
+  std::vector<Lone> found(3);
   std::vector<std::unique_ptr<Session>> others;
   std::vector<Session*> all;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -366,7 +350,7 @@ TEST(GpuTogether, LogitsThatWaitOutliveStepsOfOthers) {
 TEST(GpuTogether, SessionsForWhichTheDeviceFetchesComputeAlone) {
   const auto model = open_spec("qwen3", on_cuda(128u << 20));
   for (const auto& [name, shares] : {std::pair{"quest", false}, {"loki", false}, {"shadowkv", false}, {"arkvale", false}, {"h2o", true}}) {
-    Answer a{with_policy(name, 0.6), random_tokens(*model, 80, 3), {}, {}, {}};
+    Lone a{with_policy(name, 0.6), random_tokens(*model, 80, 3), {}, {}, {}};
     const auto session = begun(model, a);
     session->push_generated(1);
     EXPECT_EQ(session->decodes_together(), shares) << name;
@@ -384,7 +368,7 @@ TEST(GpuTogether, EachSessionGetsItsShortlist) {
     std::vector<std::unique_ptr<Session>> sessions, eager;
     std::vector<engine::Shortlist> lists, expected;
     for (size_t i = 0; i < n; ++i) {
-      Answer a{full(KvType::f16, 64), random_tokens(*model, 5 + i, i), {}, {}, {}};
+      Lone a{full(KvType::f16, 64), random_tokens(*model, 5 + i, i), {}, {}, {}};
       sessions.push_back(begun(model, a)), eager.push_back(begun(model, a));
       lists.push_back(asking(2 + static_cast<int32_t>(i))), expected.push_back(asking(2 + static_cast<int32_t>(i)));
     }
@@ -509,7 +493,7 @@ TEST(GpuTogether, EachNumberOfRowsHasOneGraph) {
   const size_t guessed = emulated::graphs_made();
   feed_all(80, 120);
   EXPECT_LE(emulated::graphs_made() - guessed, 1u) << "a number of guesses that comes first";
-  std::vector<Answer> found(5);
+  std::vector<Lone> found(5);
   std::vector<std::unique_ptr<Session>> sessions;
   for (size_t i = 0; i < found.size(); ++i) {
     found[i].options = full(i == 4 ? KvType::f32 : KvType::f16), found[i].prompt = random_tokens(*model, 10 + i, 2 + i);
@@ -517,7 +501,7 @@ TEST(GpuTogether, EachNumberOfRowsHasOneGraph) {
   }
   const auto step_of = [&](std::vector<size_t> which) {
     std::vector<Session*> all;
-    std::vector<Answer> answers(which.size());
+    std::vector<Lone> answers(which.size());
     for (const size_t i : which) all.push_back(sessions[i].get());
     const size_t before = emulated::graphs_made();
     step_together(all, &answers);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/engine/answer/generation.h"
+#include "tests/support/lone_session.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery::together_test {
@@ -24,29 +25,6 @@ using engine::Session;
 LanguageModel::DecodeCounts counts_of(LanguageModel* model) {
   const Turn turn = model->runtime().take_turn();
   return model->decode_counts(turn);
-}
-
-// One session's options and prompt; what it gives alone.
-struct Lone {
-  engine::SessionOptions options;
-  std::vector<int32_t> prompt, tokens;
-  std::vector<float> trace, embeddings;
-  uint64_t kv_read = 0, generated = 0, settled = 0;
-};
-
-std::unique_ptr<Session> begun(const std::shared_ptr<LanguageModel>& model, const Lone& lone) {
-  auto session = unwrap(Session::open(model, lone.options));
-  unwrap(session->prefill(lone.prompt, nullptr, nullptr));
-  return session;
-}
-
-// One token further: what a session notes after its step.
-void note(Session* session, Lone* lone) {
-  lone->tokens.push_back(session->tokens()[session->n_computed() - 1]);
-  lone->trace.insert(lone->trace.end(), session->logits().begin(), session->logits().end());
-  lone->embeddings.insert(lone->embeddings.end(), session->embedding().begin(), session->embedding().end());
-  lone->generated = session->stats().generated_tokens;
-  if (session->resident()) lone->kv_read = session->resident()->reads().kv, lone->settled = session->resident()->settled_bytes();
 }
 
 void expect_same(const Lone& alone, const Lone& together, const std::string& what) {
