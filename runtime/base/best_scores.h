@@ -31,10 +31,10 @@ inline Ranked ranked(uint32_t* numbers, int64_t n, int64_t n_wanted) {
   }
   constexpr struct {
     int shift, width;
-  } kDigits[] = {{21, 11}, {10, 11}, {0, 10}};
+  } kDigits[] = {{24, 8}, {16, 8}, {8, 8}, {0, 8}};   // narrow: few numbers pay for each counter
   Ranked found{0, 0};
   for (const auto digit : kDigits) {
-    uint32_t counts[2048] = {};
+    uint32_t counts[256] = {};
     const uint32_t mask = (uint32_t{1} << digit.width) - 1;
     for (int64_t i = 0; i < n; ++i) ++counts[numbers[i] >> digit.shift & mask];
     uint32_t value = mask;
@@ -120,14 +120,22 @@ LeastScore find_least_score(const float* scores, int64_t n, int64_t k, uint32_t*
   constexpr LeastScore kNone{0, 0, 0};
   const int64_t n_sampled = n < 8 * kSampled ? kSampled / 4 : kSampled;
   if (n < 8 * n_sampled || k < 1 || k >= n) return kNone;
-  uint32_t numbers[kMostBetween], again[kSampled];
-  for (int64_t i = 0; i < n_sampled; ++i) numbers[i] = order(scores[i * n / n_sampled]);
-  std::copy_n(numbers, n_sampled, again);
+  uint32_t numbers[kMostBetween], best[kSampled];
+  const auto sample = [&](auto n_here) {
+    for (int64_t i = 0; i < n_here; ++i) numbers[i] = best[i] = order(scores[i * n / n_here]);
+  };
+  n_sampled == kSampled ? sample(std::integral_constant<int64_t, kSampled>()) : sample(std::integral_constant<int64_t, kSampled / 4>());
   const double part = static_cast<double>(k) / static_cast<double>(n), rank = part * static_cast<double>(n_sampled);
   const double margin = 4 * std::sqrt(rank * (1 - part)) + 2;
   const auto low_rank = static_cast<int64_t>(rank + margin) + 1, high_rank = static_cast<int64_t>(rank - margin);
   const uint32_t low = low_rank <= n_sampled ? ranked(numbers, n_sampled, low_rank).value : 0;
-  const uint32_t high = high_rank >= 1 ? ranked(again, n_sampled, high_rank).value : UINT32_MAX;
+  int64_t n_best = 0;
+  for (int64_t i = 0; i < n_sampled; ++i) {   // without branches
+    const uint32_t x = best[i];
+    best[n_best] = x;
+    n_best += x >= low;
+  }
+  const uint32_t high = high_rank >= 1 ? ranked(best, n_best, high_rank).value : UINT32_MAX;
   int64_t n_high = 0;
   const int64_t n_left = list(low, high, left, &n_high);
   if (n_left < k || n_high >= k) return kNone;

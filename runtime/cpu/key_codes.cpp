@@ -49,7 +49,8 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
     const float largest = largest_of(group);
     widest = std::max(widest, largest), base -= largest;
   }
-  const float step = 2 * widest / 255, inverse = step > 0 ? 1 / step : 0.0f, scale = shape.scale * kLog2E;
+  const auto most = static_cast<float>(most_entry(codes.bits));
+  const float step = 2 * widest / most, inverse = step > 0 ? 1 / step : 0.0f, scale = shape.scale * kLog2E;
   for (int32_t group = 0; group < n_groups; ++group) {
     float products[16] = {};
     for (int32_t i = 0; i < of_group; ++i) {
@@ -61,7 +62,7 @@ void make_code_table(const float* q, const KeysShape& shape, const Kernels& kern
     const float largest = largest_of(group);
     for (int32_t index = 0; index < 16; ++index) {   // a NaN becomes 0
       const float entry = (products[index] + largest) * inverse + .5f, at_least = entry > 0 ? entry : 0.0f;
-      entries[index] = static_cast<uint8_t>(static_cast<int32_t>(at_least < 255 ? at_least : 255.0f));
+      entries[index] = static_cast<uint8_t>(static_cast<int32_t>(at_least < most ? at_least : most));
     }
   }
   table.base = base * scale, table.step = step * scale;
@@ -109,13 +110,18 @@ void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv, const KeyCod
   work.pool->run(static_cast<int64_t>(jobs.size()), [&](int64_t item, int32_t thread) {
     const MeanValueJob& job = jobs[static_cast<size_t>(item)];
     auto* sums = reinterpret_cast<double*>(work.thread_scratch + static_cast<uint64_t>(thread) * work.thread_bytes);
-    auto *value = reinterpret_cast<float*>(sums + dim), *mean = reinterpret_cast<float*>(static_cast<uintptr_t>(job.value.address));
+    auto *value = reinterpret_cast<float*>(sums + dim), *of_page = value + dim;
+    auto* const mean = reinterpret_cast<float*>(static_cast<uintptr_t>(job.value.address));
     std::fill(sums, sums + dim, 0.0);
-    for (size_t p = 0; p < job.shares.size(); ++p) {
-      const auto share = static_cast<double>(job.shares[p]);
-      if (share == 0) continue;
-      work.kernels.load_kv(kv.type, token_at(job.pages, job.offset, kv, static_cast<int32_t>(p)) + kv.vector_bytes(), dim, value);
-      for (int32_t i = 0; i < dim; ++i) sums[i] += share * static_cast<double>(value[i]);
+    for (size_t first = 0; first < job.shares.size(); first += kPageTokens) {   // a page's tokens are summed in floats
+      std::fill(of_page, of_page + dim, 0.0f);
+      for (size_t p = first; p < std::min(first + kPageTokens, job.shares.size()); ++p) {
+        const float share = job.shares[p];
+        if (share == 0) continue;
+        work.kernels.load_kv(kv.type, token_at(job.pages, job.offset, kv, static_cast<int32_t>(p)) + kv.vector_bytes(), dim, value);
+        for (int32_t i = 0; i < dim; ++i) of_page[i] += share * value[i];
+      }
+      for (int32_t i = 0; i < dim; ++i) sums[i] += static_cast<double>(of_page[i]);
     }
     for (int32_t i = 0; i < dim; ++i) mean[i] = static_cast<float>(sums[i]);
   });

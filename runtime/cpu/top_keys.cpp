@@ -16,10 +16,11 @@ namespace {
 
 constexpr int64_t kKeysPerItem = 16 * kPageTokens;
 
-// Codes of an item, of n codes in all: an item makes each query's table again, so items are few.
-int64_t codes_of_item(int64_t n, int32_t n_threads) {
+// Codes of an item, of n_parts times n codes: an item makes each query's table again, so items are few. The items of a part are alike.
+int64_t codes_of_item(int64_t n, int64_t n_parts, int32_t n_threads) {
   constexpr int64_t kItemsOfThread = 2;
-  return std::max(kKeysPerItem, static_cast<int64_t>(align_up(static_cast<uint64_t>(n / (kItemsOfThread * n_threads)), kPageTokens)));
+  const int64_t n_items = std::clamp<int64_t>(div_up(kItemsOfThread * n_threads, std::max<int64_t>(n_parts, 1)), 1, div_up(std::max<int64_t>(n, 1), kKeysPerItem));
+  return std::max(kKeysPerItem, static_cast<int64_t>(align_up(static_cast<uint64_t>(div_up(n, n_items)), kPageTokens)));
 }
 
 // Floats that are not negative have the same order as their bits.
@@ -115,7 +116,7 @@ void for_each_batch(Span<const Job> jobs, const KeysShape& shape, bool causal, c
       }
       if (next_position >= job.n_positions) ++next_job, next_position = 0;
     }
-    const int64_t of_item = shape.codes.bits > 0 ? codes_of_item(most_keys * n_parts, work.pool->n_threads()) : kKeysPerItem;
+    const int64_t of_item = shape.codes.bits > 0 ? codes_of_item(most_keys, n_parts, work.pool->n_threads()) : kKeysPerItem;
     const int64_t stretches = div_up(most_keys, of_item);   // 0: all weights are exported
     work.pool->run(n_parts * stretches, [&](int64_t item, int32_t thread) {
       const Part<Job>& part = parts[item / stretches];
@@ -279,39 +280,42 @@ uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_
 namespace {
 
 // logs (kRows) = for each of the rows from row g on: log2 of the sum of its weights over its n keys, without the keys of `out` (k), which ascend
-// and count from first_key. -infinity: no key is left. Several rows at once, because a sum waits for the one before.
+// and count from first_key. -infinity: no key is left. shares: of the tiles of each row in its softmax (find_shares()). A tile whose keys are all
+// in `out` adds nothing, whatever the rounding of its sum. Several rows at once, because a sum waits for the one before.
 template <int kRows>
-void logs_of_others(const WeightRows& rows, int32_t g, int64_t n, int64_t first_key, const uint32_t* out, int64_t k, float* logs) {
+void logs_of_others(const WeightRows& rows, int32_t g, const float* shares, int64_t n, int64_t first_key, const uint32_t* out, int64_t k,
+                    float* logs) {
   const float *weights = rows.weights + g * rows.stride, *units = rows.units + g * rows.tile_stride, *sums = rows.sums + g * rows.tile_stride;
+  shares += g * rows.tile_stride;
   const int64_t n_tiles = div_up<int64_t>(n, kPageTokens);
-  float most[kRows];
   double totals[kRows] = {};
-  for (int r = 0; r < kRows; ++r) {
-    most[r] = -INFINITY;
-    for (int64_t tile = 0; tile < n_tiles; ++tile)
-      if (sums[r * rows.tile_stride + tile] > 0) most[r] = std::max(most[r], units[r * rows.tile_stride + tile]);
-  }
   int64_t i = 0;   // of `out`
   for (int64_t tile = 0; tile < n_tiles; ++tile) {
-    double left[kRows];
-    for (int r = 0; r < kRows; ++r) left[r] = static_cast<double>(sums[r * rows.tile_stride + tile]);
-    int64_t n_left = std::min<int64_t>(n, (tile + 1) * kPageTokens) - std::max<int64_t>(first_key, tile * kPageTokens);   // of the candidates
-    for (; i < k && first_key + out[i] < (tile + 1) * kPageTokens; ++i, --n_left)
-      for (int r = 0; r < kRows; ++r) left[r] -= static_cast<double>(weights[r * rows.stride + first_key + out[i]]);
-    for (int r = 0; n_left > 0 && r < kRows; ++r) {
-      const float exponent = std::max(units[r * rows.tile_stride + tile] - most[r], -1000.0f);
-      if (left[r] > 0) totals[r] += std::ldexp(left[r], static_cast<int>(exponent));
+    const int64_t end = (tile + 1) * kPageTokens - first_key, before = i;
+    float taken[kRows] = {};
+    for (; i < k && out[i] < end; ++i)
+      for (int r = 0; r < kRows; ++r) taken[r] += weights[r * rows.stride + first_key + out[i]];
+    if (i - before == std::min(n - first_key, end) - std::max<int64_t>(0, end - kPageTokens)) continue;
+    for (int r = 0; r < kRows; ++r) {
+      const float left = sums[r * rows.tile_stride + tile] - taken[r];
+      totals[r] += static_cast<double>((left > 0 ? left : 0) * shares[r * rows.tile_stride + tile]);
     }
   }
-  for (int r = 0; r < kRows; ++r) logs[r] = totals[r] > 0 ? most[r] + static_cast<float>(std::log2(totals[r])) : -INFINITY;
+  for (int r = 0; r < kRows; ++r) {
+    // A tile's unit, less log2 of its share, is log2 of the sum of all weights.
+    const float* share = std::max_element(shares + r * rows.tile_stride, shares + r * rows.tile_stride + n_tiles);
+    const float unit = units[share - shares];
+    logs[r] = totals[r] > 0 ? unit + static_cast<float>(std::log2(totals[r] / static_cast<double>(*share))) : -INFINITY;
+  }
 }
 
 // The same of all rows of a group.
-void logs_of_others(const WeightRows& rows, int32_t group, int64_t n, int64_t first_key, const uint32_t* out, int64_t k, float* logs) {
+void logs_of_others(const WeightRows& rows, int32_t group, const float* shares, int64_t n, int64_t first_key, const uint32_t* out, int64_t k,
+                    float* logs) {
   int32_t g = 0;
-  for (; g + 4 <= group; g += 4) logs_of_others<4>(rows, g, n, first_key, out, k, logs + g);
-  if (group - g == 3) return logs_of_others<3>(rows, g, n, first_key, out, k, logs + g);
-  for (; g < group; ++g) logs_of_others<1>(rows, g, n, first_key, out, k, logs + g);
+  for (; g + 4 <= group; g += 4) logs_of_others<4>(rows, g, shares, n, first_key, out, k, logs + g);
+  if (group - g == 3) return logs_of_others<3>(rows, g, shares, n, first_key, out, k, logs + g);
+  for (; g < group; ++g) logs_of_others<1>(rows, g, shares, n, first_key, out, k, logs + g);
 }
 
 }  // namespace
@@ -337,7 +341,7 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
                    work.kernels);
       auto* log_evicted = reinterpret_cast<float*>(static_cast<uintptr_t>(job.log_evicted.address));
       if (!log_evicted) return;
-      logs_of_others(rows, group, job.n_keys, job.first_key, job.out, job.k, log_evicted);
+      logs_of_others(rows, group, s.shares(work.base, entry), job.n_keys, job.first_key, job.out, job.k, log_evicted);
       const double factor = code_factor_square(job, shape.codes);
       for (int32_t g = 0; g < group; ++g)
         if (code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, factor, shape) > kMostCodeVariance) log_evicted[g] = -INFINITY;

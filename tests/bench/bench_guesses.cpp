@@ -3,7 +3,7 @@
 //   quote   the model is asked to repeat a text word for word
 //   code    the model is asked to change one name in a program
 //   free    the model is asked to write a story; greedy, and drawn at temperature 0.8
-// With a context and a text file, behind that many tokens instead:
+// With a context and a text file, behind that many tokens instead. The text is computed once, and its KV is loaded for each row:
 //   rows    as above
 //   long    the text goes on: policy full, auto at 10% alone, and auto at 10% that drafts (speculate policy)
 // With `draft` and a smaller model: quote, code and free, where this model drafts (speculate draft).
@@ -86,9 +86,33 @@ void run(const Session& session, const Generation& answer, Result* best) {
   best->guessed = stats.guessed_tokens, best->accepted = stats.accepted_tokens;
 }
 
-void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt, const std::vector<uint32_t>& guesses, uint32_t n_tokens) {
-  std::vector<int32_t> prompt;
-  for (uint32_t i = 0; i < n_prompt; ++i) prompt.push_back(300 + static_cast<int32_t>(i % 8));
+// The KV of a text but for its last tokens, whose queries a policy needs.
+class SavedPrompt {
+ public:
+  SavedPrompt(const Model& model, const std::vector<int32_t>& prompt) : rest_(prompt.end() - kRest, prompt.end()) {
+    const Session session = session_of(model, ORRERY_SPECULATE_OFF, 0, static_cast<uint32_t>(prompt.size()));
+    Error error;
+    check(orrery_session_evaluate(session.get(), prompt.data(), prompt.size() - kRest, nullptr, &error), error, "orrery_session_evaluate");
+    kv_ = save(session);
+  }
+  // The tokens that are left to compute.
+  std::vector<int32_t> load(const Session& session) const {
+    Error error;
+    check(orrery_session_load_buffer(session.get(), kv_.data(), kv_.size(), &error), error, "orrery_session_load_buffer");
+    return rest_;
+  }
+
+ private:
+  static constexpr ptrdiff_t kRest = 64;
+  const std::vector<int32_t> rest_;
+  std::vector<unsigned char> kv_;
+};
+
+// saved: the KV of n_prompt tokens; null: a prompt of this size is computed.
+void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt, const std::vector<uint32_t>& guesses, uint32_t n_tokens,
+                  const SavedPrompt* saved = nullptr) {
+  std::vector<int32_t> cycle;
+  for (uint32_t i = 0; i < (saved ? 64 : n_prompt); ++i) cycle.push_back(300 + static_cast<int32_t>(i % 8));
   // The bias makes the answer repeat the cycle: each token's successor is the only one that is left.
   struct Cycle {
     static int32_t next(void*, float* logits, size_t n, const int32_t* tokens, size_t n_tokens) {
@@ -104,6 +128,8 @@ void cost_of_rows(const Model& model, int rounds, uint32_t n_prompt, const std::
   for (int round = 0; round < rounds; ++round)
     for (const uint32_t k : guesses) {
       const Session session = session_of(model, k == 0 ? ORRERY_SPECULATE_OFF : ORRERY_SPECULATE_NGRAM, k, n_prompt + 512);
+      std::vector<int32_t> prompt = saved ? saved->load(session) : std::vector<int32_t>();
+      prompt.insert(prompt.end(), cycle.begin(), cycle.end());
       run(session, generate_tokens(session, prompt, o), &results[k]);
     }
   std::printf("| tokens of a step | ms wall | ms processor | times a step of one, wall | processor | guessed | right |\n"
@@ -137,7 +163,7 @@ void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens
   std::fflush(stdout);
 }
 
-void compare_long(const Model& model, const std::vector<int32_t>& prompt, int rounds, uint32_t n_tokens) {
+void compare_long(const Model& model, const SavedPrompt& saved, uint32_t n_prompt, int rounds, uint32_t n_tokens) {
   struct Mode {
     const char* name;
     uint32_t speculate;
@@ -151,11 +177,10 @@ void compare_long(const Model& model, const std::vector<int32_t>& prompt, int ro
   o.ignore_end = 1;
   for (int round = 0; round < rounds; ++round)
     for (Mode& mode : modes) {
-      const Session session = session_of(model, mode.speculate, 0, static_cast<uint32_t>(prompt.size()) + 512, mode.compressed);
-      run(session, generate_tokens(session, prompt, o), &mode.result);
+      const Session session = session_of(model, mode.speculate, 0, n_prompt + 512, mode.compressed);
+      run(session, generate_tokens(session, saved.load(session), o), &mode.result);
     }
-  std::printf("\n| behind %zu tokens | ms wall | ms processor | guessed | right | full attention's tokens |\n|---|---|---|---|---|---|\n",
-              prompt.size());
+  std::printf("\n| behind %u tokens | ms wall | ms processor | guessed | right | full attention's tokens |\n|---|---|---|---|---|---|\n", n_prompt);
   for (const Mode& mode : modes)
     std::printf("| %s | %.2f | %.2f | %llu | %llu | %s |\n", mode.name, mode.result.wall_ms, mode.result.processor_ms,
                 static_cast<unsigned long long>(mode.result.guessed), static_cast<unsigned long long>(mode.result.accepted),
@@ -199,8 +224,10 @@ int main_of(int argc, char** argv) {
   const char* const draft = argc > 6 && std::strcmp(argv[5], "draft") == 0 ? argv[6] : nullptr;
   if (argc > 6 && !draft) {
     const auto n_prompt = static_cast<uint32_t>(std::atoi(argv[5]));
-    cost_of_rows(model, rounds, n_prompt, {0, 1, 3, 7}, 64);
-    compare_long(model, tokens_of(model, argv[6], n_prompt), rounds, n_tokens);
+    if (n_prompt < 128) throw std::runtime_error("a context of at least 128 tokens is wanted");
+    const SavedPrompt saved(model, tokens_of(model, argv[6], n_prompt));
+    cost_of_rows(model, rounds, n_prompt, {0, 1, 3, 7}, 64, &saved);
+    compare_long(model, saved, n_prompt, rounds, n_tokens);
     return 0;
   }
   std::printf("| answer | tokens | off, ms wall | guesses | times as fast | off, ms processor | guesses | times as fast | guessed | "

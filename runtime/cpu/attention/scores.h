@@ -61,15 +61,14 @@ void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next
 // Turns a tile's scores y of one query into weights (KeyWeightsTask). The query sees the first `n` keys, or none if n < 0. kLogs:
 // also sums weight * log2(weight), with log2(weight) = y - unit.
 template <bool kLogs>
-void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum, float* log) {
+void weigh_vectors(V::F* y, int n, float* out, float* unit, float* sum, float* log) {
   constexpr int kVectors = kTile / V::kLanes;
-  V::F y[kVectors], largest = V::set(-kInfinity), total = V::zero(), logs = V::zero();
-  for (int i = 0; i < kVectors; ++i) {
+  V::F largest = V::set(-kInfinity), total = V::zero(), logs = V::zero();
+  for (int i = 0; n < kTile && i < kVectors; ++i) {
     const int left = n - i * V::kLanes;
-    y[i] = V::load(scores + i * V::kLanes);
     if (left < V::kLanes) y[i] = V::keep(y[i], 0, left < 0 ? 0 : left);
-    largest = V::max(y[i], largest);  // this order ignores NaN
   }
+  for (int i = 0; i < kVectors; ++i) largest = V::max(y[i], largest);  // this order ignores NaN
   const float most = V::largest(largest);
   const V::F base = V::nearest(V::set(most == -kInfinity ? 0.0f : most));
   for (int i = 0; i < kVectors; ++i) {
@@ -83,6 +82,13 @@ void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum,
   V::store(lanes, base);
   *unit = lanes[0];
   *sum = V::sum(total);
+}
+
+template <bool kLogs>
+void weigh_tile(const float* scores, int n, float* out, float* unit, float* sum, float* log) {
+  V::F y[kTile / V::kLanes];
+  for (int i = 0; i < kTile / V::kLanes; ++i) y[i] = V::load(scores + i * V::kLanes);
+  weigh_vectors<kLogs>(y, n, out, unit, sum, log);
 }
 
 // Writes the products of one query with `n` keys of a tile.
@@ -139,9 +145,10 @@ void weights_of(const KeyWeightsTask& t) {
   }
 }
 
-template <int kQueries>
+// kOfByte: entries that fit in a byte together (most_entry()).
+template <int kQueries, int kOfByte>
 void code_weights_of(const CodeWeightsTask& t) {
-  alignas(64) float y[kTile];
+  constexpr int kVectors = kTile / V::kLanes;
   alignas(64) uint16_t sums[kQueries][kTile];
   const uint8_t* tables[kQueries];
   for (int q = 0; q < kQueries; ++q) tables[q] = t.tables[q]->entries;
@@ -151,20 +158,30 @@ void code_weights_of(const CodeWeightsTask& t) {
       const auto* next = reinterpret_cast<const uint8_t*>(static_cast<uintptr_t>(t.tiles[start / kTile + 1]));
       for (uint64_t line = 0; line < t.codes.tile_bytes(); line += 64) V::ask(next + line);
     }
-    V::template add_entries<kQueries>(tables, tile, t.codes.n_groups(), sums);
-    const auto* factors = reinterpret_cast<const std::byte*>(tile) + t.codes.factors_offset();
+    V::template add_entries<kQueries, kOfByte>(tables, tile, t.codes.n_groups(), sums);
+    const auto* halves = reinterpret_cast<const std::byte*>(tile) + t.codes.factors_offset();
+    V::F factors[kVectors];
+    for (int i = 0; i < kVectors; ++i) factors[i] = V::load_half(halves + 2 * i * V::kLanes);
     const int n = static_cast<int>(t.last_key - start < kTile ? t.last_key - start : kTile);
     const int64_t at = start - t.first_key;
     for (int q = 0; q < kQueries; ++q) {
-      for (int i = 0; i < kTile; ++i) y[i] = static_cast<float>(sums[q][i]);
-      for (int i = 0; i < kTile; i += V::kLanes) {
-        const V::F product = V::fma(V::set(t.tables[q]->step), V::load(y + i), V::set(t.tables[q]->base));
-        V::store(y + i, V::mul(V::load_half(factors + 2 * i), product));
+      V::F y[kVectors];
+      for (int i = 0; i < kVectors; ++i)
+        y[i] = V::mul(factors[i], V::fma(V::set(t.tables[q]->step), V::from_words(sums[q] + i * V::kLanes), V::set(t.tables[q]->base)));
+      if (start < t.first_seen) {
+        alignas(64) float each[kTile];
+        for (int i = 0; i < kVectors; ++i) V::store(each + i * V::kLanes, y[i]);
+        for (int64_t i = start; i < t.first_seen && i < start + kTile; ++i) each[i - start] = -kInfinity;
+        for (int i = 0; i < kVectors; ++i) y[i] = V::load(each + i * V::kLanes);
       }
-      for (int64_t i = start; i < t.first_seen && i < start + kTile; ++i) y[i - start] = -kInfinity;
-      weigh_tile<false>(y, n, t.out[q] + at, t.units[q] + at / kTile, t.sums[q] + at / kTile, nullptr);
+      weigh_vectors<false>(y, n, t.out[q] + at, t.units[q] + at / kTile, t.sums[q] + at / kTile, nullptr);
     }
   }
+}
+
+template <int kQueries>
+void code_weights_of(const CodeWeightsTask& t) {
+  return most_entry(t.codes.bits) < 255 ? code_weights_of<kQueries, kEntriesOfByte>(t) : code_weights_of<kQueries, 1>(t);
 }
 
 void code_weights(const CodeWeightsTask& t) {

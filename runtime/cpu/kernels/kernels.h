@@ -157,6 +157,10 @@ struct KeyWeightsTask {
 // index the table; its entries are the query's products with the levels, in units of `step` above each group's least, times log2(e). The
 // sum fits in 16 bits.
 constexpr int32_t kMostGroups = 257;
+// The largest entry. Of codes of 1 or 2 bits four entries fit in a byte together, so bytes are summed before words. Such an entry's rounding is
+// small beside the code's error; beside that of 4 bits it would not be.
+constexpr int32_t kEntriesOfByte = 4;
+constexpr int32_t most_entry(int32_t bits) { return bits == 4 ? 255 : 255 / kEntriesOfByte; }
 struct KeyCodeTable {
   uint8_t entries[kMostGroups * 16];   // (n_groups, 16)
   float base, step;

@@ -168,21 +168,16 @@ inline void store_q8_0_block(const float* x, std::byte* out) {
   float largest;
   __builtin_memcpy(&largest, &bits, sizeof largest);
   const float d = largest / 127.0f, reciprocal = 1.0f / d, inverse = reciprocal <= 3.4028234e38f ? reciprocal : 0.0f;
-  alignas(64) float rounded[32];
   const V::F one = V::set(1.0f);
   for (int i = 0; i < 32; i += V::kLanes) {
     const V::F y = V::mul(V::load(x + i), V::set(inverse)), r = V::nearest(y), twice = V::mul(V::sub(y, r), V::set(2.0f));
     const V::F up = V::equal_select(twice, 1.0f, V::zero_below(one, y, 0.0f), V::zero());
     const V::F down = V::equal_select(twice, -1.0f, V::zero_below(one, V::sub(V::zero(), y), 0.0f), V::zero());
-    V::store(rounded + i, V::sub(V::add(r, up), down));
+    V::store_bytes(out + 2 + i, V::sub(V::add(r, up), down));
   }
-  int8_t codes[32];
-  int16_t sums[2];
-  V::quantize32(V::load32(rounded), 1.0f, codes, sums);
   alignas(32) std::byte scale[2 * V::kLanes];
   V::store_half(scale, V::set(d));
   __builtin_memcpy(out, scale, 2);
-  __builtin_memcpy(out + 2, codes, sizeof codes);
 }
 
 // F16 goes through vectors, with the same bits as the portable conversion. Q8_0 is above; the portable code stores the other types.

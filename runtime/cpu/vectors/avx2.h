@@ -134,6 +134,15 @@ struct V : ByteProducts, TableSums {
     return add(_mm256_shuffle_ps(c[0], c[1], 0x88), _mm256_shuffle_ps(c[0], c[1], 0xDD));
   }
 
+  static F from_words(const uint16_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  // Whole numbers from -128 to 127.
+  static void store_bytes(void* p, F x) {
+    const I numbers = _mm256_cvtps_epi32(x);
+    const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(numbers), _mm256_extracti128_si256(numbers, 1));
+    _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packs_epi16(words, words));
+  }
   static F load_half(const void* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
   }

@@ -51,30 +51,50 @@ struct V : TableSums {
 #endif
   }
   // TableSums::add_entries(), two rows at once.
-  template <int kQueries>
+  template <int kQueries, int kOfByte>
   static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
-    const I low = _mm512_set1_epi8(15), twice = _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3);
     I both[kQueries][2], odd[kQueries][2];
     _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
       _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) both[q][half] = odd[q][half] = _mm512_setzero_si512();
-    for (int i = 0; i < n; i += 2) {
-      const __mmask8 words = i + 1 < n ? 0xFF : 0x0F, pairs = i + 1 < n ? 0xF : 0x3;   // of a last row alone
-      const I row = _mm512_maskz_loadu_epi64(words, rows + 32 * i);
-      const I keys[2] = {_mm512_and_si512(row, low), _mm512_and_si512(_mm512_srli_epi16(row, 4), low)};
-      _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q) {
-        const I table = _mm512_permutexvar_epi64(twice, _mm512_castsi256_si512(_mm256_maskz_loadu_epi64(pairs, tables[q] + 16 * i)));
-        _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) {
-          const I entries = _mm512_shuffle_epi8(table, keys[half]);
-          both[q][half] = _mm512_add_epi16(both[q][half], entries);
-          odd[q][half] = _mm512_add_epi16(odd[q][half], _mm512_srli_epi16(entries, 8));
-        }
-      }
-    }
+    int i = 0;
+    for (; i + 2 * kOfByte <= n; i += 2 * kOfByte) add_row_pairs<kQueries, kOfByte>(tables, rows, i, n, both, odd);
+    for (; i < n; i += 2) add_row_pairs<kQueries, 1>(tables, rows, i, n, both, odd);
     const auto halves = [](I x) { return _mm256_add_epi16(_mm512_castsi512_si256(x), _mm512_extracti64x4_epi64(x, 1)); };
     _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q)
       _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) store_words(halves(both[q][half]), halves(odd[q][half]), sums[q] + 32 * half);
   }
+  // Adds the entries of kPairs pairs of rows from row i on; row n and those behind it have none.
+  template <int kQueries, int kPairs>
+  static void add_row_pairs(const uint8_t* const* tables, const uint8_t* rows, int i, int n, I (*both)[2], I (*odd)[2]) {
+    const I low = _mm512_set1_epi8(15), twice = _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3);
+    I keys[kPairs][2];
+    const auto is_whole = [&](int pair) { return kPairs > 1 || i + 2 * pair + 1 < n; };   // else one row is left
+    _Pragma("GCC unroll 4") for (int pair = 0; pair < kPairs; ++pair) {
+      const I row = _mm512_maskz_loadu_epi64(is_whole(pair) ? 0xFF : 0x0F, rows + 32 * (i + 2 * pair));
+      keys[pair][0] = _mm512_and_si512(row, low), keys[pair][1] = _mm512_and_si512(_mm512_srli_epi16(row, 4), low);
+    }
+    _Pragma("GCC unroll 4") for (int q = 0; q < kQueries; ++q) {
+      I entries[2];
+      _Pragma("GCC unroll 4") for (int pair = 0; pair < kPairs; ++pair) {
+        const I table = _mm512_permutexvar_epi64(
+            twice, _mm512_castsi256_si512(_mm256_maskz_loadu_epi64(is_whole(pair) ? 0xF : 0x3, tables[q] + 16 * (i + 2 * pair))));
+        _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) {
+          const I of_pair = _mm512_shuffle_epi8(table, keys[pair][half]);
+          entries[half] = pair == 0 ? of_pair : _mm512_add_epi8(entries[half], of_pair);
+        }
+      }
+      _Pragma("GCC unroll 4") for (int half = 0; half < 2; ++half) {
+        both[q][half] = _mm512_add_epi16(both[q][half], entries[half]);
+        odd[q][half] = _mm512_add_epi16(odd[q][half], _mm512_srli_epi16(entries[half], 8));
+      }
+    }
+  }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  static F from_words(const uint16_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+  }
+  // Whole numbers from -128 to 127.
+  static void store_bytes(void* p, F x) { _mm_storeu_si128(static_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x))); }
   // Non-temporal store, past the caches, to an aligned address. Nobody reads it before finish_stores().
   static void store_past(float* p, F x) {
     _mm256_stream_ps(p, _mm512_castps512_ps256(x));

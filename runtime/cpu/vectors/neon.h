@@ -137,8 +137,8 @@ struct V {
   static void store_eight(float* p, F x) { store(p, x); }
 
   // sums (64) = for each key the sum of its entries in n tables of 16 bytes. Byte i of a row of 32: key i in the low half, key i + 32 in the
-  // high half.
-  template <int kQueries>
+  // high half. Words are summed as fast as bytes, so kOfByte does not matter.
+  template <int kQueries, int kOfByte>
   static void add_entries(const uint8_t* const* tables, const uint8_t* rows, int n, uint16_t (*sums)[64]) {
     for (int q = 0; q < kQueries; ++q) add_entries(tables[q], rows, n, sums[q]);
   }
@@ -156,6 +156,15 @@ struct V {
       }
     }
     for (int i = 0; i < 8; ++i) vst1q_u16(sums + 8 * i, all[i]);
+  }
+  static F from_words(const uint16_t* p) {
+    const uint16x8_t x = vld1q_u16(p);
+    return {vcvtq_f32_u32(vmovl_u16(vget_low_u16(x))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(x)))};
+  }
+  // Whole numbers from -128 to 127.
+  static void store_bytes(void* p, F x) {
+    const int16x8_t words = vcombine_s16(vmovn_s32(vcvtnq_s32_f32(x.a)), vmovn_s32(vcvtnq_s32_f32(x.b)));
+    vst1_s8(static_cast<int8_t*>(p), vmovn_s16(words));
   }
   static F load_half(const void* p) { return halves(vld1q_u16(static_cast<const uint16_t*>(p))); }
   static F load_half_part(const void* p, int n) { return halves(load_words(p, n)); }

@@ -163,9 +163,9 @@ TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
             widest = std::max(widest, sum);
           }
           for (int32_t t = first; t < first + n; ++t) largest = std::max(largest, codes.factor(t));
-          // Half a step a group, if all roundings were on one side; eight times the root is beyond any chance.
-          const double half_step = widest * static_cast<double>(key_code_level(c.bits, (1 << c.bits) - 1)) / 255;
-          most_off = std::max(most_off, 8 * .6 * half_step * std::sqrt(codes.format.n_groups()) * largest * static_cast<double>(store.scale()));
+          // Half a step a group, if all roundings were on one side; five times the root is beyond chance.
+          const double half_step = widest * static_cast<double>(key_code_level(c.bits, (1 << c.bits) - 1)) / cpu::most_entry(c.bits);
+          most_off = std::max(most_off, 5 * .6 * half_step * std::sqrt(codes.format.n_groups()) * largest * static_cast<double>(store.scale()));
           const double most = *std::max_element(row.begin(), row.end());
           double others = 0;
           for (uint32_t i = 0; i < row.size(); ++i) others += best_keys.count(i) ? 0 : std::exp(row[i]);
@@ -178,7 +178,7 @@ TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
         Doubles order = scores;
         std::sort(order.begin(), order.end(), std::greater<>());
         const double last = order[static_cast<size_t>(k - 1)], next = order[static_cast<size_t>(k)], margin = std::exp(most_off) - 1;
-        ASSERT_LT(margin, .5);
+        ASSERT_LT(margin, .7);
         std::vector<bool> found(static_cast<size_t>(n));
         int32_t n_checked = 0;
         for (int32_t i = 0; i < k; ++i) {
@@ -300,7 +300,7 @@ TEST_P(CpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
     expected.push_back(std::exp(product * static_cast<double>(e.store.shape({}).scale))), sum += expected.back();
   }
   for (int32_t t = 0; t < kKeys; ++t) ASSERT_NEAR(static_cast<double>(weights[static_cast<size_t>(t)]), expected[static_cast<size_t>(t)] / sum,
-                .1 * expected[static_cast<size_t>(t)] / sum) << t;   // tables round products to bytes
+                .2 * expected[static_cast<size_t>(t)] / sum) << t;   // tables round products to 6 bits
 
   std::vector<uint32_t> order(kKeys), best, held;
   std::iota(order.begin(), order.end(), 0u);
