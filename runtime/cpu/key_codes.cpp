@@ -118,7 +118,9 @@ void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv, const KeyCod
       for (size_t p = first; p < std::min(first + kPageTokens, job.shares.size()); ++p) {
         const float share = job.shares[p];
         if (share == 0) continue;
-        work.kernels.load_kv(kv.type, token_at(job.pages, job.offset, kv, static_cast<int32_t>(p)) + kv.vector_bytes(), dim, value);
+        const auto value_at = [&](size_t token) { return token_at(job.pages, job.offset, kv, static_cast<int32_t>(token)) + kv.vector_bytes(); };
+        if (p + kAhead < job.shares.size()) ask_for_bytes<0>(value_at(p + kAhead), kv.vector_bytes());
+        work.kernels.load_kv(kv.type, value_at(p), dim, value);
         for (int32_t i = 0; i < dim; ++i) of_page[i] += share * value[i];
       }
       for (int32_t i = 0; i < dim; ++i) sums[i] += static_cast<double>(of_page[i]);
