@@ -215,14 +215,15 @@ struct StepClock {
   std::atomic<uint64_t> time{1};
   std::atomic<int> asked{0};
   std::atomic<bool> gave_up{false};
+  std::atomic<uint64_t> step_us{1'000'000};
   uint64_t operator()() {
     if (++asked > 50) time += 1'000'000, gave_up = true;   // a wait asks every 20 ms
     return time;
   }
-  // Each step of the session takes a second.
+  // Each step of the session takes step_us.
   void follow(Session* session) {
     session->resident()->set_step_fault([this](uint64_t) {
-      time += 1'000'000, asked = 0;
+      time += step_us, asked = 0;
       return ok_status();
     });
   }
@@ -314,6 +315,19 @@ TEST_F(TogetherAgain, SoItIsWithASessionThatSettles) {
   EXPECT_EQ(counts_of(model_.get()).passes - before, 4u);
 }
 
+TEST_F(TogetherAgain, ASessionIsAwaitedBehindTheStepInWhichItSettled) {
+  const auto settles = begun(model_, expected_), other = settled();
+  one_step(settles.get(), other.get());
+  const uint64_t before = counts_of(model_.get()).passes;
+  clock_.asked = 0;
+  std::atomic<bool> over{false};
+  std::thread thread([&] { feed(other.get(), 1), over = true; });
+  while (!over && clock_.asked < 4) std::this_thread::yield();   // it waits
+  feed(settles.get(), 1);
+  thread.join();
+  EXPECT_EQ(counts_of(model_.get()).passes - before, 1u);
+}
+
 TEST_F(TogetherAgain, NobodyWaitsForASessionThatHasEnded) {
   const auto a = settled(), b = settled(), c = settled();
   std::unique_ptr<engine::Generation> answers[] = {answering(a.get(), 4), answering(b.get(), 7), answering(c.get(), 20)};
@@ -344,6 +358,7 @@ TEST_F(TogetherAgain, NobodyWaitsForASessionThatIsDestroyedComputesAPromptOrIsPu
       b->push_generated(1);
       Session::DecodeCall call;
       call.session = b.get();
+      clock_.step_us = 0;   // else b is late
       Session::decode_together({&call, 1});
       unwrap(std::move(call.status));
     }
@@ -352,20 +367,23 @@ TEST_F(TogetherAgain, NobodyWaitsForASessionThatIsDestroyedComputesAPromptOrIsPu
   }
 }
 
-TEST_F(TogetherAgain, NobodyWaitsForASessionThatWasCancelled) {
-  const auto a = settled(), b = settled();
-  const auto answer = answering(b.get(), 0);
-  std::thread thread;
-  Lone found;
-  {
-    InThreads threads(model_.get());
-    threads.decode(a.get(), 1, &found);
-    thread = std::thread([&] { pull(answer.get(), 1); });
-    threads.wait_for(2);
+TEST_F(TogetherAgain, NobodyWaitsForASessionWhoseAnswerIsCancelledOrAbandoned) {
+  for (const bool cancels : {true, false}) {
+    const auto a = settled(), b = settled();
+    const auto answer = answering(b.get(), 0);
+    std::thread thread;
+    Lone found;
+    {
+      InThreads threads(model_.get());
+      threads.decode(a.get(), 1, &found);
+      thread = std::thread([&] { pull(answer.get(), 1); });
+      threads.wait_for(2);
+    }
+    thread.join();
+    cancels ? answer->cancel() : answer->abandon();   // and nobody pulls it
+    feed(a.get(), 1);
+    EXPECT_FALSE(clock_.gave_up) << cancels;
   }
-  thread.join();
-  answer->cancel();   // and nobody pulls it
-  feed(a.get(), 1);
 }
 
 // One thread pulls two sessions by turns, another thread a third: a step of both threads is followed by one of the first thread's other
