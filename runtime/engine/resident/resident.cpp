@@ -286,6 +286,8 @@ Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
   answers_.begin_step();
   if (parts_.refills && parts_.refills->moves_ahead()) status = parts_.refills->begin(now_.backend, parts_.slots.get(), step_ + 1);
   waiting_ = parts_.refills && (parts_.refills->moving() || parts_.refills->late(step_ + 1));
+  // A device makes a graph of each part of a cut step. The second step is cut for this, although nothing is due.
+  if (n_resident_steps_++ == 1) waiting_ |= parts_.refills && parts_.refills->moves_ahead();
   if (status.ok() && parts_.refills && !waiting_)
     status = parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, UINT32_MAX, now_.cancel);
   if (!status.ok()) settled_ = false;
