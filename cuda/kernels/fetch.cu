@@ -14,7 +14,6 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels/moves.cuh"
-#include "cuda/kernels/threshold.cuh"
 
 namespace orrery::cuda {
 

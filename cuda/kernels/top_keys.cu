@@ -11,8 +11,7 @@
 #include <algorithm>
 
 #include "cuda/device/launch.h"
-#include "cuda/kernels/kv.cuh"
-#include "cuda/kernels/threshold.cuh"
+#include "cuda/kernels/moves.cuh"
 
 namespace orrery::cuda {
 

@@ -349,7 +349,8 @@ TEST(GpuFetch, KeysNearTheBest) {
   expect_as_planned(near_best(300, 10, 70, 1.5f));   // more are near than a head may have
   expect_as_planned(near_best(300, 10, 30, 0.0f));   // none is: nothing is fetched
   expect_as_planned(near_best(65, 65, 0, 100.0f));   // all are
-  expect_as_planned(near_best(1190, 1100, 20, 4.0f));
+  expect_as_planned(near_best(1190, 1150, 20, 100.0f));   // more wanted keys than threads
+  expect_as_planned(near_best(1190, 20, 1030, 2.0f));     // more unwanted ones
 }
 
 TEST(GpuFetch, KeysNearTheBestInSeveralBatches) {
