@@ -629,7 +629,7 @@ engine::SessionOptions options_of(const Mode& mode) {
                    true,
                    true});
   modes.push_back({"arkvale_next", "arkvale", {{"page", "8"}, {"set", "head"}, {"tau", "0"}, {"first_layers", "0"}}, true});
-  modes.push_back({"freekv_seldom", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.5"}}, true, true});
+  modes.push_back({"freekv_seldom", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.2"}}, true, true});
   modes.push_back({"freekv_adaptive",
                    "freekv",
                    {{"page", "4"}, {"first_layers", "0"}, {"window", "8"}, {"digest", "deviation"}, {"heads", "adaptive"}},
