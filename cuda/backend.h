@@ -107,6 +107,10 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;
   void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) override;
+  void fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
+                     const QueryChange& change, const Download& tables) override;
+  uint64_t fetch_near_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, float alpha,
+                           const Download& tables) override;
   void download_tables(Span<const Download> tables) override;
 
   // low_rank.cpp
@@ -141,9 +145,15 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   // Selection on the device.
   void add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_out);
   const FetchPart* upload_fetch_parts();
-  void fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch);
+  // changed: null, or of fetch_changed(), for jobs with these candidates.
+  void fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const uint32_t* changed = nullptr,
+                     Candidates candidates = Candidates::of_both);
   void fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch);
   void fill_fetched(const FetchPart* parts, const FetchShape& fetch);
+  void send_table(const Download& table);
+  // The fills of ahead_parts_, in parallel with what comes behind.
+  void fill_ahead();
+  void upload_ahead(std::byte* to, const void* from, uint64_t bytes);
   // Rebuilds the keys of the misses. low_rank.cpp
   void rebuild_fetched(const FetchPart* parts, const FetchShape& fetch, int32_t n_parts, int32_t most_held);
   // has_turns: the tables of turns serve, and the frequencies stay where they are.
@@ -203,6 +213,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   std::vector<TopKeysPart> key_parts_;
   std::vector<const void*> key_owners_;   // of each part: its job
   std::vector<FetchPart> fetch_parts_;
+  std::vector<FetchPart> ahead_parts_;    // of fetch_changed(): until the layer's attention has been sent
+  FetchShape ahead_shape_;
 
   // Results on their way to the host (collect()): in results_, one behind the other.
   struct Collected {

@@ -211,7 +211,7 @@ void CudaBackend::add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_o
   std::byte *scratch = scratch_ + plan_.top_keys, *at = scratch + plan.entries + static_cast<uint64_t>(entry) * plan.entry_bytes;
   FetchPart to = {};
   to.best = reinterpret_cast<uint32_t*>(scratch + plan.out) + n_out;
-  to.held = device(job.held);
+  to.held = device(job.held), to.before = device(job.before);
   to.misses = reinterpret_cast<FetchMiss*>(at);
   to.order = reinterpret_cast<unsigned long long*>(at + plan.pairs);
   to.slots = job.slots.address, to.from = job.from;
@@ -241,7 +241,8 @@ void CudaBackend::fill_fetched(const FetchPart* parts, const FetchShape& fetch) 
 
 // A batch's FetchParts lie in the memory of a list of moves. A part's misses, and behind them its marks, lie in its query's entry, whose
 // weights have been read.
-void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch) {
+void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const uint32_t* changed,
+                                Candidates candidates) {
   int32_t n_out = 0;   // of the batch
   bool excludes = false;
   const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
@@ -258,8 +259,13 @@ void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& s
       jobs, shape, fill, [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
         const FetchPart* parts = upload_fetch_parts();
         cuda::top_keys(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_parts, n_entries, most_keys, excludes ? parts : nullptr);
-        plan_fetch(queue_, parts, n_parts);
+        if (changed)
+          plan_changed(queue_, parts, changed, shape.n_heads / batch_plan_.group, candidates, n_parts);
+        else
+          plan_fetch(queue_, parts, n_parts);
+        if (candidates == Candidates::of_next_step) return;
         fill_fetched(parts, fetch);
+        if (changed) ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
       });
 }
 
@@ -303,11 +309,84 @@ void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shap
     fetch_by_one_set(jobs, shape, fetch);
   else
     fetch_by_head(jobs, shape, fetch);
-  if (queue_.failed() || tables.bytes > kTablesBytes - tables_bytes_ || tables_sent_.size() == kMostTables) return;
-  queue_.copy(tables_.data() + tables_bytes_, device(tables.from), tables.bytes, "copying from the device");
+  send_table(tables);
+}
+
+// The numbers of changed queries lie in the memory of moments.
+void CudaBackend::fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
+                                const QueryChange& change, const Download& tables) {
+  const OnDevice here(*gpu_, queue_);
+  const TopKeysPlan& plan = plan_.top_keys_plan;
+  auto* changed = reinterpret_cast<uint32_t*>(scratch_ + plan_.top_keys + plan.moments);
+  query_changes(queue_, device(shape.queries.data), device(change.before), shape.n_heads / plan.group, plan.group, shape.kv.head_dim,
+                change.tau, changed);
+  ahead_shape_ = fetch;
+  fetch_by_head(jobs, shape, fetch, changed, next.empty() ? Candidates::of_both : Candidates::of_this_step);
+  if (!next.empty()) fetch_by_head(next, shape, fetch, changed, Candidates::of_next_step);
+  send_table(tables);
+}
+
+// The counts of all heads lie in the memory of moments. A batch's misses lie in its entries behind the scores. Where there are several
+// batches, a second pass makes the scores again, and selects.
+uint64_t CudaBackend::fetch_near_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, float alpha,
+                                      const Download& tables) {
+  const OnDevice here(*gpu_, queue_);
+  KeysShape products = shape;
+  products.products = true;
+  auto* counts = reinterpret_cast<uint32_t*>(scratch_ + plan_.top_keys + plan_.top_keys_plan.moments);
+  const auto n_all = static_cast<int32_t>(jobs.size());
+  int32_t n_out = 0, n_before = 0;
+  bool counted = false;
+  const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
+    if (part->first_entry == 0) n_out = 0, fetch_parts_.clear();
+    add_fetch_part(job, part->first_entry, n_out);
+    FetchPart& to = fetch_parts_.back();
+    auto* entry = reinterpret_cast<std::byte*>(to.misses);
+    to.order = reinterpret_cast<unsigned long long*>(entry);
+    to.misses = reinterpret_cast<FetchMiss*>(entry + batch_plan_.pairs - static_cast<uint64_t>(batch_plan_.stride) * sizeof(uint32_t));
+    n_out += job.k;
+  };
+  const auto use = [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
+    near_best(queue_, batch_plan_, scratch_ + plan_.top_keys, products, n_parts, n_entries, most_keys, alpha, counts + n_before);
+    n_before += n_entries;
+    if (!counted && n_entries < n_all) return;
+    const FetchPart* parts = upload_fetch_parts();
+    select_near_best(queue_, parts, counts, n_all, batch_plan_.group, n_parts);
+    plan_lowest(queue_, parts, n_parts);
+    ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
+  };
+  for_each_batch(jobs, products, fill, use);
+  if (ahead_parts_.empty()) n_before = 0, counted = true, for_each_batch(jobs, products, fill, use);
+  send_table(tables);
+  ahead_shape_ = fetch;
+  fill_ahead();
+  return n_ahead_;
+}
+
+void CudaBackend::fill_ahead() {
+  if (ahead_parts_.empty() || queue_.failed()) return;
+  before_ahead_.mark(queue_);
+  before_ahead_.order(ahead_queue_);
+  std::byte* list = scratch_ + plan_.moves_ahead;
+  constexpr size_t kMost = kMostMoves * sizeof(KvMove) / sizeof(FetchPart);
+  for (size_t at = 0; at < ahead_parts_.size(); at += kMost) {
+    const size_t n = std::min(kMost, ahead_parts_.size() - at);
+    int32_t most_held = 0;
+    for (size_t i = at; i < at + n; ++i) most_held = std::max(most_held, ahead_parts_[i].n_held);
+    upload_ahead(list, &ahead_parts_[at], n * sizeof(FetchPart));
+    fill_changed(ahead_queue_, reinterpret_cast<const FetchPart*>(list), context_.step.pages, ahead_shape_, static_cast<int32_t>(n),
+                 most_held);
+  }
+  ahead_parts_.clear();
+  behind_ahead_[++n_ahead_ % kAheadEvents].mark(ahead_queue_);
+}
+
+void CudaBackend::send_table(const Download& table) {
+  if (queue_.failed() || table.bytes > kTablesBytes - tables_bytes_ || tables_sent_.size() == kMostTables) return;
+  queue_.copy(tables_.data() + tables_bytes_, device(table.from), table.bytes, "copying from the device");
   tables_.mark(queue_);
-  tables_sent_.push_back({tables.from.address, tables.bytes, tables_bytes_});
-  tables_bytes_ += tables.bytes;
+  tables_sent_.push_back({table.from.address, table.bytes, tables_bytes_});
+  tables_bytes_ += table.bytes;
 }
 
 void CudaBackend::download_tables(Span<const Download> tables) {

@@ -81,6 +81,7 @@ void CudaBackend::begin_steps(Span<const Step> steps) {
   n_rows_ = 0;
   for (const Step& step : steps) n_rows_ += static_cast<int32_t>(step.rows.size());
   tables_sent_.clear(), tables_bytes_ = 0;
+  ahead_parts_.clear();
   n_shortlists_ = 0;
   context_.phase = steps[0].phase;
   const bool staged = n_steps_ == 1 && staging_.takes(steps_[0], address(arena_), arena_bytes_);
@@ -125,6 +126,7 @@ void CudaBackend::send() {
     graphs_.run(queue_, context_, operations_);
   else
     run(queue_, context_, operations_);
+  if (!operations_.empty()) fill_ahead();   // behind the layer's attention, the first of them
   operations_.clear();
 }
 

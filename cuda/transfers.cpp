@@ -130,6 +130,14 @@ void CudaBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_
              [this](std::byte* to, const KvMove* from, uint64_t bytes) { upload({address(to)}, from, bytes); });
 }
 
+void CudaBackend::upload_ahead(std::byte* to, const void* from, uint64_t bytes) {
+  const uint64_t at = ahead_bounce_.take(ahead_queue_, bytes);   // changes now()
+  std::byte* half = ahead_bounce_.now().data() + at;
+  std::memcpy(half, from, bytes);
+  ahead_queue_.copy(to, half, bytes, "copying to the device");
+  ahead_bounce_.now().mark(ahead_queue_);
+}
+
 uint64_t CudaBackend::move_kv_ahead(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
   const OnDevice here(*gpu_, queue_);
   if (moves.empty() || queue_.failed()) return n_ahead_;
@@ -137,13 +145,7 @@ uint64_t CudaBackend::move_kv_ahead(Span<const KvMove> moves, KvType to_type, Kv
   before_ahead_.mark(queue_);
   before_ahead_.order(ahead_queue_);
   send_moves(ahead_queue_, scratch_ + plan_.moves_ahead, moves, to_type, from_type, token_values,
-             [this](std::byte* to, const KvMove* from, uint64_t bytes) {
-               const uint64_t at = ahead_bounce_.take(ahead_queue_, bytes);   // changes now()
-               std::byte* half = ahead_bounce_.now().data() + at;
-               std::memcpy(half, from, bytes);
-               ahead_queue_.copy(to, half, bytes, "copying to the device");
-               ahead_bounce_.now().mark(ahead_queue_);
-             });
+             [this](std::byte* to, const KvMove* from, uint64_t bytes) { upload_ahead(to, from, bytes); });
   behind_ahead_[++n_ahead_ % kAheadEvents].mark(ahead_queue_);
   return n_ahead_;
 }
@@ -158,6 +160,7 @@ void CudaBackend::join_moves(uint64_t n) {
 Status CudaBackend::synchronize() {
   const OnDevice here(*gpu_, queue_);
   send();
+  fill_ahead();
   join_moves(n_ahead_);
   if (!queue_.failed()) queue_.wait("running kernels");
   return gpu_->status();

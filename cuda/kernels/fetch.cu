@@ -5,6 +5,9 @@
 //    each free place counts the places before it.
 // 2. fill: a warp has a piece of a missing page. It reads the reservoir in shared host memory. Launches are sized for as many misses as a
 //    head has places; warps behind the last miss end at once. Or, where keys are rebuilt, list_runs() makes the list of rebuild_keys().
+// 3. Where queries change little, query_changes() finds the heads whose query has changed, and plan_changed() plans for this step or for the
+//    next one. Or plan_lowest() replaces the lowest scores. Both keep the table as it was. fill_changed() compares both tables, on another
+//    stream: it needs no list of misses.
 //
 // Cost: a step of 8 heads with 256 pages each is two launches. The link gives the time: its bytes are those of the missing tokens.
 #include <algorithm>
@@ -16,7 +19,7 @@ namespace orrery::cuda {
 
 namespace fetch_cu {
 
-constexpr int kPlanThreads = 1024, kFillThreads = 256, kFillWarps = kFillThreads / 32;
+constexpr int kPlanThreads = kSelectThreads, kFillThreads = 256, kFillWarps = kFillThreads / 32;
 constexpr unsigned kMostPieces = 256;   // warps that share a page
 
 struct FetchWork {
@@ -121,6 +124,99 @@ __global__ void __launch_bounds__(kPlanThreads) plan_replacing_kernel(const Fetc
   end_plan(part, n);
 }
 
+// A warp has a KV head.
+__global__ void __launch_bounds__(32) query_changes_kernel(const float* now, const float* before, int group, int head_dim, double tau,
+                                                           uint32_t* changed) {
+  const int lane = static_cast<int>(threadIdx.x);
+  double cosines = 0.0;
+  for (int g = 0; g < group; ++g) {
+    const int64_t at = (static_cast<int64_t>(blockIdx.x) * group + g) * head_dim;
+    double ab = 0.0, aa = 0.0, bb = 0.0;
+    for (int i = lane; i < head_dim; i += 32) {
+      const double a = static_cast<double>(now[at + i]), b = static_cast<double>(before[at + i]);
+      ab += a * b, aa += a * a, bb += b * b;   // products of floats are exact
+    }
+    for (int i = 16; i > 0; i /= 2) {
+      ab += __shfl_xor_sync(kAllLanes, ab, i);
+      aa += __shfl_xor_sync(kAllLanes, aa, i);
+      bb += __shfl_xor_sync(kAllLanes, bb, i);
+    }
+    if (aa > 0.0 && bb > 0.0) cosines += ab / sqrt(aa * bb);
+  }
+  const auto mean = static_cast<float>(cosines / static_cast<double>(group));
+  if (lane == 0) changed[blockIdx.x] = static_cast<double>(mean) < tau;
+}
+
+__global__ void __launch_bounds__(kPlanThreads) plan_changed_kernel(const FetchPart* parts, const uint32_t* changed, int n_kv_heads,
+                                                                    Candidates candidates) {
+  FetchPart part = parts[blockIdx.x];
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool fetches_now = changed[part.kv_head] != 0, completes = candidates != Candidates::of_both;
+  bool any = false;
+  for (int i = 0; i < n_kv_heads; ++i) any = any || changed[i] != 0;
+  if (completes && any != (candidates == Candidates::of_this_step)) {   // the other call plans
+    if (thread == 0) *part.n_misses() = 0;
+    return;
+  }
+  const uint32_t leaving = static_cast<uint32_t>(part.first_page + part.n_keys);   // with of_this_step: from the last pages
+  const int n_kept = completes && !fetches_now ? 1 : 0;   // free places that stay as they are
+  if (candidates == Candidates::of_this_step) part.n_keys += n_kept, part.n_wanted -= n_kept;
+  if (thread == 0) part.held[part.n_held] = fetches_now ? QueryChange::kChanged : 0;
+  const int n = list_missing(part);
+  list_in_order(
+      part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
+      [&](int place, int i) {
+        if (i < n_kept)
+          part.held[part.n_held] = static_cast<uint32_t>(place);
+        else
+          part.misses[i - n_kept].place = static_cast<uint32_t>(place);
+      });
+  for (int place = thread; place < part.n_held && !fetches_now; place += kPlanThreads) part.before[place] = part.held[place];
+  __syncthreads();
+  end_plan(part, n);
+  if (!fetches_now) {
+    if (thread == 0) *part.n_misses() = 0;
+    return;
+  }
+  __syncthreads();
+  for (int place = thread; place < part.n_held; place += kPlanThreads) {
+    const uint32_t page = part.held[place];
+    part.before[place] = page;
+    if (completes && page == leaving) part.held[part.n_held] = QueryChange::kChanged | static_cast<uint32_t>(place);
+  }
+}
+
+// Misses take the unwanted places with the lowest scores, of equal scores those of the later pages; both ascend. Meanwhile `before` lists
+// the unwanted places, and resident() their scores, inverted.
+__global__ void __launch_bounds__(kPlanThreads) plan_lowest_kernel(const FetchPart* parts) {
+  FetchPart part = parts[blockIdx.x];
+  const int thread = static_cast<int>(threadIdx.x);
+  part.k = part.n_wanted = static_cast<int32_t>(part.held[part.n_held]);
+  int n = 0;
+  if (part.n_wanted > 0) n = list_missing(part);
+  if (n > 0) {
+    uint32_t *places = part.before, *scores = part.resident();
+    const int n_free = list_in_order(
+        part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
+        [&](int place, int i) {
+          places[i] = static_cast<uint32_t>(place);
+          scores[i] = ~part.scores()[part.held[place] - static_cast<uint32_t>(part.first_page)];
+        });
+    const Threshold least = find_threshold(scores, n_free, static_cast<unsigned>(n));
+    const auto taken = [&](int i) {
+      if (scores[i] != least.bits) return scores[i] > least.bits;
+      const uint32_t page = part.held[places[i]];
+      unsigned n_later = 0;
+      for (int j = 0; j < n_free; ++j) n_later += scores[j] == least.bits && part.held[places[j]] > page;
+      return n_later < least.n_equal;
+    };
+    list_in_order(n_free, taken, [&](int i, int at) { part.misses[at].place = places[i]; });
+  }
+  for (int place = thread; place < part.n_held; place += kPlanThreads) part.before[place] = part.held[place];
+  __syncthreads();
+  for (int i = thread; i < n; i += kPlanThreads) part.held[part.misses[i].place] = part.misses[i].page;
+}
+
 // Addresses of a miss: its slot, and its first token in the reservoir.
 struct MissAt {
   uint64_t to, from;
@@ -137,6 +233,16 @@ __global__ void __launch_bounds__(kFillThreads, 4) fill_pages_kernel(FetchWork w
   const int i = static_cast<int>(blockIdx.x) * kFillWarps + static_cast<int>(threadIdx.x) / 32;
   if (i >= *part.n_misses()) return;
   const MissAt at = place_of(w, part, part.misses[i]);
+  move_values(w.to_type, w.from_type, at.to, at.from, static_cast<int64_t>(w.page_tokens) * w.token_values, lane);
+}
+
+// A warp has a piece of a place.
+__global__ void __launch_bounds__(kFillThreads, 4) fill_changed_kernel(FetchWork w) {
+  const FetchPart& part = w.parts[blockIdx.z];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int place = static_cast<int>(blockIdx.x) * kFillWarps + static_cast<int>(threadIdx.x) / 32;
+  if (place >= part.n_held || part.before[place] == part.held[place]) return;
+  const MissAt at = place_of(w, part, {static_cast<uint32_t>(place), part.held[place]});
   move_values(w.to_type, w.from_type, at.to, at.from, static_cast<int64_t>(w.page_tokens) * w.token_values, lane);
 }
 
@@ -162,6 +268,11 @@ FetchWork work_of(const FetchPart* parts, const uint64_t* pages, const FetchShap
           2 * shape.reservoir.head_dim};
 }
 unsigned blocks(int32_t n, int32_t per_block) { return static_cast<unsigned>((n + per_block - 1) / per_block); }
+// Of fill_pages_kernel: a warp for each of most_held pages, and for each piece of a page.
+Geometry fill_geometry(const FetchWork& w, int32_t n_parts, int32_t most_held) {
+  const unsigned pieces = std::min(blocks(w.page_tokens * w.token_values, kPieceValues), kMostPieces);
+  return {Dim3(blocks(most_held, kFillWarps), pieces, static_cast<unsigned>(n_parts)), Dim3(kFillThreads)};
+}
 
 }  // namespace fetch_cu
 using namespace fetch_cu;
@@ -176,8 +287,27 @@ void plan_replacing(Queue& queue, const FetchPart* parts, const uint32_t* scores
 
 void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t most_held) {
   const FetchWork w = work_of(parts, pages, shape);
-  const unsigned pieces = std::min(blocks(w.page_tokens * w.token_values, kPieceValues), kMostPieces);
-  launch<fill_pages_kernel>(queue, {Dim3(blocks(most_held, kFillWarps), pieces, static_cast<unsigned>(n_parts)), Dim3(kFillThreads)}, w);
+  launch<fill_pages_kernel>(queue, fill_geometry(w, n_parts, most_held), w);
+}
+
+void query_changes(Queue& queue, const float* now, const float* before, int32_t n_kv_heads, int32_t group, int32_t head_dim, double tau,
+                   uint32_t* changed) {
+  launch<query_changes_kernel>(queue, {Dim3(static_cast<unsigned>(n_kv_heads)), Dim3(32)}, now, before, group, head_dim, tau, changed);
+}
+
+void plan_changed(Queue& queue, const FetchPart* parts, const uint32_t* changed, int32_t n_kv_heads, Candidates candidates,
+                  int32_t n_parts) {
+  launch<plan_changed_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kPlanThreads)}, parts, changed, n_kv_heads, candidates);
+}
+
+void plan_lowest(Queue& queue, const FetchPart* parts, int32_t n_parts) {
+  launch<plan_lowest_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kPlanThreads)}, parts);
+}
+
+void fill_changed(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts,
+                  int32_t most_held) {
+  const FetchWork w = work_of(parts, pages, shape);
+  launch<fill_changed_kernel>(queue, fill_geometry(w, n_parts, most_held), w);
 }
 
 void list_runs(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t first, int32_t n,

@@ -240,6 +240,12 @@ void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const
                 int32_t n_keys, int32_t n_before, int32_t n_all, float* sums);
 // Writes each part's best keys by these numbers.
 void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts);
+// FetchOperations::fetch_near_best(), batch by batch; shape.products is set. counts: of the batch's heads; products near the best. The start
+// of each entry gets the scores of its keys.
+void near_best(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+               int32_t most_keys, float alpha, uint32_t* counts);
+// Writes each part's best keys by its scores, and their number behind its table. counts: (n_heads) of all batches.
+void select_near_best(Queue& queue, const FetchPart* parts, const uint32_t* counts, int32_t n_heads, int32_t group, int32_t n_parts);
 // Writes each query's weights, or products, to the start of its entry, (group, stride); or a job's mean or sum to its slot of the results.
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys);
@@ -256,19 +262,33 @@ struct FetchMiss {
 // A job of FetchOperations, behind top_keys(). All memory is the device's.
 struct FetchPart {
   uint32_t* best;          // (k) ascending
-  uint32_t* held;          // (n_held), and one more entry for plan_replacing()
+  uint32_t* held;          // (n_held), and one more entry for the other plans than plan_fetch()
+  uint32_t* before;        // (n_held) of plan_changed() and plan_lowest(): differs from `held` where pages are to come, and only there
   FetchMiss* misses;       // (n_held): the results, *n_misses() of them; and behind them 4 (n_held + 1) bytes
-  unsigned long long* order;   // (n_held) working memory of plan_replacing(); it may overlap the memory behind `misses`
+  // (n_held) working memory of plan_replacing(); it may overlap the memory behind `misses`. Of plan_lowest(): scores().
+  unsigned long long* order;
   uint64_t slots, from;    // FetchJob
   const uint32_t* excluded;   // (n_excluded)
   int32_t n_held, n_wanted, n_keys, k, first_page, n_first, kv_head, n_excluded;
   ORRERY_HOST_DEVICE uint32_t* resident() const { return reinterpret_cast<uint32_t*>(misses + n_held); }   // (n_wanted) working memory
+  ORRERY_HOST_DEVICE const uint32_t* scores() const { return reinterpret_cast<const uint32_t*>(order); }   // (n_keys) numbers of order
   ORRERY_HOST_DEVICE int32_t* n_misses() const { return reinterpret_cast<int32_t*>(resident() + n_held); }
 };
 // Lists each part's misses.
 void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts);
 // The same with FetchShape::lowest_first. scores: of the keys, as add_scores() leaves them.
 void plan_replacing(Queue& queue, const FetchPart* parts, const uint32_t* scores, int32_t n_parts);
+// changed: (n_kv_heads) 1 where a head's query has changed (QueryChange).
+void query_changes(Queue& queue, const float* now, const float* before, int32_t n_kv_heads, int32_t group, int32_t head_dim, double tau,
+                   uint32_t* changed);
+// FetchOperations::fetch_changed(). The misses are those of heads whose query has changed; fill_changed() reads the others.
+enum class Candidates : uint32_t { of_both, of_this_step, of_next_step };   // of_both: the step completes no page
+void plan_changed(Queue& queue, const FetchPart* parts, const uint32_t* changed, int32_t n_kv_heads, Candidates candidates,
+                  int32_t n_parts);
+void fill_changed(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts,
+                  int32_t most_held);
+// Behind select_near_best(). fill_changed() reads the misses. Not written: n_misses().
+void plan_lowest(Queue& queue, const FetchPart* parts, int32_t n_parts);
 // Reads the tokens of the misses.
 void fill_pages(Queue& queue, const FetchPart* parts, const uint64_t* pages, const FetchShape& shape, int32_t n_parts, int32_t most_held);
 // Writes misses first .. first + n - 1 of each part to `runs`, (n_parts, n), for rebuild_keys(). Runs behind the last miss are empty.

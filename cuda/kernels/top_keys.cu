@@ -5,18 +5,19 @@
 // 2. Shares: the factor that makes a tile's weights parts of the whole softmax.
 // 3. top_keys: a score for each key, pooled. key_weights: weights, their mean or sum, end here. key_moments: sums and squares end here.
 // 4. top_keys: selection, one thread block for each query.
+// near_best() has kernel 1, counts and scores; select_near_best() is kernel 4 for as many keys as it has counted.
 // add_scores() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean.
 // key_weights() of products needs kernel 1 alone.
 #include <algorithm>
 
 #include "cuda/device/launch.h"
-#include "cuda/kernels/kv.cuh"
+#include "cuda/kernels/moves.cuh"
 
 namespace orrery::cuda {
 
 namespace top_keys_cu {
 
-constexpr int kWeightThreads = 256, kScoreThreads = 256, kSelectThreads = 1024;
+constexpr int kWeightThreads = 256, kScoreThreads = 256;
 constexpr float kLog2E = 1.44269504088896f;
 
 struct TopKeysWork {
@@ -268,12 +269,6 @@ __global__ void __launch_bounds__(kSelectThreads) exclude_keys_kernel(TopKeysWor
   for (int i = thread; i < part.n_excluded; i += kSelectThreads) bits[part.excluded[i]] = 0;
 }
 
-// The number that orders as the score does (policy::order_of()).
-__device__ __forceinline__ uint32_t order_of(float score) {
-  const uint32_t bits = __float_as_uint(score + 0.0f);
-  return score != score ? 0 : bits ^ (bits >> 31 ? 0xFFFFFFFFu : 1u << 31);
-}
-
 // A thread has a key: adds its products with the batch's query heads, in order.
 __global__ void __launch_bounds__(kScoreThreads) add_scores_kernel(TopKeysWork w, int n_entries, int n_keys, int n_before, int n_all, float* sums) {
   const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
@@ -283,45 +278,6 @@ __global__ void __launch_bounds__(kScoreThreads) add_scores_kernel(TopKeysWork w
     for (int g = 0; g < w.plan.group; ++g) sum += entry_of(w, entry)[g * w.plan.stride + i];
   if (n_before + n_entries == n_all) sum = __uint_as_float(order_of(sum / static_cast<float>(n_all * w.plan.group)));
   sums[i] = sum;
-}
-
-// The k-th largest of bits (n), and the number of elements among the k that equal it.
-struct Threshold {
-  uint32_t bits;
-  unsigned n_equal;
-};
-__device__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
-  __shared__ unsigned counts[2048], found[2];
-  const int thread = static_cast<int>(threadIdx.x);
-  uint32_t above = 0;   // the digits that are known
-  for (int shift = 21; shift >= 0; shift -= shift == 21 ? 11 : 10) {   // digits of 11, 11 and 10 bits
-    const int width = shift == 0 ? 10 : 11;
-    const uint32_t mask = (1u << width) - 1;
-    for (int i = thread; i < 2048; i += kSelectThreads) counts[i] = 0;
-    __syncthreads();
-    for (int i = thread; i < n; i += kSelectThreads)
-      if (shift == 21 || bits[i] >> (shift + width) == above) atomicAdd(&counts[bits[i] >> shift & mask], 1u);
-    __syncthreads();
-    if (thread < 32) {   // each lane has 64 digits
-      unsigned mine = 0;
-      for (int i = 0; i < 64; ++i) mine += counts[thread * 64 + i];
-      unsigned higher = 0;   // the count of the lanes with higher digits
-      for (int from = 31; from > 0; --from) {
-        const unsigned count = __shfl_sync(kAllLanes, mine, from);
-        if (from > thread) higher += count;
-      }
-      if (higher < k && k <= higher + mine) {
-        int digit = thread * 64 + 63;
-        for (; higher + counts[digit] < k; --digit) higher += counts[digit];
-        found[0] = static_cast<unsigned>(digit), found[1] = k - higher;
-      }
-    }
-    __syncthreads();
-    above = shift == 21 ? found[0] : above << width | found[0];
-    k = found[1];
-    __syncthreads();
-  }
-  return {above, k};
 }
 
 // Writes the k keys to `out`, ascending. If `pairs` is given, writes each key there, too, behind the number that it is sorted by.
@@ -414,6 +370,49 @@ __global__ void __launch_bounds__(kSelectThreads) select_by_order_kernel(const F
   write_selected(order, part.n_keys, find_threshold(order, part.n_keys, static_cast<unsigned>(part.k)), part.best, nullptr);
 }
 
+// A thread block has a head. Products less than alpha below the best one of their query head are counted. A key's score is its smallest
+// distance from a query head's best product, as a number of order (order_of()): it takes the place of the key's first product.
+__global__ void __launch_bounds__(kSelectThreads) near_best_kernel(TopKeysWork w, float alpha, uint32_t* counts) {
+  __shared__ float of_warp[kSelectThreads / 32];
+  __shared__ unsigned n_near;
+  const int thread = static_cast<int>(threadIdx.x), n = part_of(w, static_cast<int>(blockIdx.x)).n_keys;
+  float* entry = entry_of(w, static_cast<int>(blockIdx.x));
+  float* distances = reinterpret_cast<float*>(bits_of(w, entry));
+  if (thread == 0) n_near = 0;
+  unsigned mine = 0;
+  for (int g = 0; g < w.plan.group; ++g) {
+    const float* row = entry + g * w.plan.stride;
+    float best = -INFINITY;
+    for (int i = thread; i < n; i += kSelectThreads) best = fmaxf(best, row[i]);
+    best = warp_max(best);
+    if (thread % 32 == 0) of_warp[thread / 32] = best;
+    __syncthreads();
+    best = of_warp[0];
+    for (int v = 1; v < kSelectThreads / 32; ++v) best = fmaxf(best, of_warp[v]);
+    __syncthreads();   // the next row overwrites them
+    for (int i = thread; i < n; i += kSelectThreads) {
+      const float x = row[i] - best;
+      mine += x > -alpha;
+      if (g == 0 || distances[i] < x) distances[i] = x;
+    }
+  }
+  atomicAdd(&n_near, mine);
+  for (int i = thread; i < n; i += kSelectThreads) reinterpret_cast<uint32_t*>(entry)[i] = order_of(distances[i]);
+  __syncthreads();
+  if (thread == 0) counts[blockIdx.x] = n_near;
+}
+
+// A thread block has a head. Each head gets the mean number of near products of all query heads, at most part.k.
+__global__ void __launch_bounds__(kSelectThreads) select_near_best_kernel(const FetchPart* parts, const uint32_t* counts, int n_heads,
+                                                                          int group) {
+  const FetchPart part = parts[blockIdx.x];
+  unsigned n_near = 0;
+  for (int i = 0; i < n_heads; ++i) n_near += counts[i];
+  const unsigned n = min(n_near / static_cast<unsigned>(n_heads * group), static_cast<unsigned>(part.k));
+  if (threadIdx.x == 0) part.held[part.n_held] = n;
+  if (n > 0) write_selected(part.scores(), part.n_keys, find_threshold(part.scores(), part.n_keys, n), part.best, nullptr);
+}
+
 }  // namespace top_keys_cu
 using namespace top_keys_cu;
 
@@ -499,6 +498,16 @@ void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const
 
 void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts) {
   launch<select_by_order_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, order);
+}
+
+void near_best(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
+               int32_t most_keys, float alpha, uint32_t* counts) {
+  const TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, most_keys);
+  launch<near_best_kernel>(queue, {Dim3(static_cast<unsigned>(n_entries)), Dim3(kSelectThreads)}, w, alpha, counts);
+}
+
+void select_near_best(Queue& queue, const FetchPart* parts, const uint32_t* counts, int32_t n_heads, int32_t group, int32_t n_parts) {
+  launch<select_near_best_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, counts, n_heads, group);
 }
 
 void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,

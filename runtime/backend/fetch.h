@@ -18,6 +18,7 @@ struct FetchJob : TopKeysJob {   // of one position; without out, among and by_s
   int32_t n_others = 0;          // only with FetchShape::lowest_first
   Span<const uint32_t> excluded = {};   // keys that are not among the best: at least k others remain
   Ptr<uint32_t> held;            // (n_held()) the page in each place, each page once; the job updates it. lowest_first: one more entry
+  Ptr<uint32_t> before;          // of fetch_changed(): (n_held()) working memory, until the step ends
   Ptr<std::byte> slots;          // the first place, page_tokens slots of FetchShape::slot_type
   uint64_t from = 0;             // of the head's first token in a page of the reservoir: KvFormat::head_offset()
   int32_t n_wanted() const { return n_first + k + n_last; }
@@ -39,12 +40,35 @@ struct FetchShape {
   const LowRankKeys* rebuilt = nullptr;
 };
 
+// A KV head's query has changed if its cosine with the last step's query, in the mean over the group, is less than tau. A cosine of zero
+// vectors is 0. Sums are double: 32 of them, of every 32nd dimension each, are folded in halves.
+struct QueryChange {
+  Ptr<const float> before;       // (n_heads, head_dim) of the last step; KeysShape::queries has this step's
+  double tau = 0;
+  static constexpr uint32_t kChanged = 1u << 31;
+};
+
 class FetchOperations {
  public:
   // Within a decode step of one row, behind Backend::send(), for heads that this step has not attended to yet. The tokens come from the pages of the step's
   // sequence. Later operations of the step find them in the slots. Slots get the bits that KvMoves::move_kv() stores.
   // `tables`: device memory that has the jobs' tables. Its copy to the host begins at once, so that download_tables() need not wait for it.
   virtual void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) = 0;
+  // fetch_best() for those jobs whose query has changed. The others get the pages that the same query selects in the next step: these
+  // arrive in parallel with the layers behind, once the layer has attended, before synchronize() returns. held[n_held()] becomes
+  // QueryChange::kChanged where the query has changed, else 0. jobs: all KV heads of a layer, each with `before`; n_others is 0.
+  // next: empty, unless the step completes a page. Then the jobs of the next step: one more key, one page less behind the last key, and
+  // one other page. They count where no query of the layer has changed; else the other heads select among the keys of `jobs`. The first
+  // unwanted place stays as it is, for the completed page, and is added to held[n_held()].
+  virtual void fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
+                             const QueryChange& change, const Download& tables) = 0;
+  // InfiniGen. jobs: all KV heads of a layer, each with `before`, and n_others if the slots hold more than k keys. Pages are keys. A key's
+  // score is its smallest distance, over the query heads, from a query head's best product. Each head wants as many of its best keys as
+  // products lie less than alpha below their query head's best one, in the mean over the layer's query heads, at most k. held[n_held()]
+  // becomes this number. Misses, ascending, take the places, ascending, of the unwanted keys with the lowest scores; of equal scores the
+  // later key leaves. They arrive in parallel with the layers behind. Returns a number for KvMoves::join_moves(), before the layer attends.
+  virtual uint64_t fetch_near_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, float alpha,
+                                   const Download& tables) = 0;
   // Behind the step: returns when the `tables` of its calls of fetch_best() have arrived.
   virtual void download_tables(Span<const Download> tables) = 0;
 

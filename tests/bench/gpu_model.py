@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Predicts what the CUDA backend's steps take on a card.
 
-gpu_model.py BUILD [--models 8b,1b] [--counts FILE...] [--write PAGE]; gpu_model.py BUILD --check: layers of a tiny model add up
+gpu_model.py BUILD [--models 8b,1b] [--counts FILE...] [--write PAGE]; gpu_model.py BUILD --check: layers of a tiny model add up;
+gpu_model.py BUILD --policies PAGE: steps of 8b on an RTX 4090 under policies, from the page's steps without one
 
 tests/bench/gpu_model.cpp counts what the library's launches do (bytes, sectors, executions by line of the source). ptxas and nvdisasm say
 what the compiled kernels take (registers, shared memory, machine instructions by line). A launch takes the largest of these times, and a
@@ -43,6 +44,22 @@ NODE_SECONDS = 1.7e-6
 LAYERS = {"8b": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12, 12), "smollm2-135m": (15, 15), "tiny": (2, 3)}
 # Budgets of resident KV: steps without selection and refills, whose times come on top under other policies.
 POLICIES = ["streaming:0.25", "streaming:0.125"]
+# Steps under policies (policy_table). `moved`: bytes of refills a token over the resident bytes, of SmolLM2-135M at 50 and 20% of 1,024 tokens of
+# text, the larger of the two (real-models.md: moved per token, less what snapkv moves there, which settles alone). `searched`: bytes that find
+# pages over the bytes of all KV. `keys`: what a head selects among, over its tokens. `serial`: seconds of the kernels of one block per head in a
+# layer, at 1,024 keys and for each further 1,024 (cuda/kernels/README.md: a selection of 32K keys takes 100 us, a plan of 256 pages 5 us).
+# `nodes`: launches and copies of a layer beside the step's graph, on the main stream. `within`: the share of refills that the layer waits for.
+# `every`: steps between two refills.
+Policy = collections.namedtuple("Policy", "name share moved searched keys serial nodes within every")
+REFILLING = [
+    Policy("auto", .20, 0, 0, 0, (0, 0), 0, 0, 1),
+    Policy("heterocache", .25, .001, 0, 0, (0, 0), 0, 0, 5),
+    Policy("synckv", .25, .012, 0, 0, (0, 0), 1, 0, 5),
+    Policy("freekv", .125, .058, 1 / 32, 1 / 32, (8e-6, 3e-6), 11, .1, 1),
+    Policy("quest", .125, .089, 1 / 16, 1 / 16, (8e-6, 3e-6), 9, 1, 1),
+    Policy("shadowkv", .0625, .033, 1 / 16, 1 / 8, (8e-6, 3e-6), 10, 1, 1),
+]
+KV_OF_8B = 32 * 8 * 2 * 128 * 2   # bytes of a token
 CLASSES = "integer single twice half convert move memory control exchange product".split()
 COUNTS = ("barriers read_bytes read_sectors written_bytes written_sectors link_bytes shared_requests bank_conflicts products block_sectors "
           "own_sectors").split() + CLASSES
@@ -243,14 +260,50 @@ def tables(found):
     return lines
 
 
+def policy_table(page):
+    """Steps of 8b on a 4090 under policies: the page's step behind no tokens, what attention reads, what selection takes, and the link."""
+    card = next(c for c in CARDS if c.name == "RTX 4090")
+    full = {int(m.group(1)): 1e-3 * float(m.group(2))
+            for m in re.finditer(r"^\| 8b \| RTX 4090 \| decode (\d+) \| ([\d.]+) \|", open(page).read(), re.M)}
+    rate = card.memory * READ_SHARE
+    lines = ["| tokens | policy | resident, GB | attention, ms | selection, ms | link, ms | exposed, ms | step, ms | full, ms | of full | "
+             "exposed | bound by |", "| --- |" + " --- |" * 11]
+    for tokens in sorted(full):
+        if tokens == 0:
+            continue
+        for p in REFILLING:
+            kv = tokens * KV_OF_8B
+            resident = kv * p.share
+            attention = (resident - min(kv * p.searched, resident / 2)) / rate
+            first, more = p.serial
+            serial = (first + more * max(0, tokens * p.keys / 1024 - 1)) if p.keys else 0
+            selection = 32 * (p.nodes * NODE_SECONDS + serial) + kv * p.searched / rate
+            computed = full[0] + attention + selection
+            link = resident * p.moved * p.every / card.link   # of a step with refills
+            # Refills for the next step run beside the layers; the first or the last layer's have nothing beside them.
+            beside = link * (1 - p.within)
+            exposed = (link * p.within + max(beside / 32, beside - computed * 31 / 32)) / p.every
+            step = computed + exposed
+            parts = {"weights": full[0], "attention": attention, "selection": selection, "link": exposed}
+            bound = ", ".join(f"{k} {100 * v / step:.0f}%" for k, v in sorted(parts.items(), key=lambda x: -x[1]) if v >= .05 * step)
+            beyond = " (does not fit)" if 4.9e9 + kv > card.holds - 1e9 else ""
+            lines.append(f"| {tokens:,} | {p.name}, {100 * p.share:g}% | {1e-9 * resident:.2f} | {1e3 * attention:.2f} | {1e3 * selection:.2f} | "
+                         f"{1e3 * link / p.every:.2f} | {1e3 * exposed:.2f} | {1e3 * step:.2f} | {1e3 * full[tokens]:.2f}{beyond} | "
+                         f"{100 * step / full[tokens]:.0f}% | {100 * exposed / step:.0f}% | {bound} |")
+    return lines
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("build")
     options.add_argument("--models", default="8b,1b,qwen2.5-0.5b,smollm2-135m")
     options.add_argument("--counts", nargs="*", help="files that gpu_model has written, in place of runs of it")
+    options.add_argument("--policies", metavar="PAGE", help="prints steps under policies; nothing is counted")
     options.add_argument("--check", action="store_true")
     options.add_argument("--write", help="the page's tables go here, behind its line <!-- tables -->")
     options = options.parse_args()
+    if options.policies:
+        return print("\n".join(policy_table(options.policies)))
     if options.check:
         sys.exit(check(options.build) != 0)
     if not find_tool("nvdisasm", options.build) or not find_tool("ptxas", options.build):

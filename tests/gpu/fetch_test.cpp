@@ -1,6 +1,7 @@
 // Tests selection on the device (FetchOperations): the kernels against the CPU backend's best keys and moves and a plan in plain code, and
 // whole sessions against the host's selection: the same bits, the same statistics.
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "runtime/policy/score/score.h"
@@ -38,6 +39,9 @@ struct Case {
   int32_t n_others = 0;
   bool own_keys = false;            // each job has the tiles in another order
   std::vector<int32_t> infinite = {}, mixed = {};   // keys whose products are infinite: above zero, or of different signs
+  float alpha = -1;                 // not negative: fetch_near_best()
+  bool near_best() const { return alpha >= 0; }
+  bool has_entry() const { return lowest_first || near_best(); }
   int32_t n_held() const { return n_first + k + n_last + n_others; }
 };
 
@@ -77,18 +81,63 @@ std::vector<std::pair<uint32_t, uint32_t>> plan(const Case& c, const std::vector
   return moved;
 }
 
-// The mean products of the jobs' query heads with their keys.
-std::vector<float> mean_products(Machine* m, const std::vector<FetchJob>& jobs, const KeysShape& of) {
+// Products of the jobs' query heads with their keys, (jobs, kGroup, n_keys).
+std::vector<float> products(Machine* m, const std::vector<FetchJob>& jobs, const KeysShape& of) {
   KeysShape shape = of;
   shape.products = true;
   const auto n = static_cast<size_t>(jobs[0].n_keys);
-  std::vector<float> rows(jobs.size() * kGroup * n), mean(n);
+  std::vector<float> rows(jobs.size() * kGroup * n);
   std::vector<KeyWeightsJob> weights(jobs.size());
   for (size_t i = 0; i < jobs.size(); ++i) static_cast<KeysJob&>(weights[i]) = jobs[i], weights[i].out = &rows[i * kGroup * n];
   (*m)->keys()->key_weights(weights, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
-  EXPECT_TRUE(policy::group_reduce(rows, static_cast<uint32_t>(jobs.size()) * kGroup, policy::GroupReduce::mean, mean).ok());
+  return rows;
+}
+std::vector<float> mean_products(Machine* m, const std::vector<FetchJob>& jobs, const KeysShape& of) {
+  std::vector<float> mean(static_cast<size_t>(jobs[0].n_keys));
+  EXPECT_TRUE(policy::group_reduce(products(m, jobs, of), static_cast<uint32_t>(jobs.size()) * kGroup, policy::GroupReduce::mean, mean).ok());
   return mean;
+}
+
+// plan() of fetch_near_best(), for all jobs. rows: products(). all_held: each with an entry behind it.
+std::vector<std::vector<std::pair<uint32_t, uint32_t>>> plan_near_best(const Case& c, std::vector<float> rows,
+                                                                       std::vector<std::vector<uint32_t>>* all_held) {
+  const auto n = static_cast<size_t>(c.n_keys), n_jobs = all_held->size();
+  size_t n_near = 0;
+  for (size_t row = 0; row < n_jobs * kGroup; ++row) {
+    float* first = &rows[row / kGroup * kGroup * n];   // the job's first row becomes its keys' smallest distances
+    float* of_row = &rows[row * n];
+    const float best = *std::max_element(of_row, of_row + n);
+    for (size_t i = 0; i < n; ++i) {
+      const float x = of_row[i] - best;
+      n_near += x > -c.alpha;
+      if (row % kGroup == 0 || first[i] < x) first[i] = x;
+    }
+  }
+  const size_t n_wanted = std::min(n_near / (n_jobs * kGroup), static_cast<size_t>(c.k));
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> moved(n_jobs);
+  for (size_t job = 0; job < n_jobs; ++job) {
+    std::vector<uint32_t>& held = (*all_held)[job];
+    held.back() = static_cast<uint32_t>(n_wanted);
+    const auto order = [&](uint32_t page) { return policy::order_of(rows[job * kGroup * n + page - static_cast<uint32_t>(c.first_page)]); };
+    std::vector<uint32_t> pages(n), free;
+    std::iota(pages.begin(), pages.end(), static_cast<uint32_t>(c.first_page));
+    std::stable_sort(pages.begin(), pages.end(), [&](uint32_t a, uint32_t b) { return order(a) > order(b); });
+    pages.resize(n_wanted);
+    std::sort(pages.begin(), pages.end());
+    const std::vector<uint32_t> before(held.begin(), held.end() - 1);
+    const auto in = [](const std::vector<uint32_t>& list, uint32_t page) { return std::find(list.begin(), list.end(), page) != list.end(); };
+    for (uint32_t place = 0; place < before.size(); ++place)
+      if (!in(pages, before[place])) free.push_back(place);
+    std::sort(free.begin(), free.end(), [&](uint32_t a, uint32_t b) {
+      const uint32_t p = before[a], q = before[b];
+      return order(p) != order(q) ? order(p) < order(q) : p > q;
+    });
+    pages.erase(std::remove_if(pages.begin(), pages.end(), [&](uint32_t page) { return in(before, page); }), pages.end());
+    std::sort(free.begin(), free.begin() + static_cast<ptrdiff_t>(pages.size()));
+    for (size_t i = 0; i < pages.size(); ++i) held[free[i]] = pages[i], moved[job].emplace_back(free[i], pages[i]);
+  }
+  return moved;
 }
 
 Fetched fetched(Machine* m, const Case& c) {
@@ -121,14 +170,15 @@ Fetched fetched(Machine* m, const Case& c) {
     std::iota(all.begin(), all.end(), 0u);
     for (size_t at = all.size(); at > 1; --at) std::swap(all[at - 1], all[random.below(at)]);
     const auto is_nothing = [&](uint32_t page) { return page >= static_cast<uint32_t>(c.n_first) && page < static_cast<uint32_t>(c.first_page); };
-    if (c.lowest_first) all.erase(std::remove_if(all.begin(), all.end(), is_nothing), all.end());
+    if (c.has_entry()) all.erase(std::remove_if(all.begin(), all.end(), is_nothing), all.end());
     tables.emplace_back(all.begin(), all.begin() + static_cast<ptrdiff_t>(n_held));
-    if (c.lowest_first) tables.back().push_back(0);
+    if (c.has_entry()) tables.back().push_back(0);
   }
   std::vector<std::unique_ptr<Buffer<uint32_t>>> held;
   std::vector<std::vector<uint32_t>> best(n_jobs, std::vector<uint32_t>(static_cast<size_t>(c.k)));
   std::vector<FetchJob> jobs(n_jobs);
   std::vector<std::vector<uint64_t>> own(n_jobs, tiles);
+  Buffer<uint32_t> working(m, std::vector<uint32_t>(n_held * n_jobs, 7));
   for (size_t i = 0; i < n_jobs; ++i) {
     FetchJob& job = jobs[i];
     const auto head = static_cast<uint32_t>(i) % (kLayers * kKvHeads);
@@ -138,6 +188,7 @@ Fetched fetched(Machine* m, const Case& c) {
     job.n_keys = c.n_keys, job.k = c.k, job.n_positions = 1;
     job.first_page = c.first_page, job.n_first = c.n_first, job.n_last = c.n_last, job.n_others = c.n_others;
     job.held = held.back()->ptr(), job.slots = slots.ptr() + i * head_bytes, job.from = kv.head_offset(head);
+    job.before = working.ptr() + i * n_held;
   }
   TopKeysShape shape;
   shape.kv = kv_format(KvType::f16, 1, kKvHeads, kDim), shape.n_heads = kKvHeads * kGroup, shape.scale = .2f, shape.queries = {q.ptr(), 1};
@@ -156,7 +207,10 @@ Fetched fetched(Machine* m, const Case& c) {
       FetchShape fetch;
       fetch.reservoir = kv, fetch.slot_type = c.to, fetch.page_tokens = c.page_tokens;
       fetch.one_set = c.one_set, fetch.lowest_first = c.lowest_first;
-      (*m)->fetches()->fetch_best(jobs, shape, fetch, download);
+      if (c.near_best())
+        (*m)->kv_moves()->join_moves((*m)->fetches()->fetch_near_best(jobs, shape, fetch, c.alpha, download));
+      else
+        (*m)->fetches()->fetch_best(jobs, shape, fetch, download);
       m->end();
       (*m)->fetches()->download_tables({&download, 1});
       EXPECT_EQ(table, held[0]->get());
@@ -175,13 +229,17 @@ Fetched fetched(Machine* m, const Case& c) {
         if (c.one_set) policy::top_k_ascending(scores, static_cast<size_t>(c.k), &best[i]);
       }
       std::vector<KvMove> moves;
-      for (size_t i = 0; i < n_jobs; ++i)
-        for (const auto& [place, page] : plan(c, best[i], scores, &tables[i])) {
+      std::vector<std::vector<std::pair<uint32_t, uint32_t>>> moved(n_jobs);
+      if (c.near_best()) moved = plan_near_best(c, products(m, jobs, shape), &tables);
+      for (size_t i = 0; i < n_jobs; ++i) {
+        if (!c.near_best()) moved[i] = plan(c, best[i], scores, &tables[i]);
+        for (const auto& [place, page] : moved[i]) {
           const uint32_t position = page * static_cast<uint32_t>(c.page_tokens);
           moves.push_back({jobs[i].slots.address + uint64_t{place} * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes(),
                            view.pages[position / kPageTokens] + jobs[i].from + position % kPageTokens * kv.token_bytes(),
                            static_cast<uint32_t>(c.page_tokens)});
         }
+      }
       (*m)->kv_moves()->move_kv(moves, c.to, c.from, kv.token_values());
       EXPECT_TRUE((*m)->synchronize().ok());
       result.tables[round] = tables;
@@ -279,9 +337,242 @@ TEST(GpuFetch, OneSetWithInfiniteScores) {
   expect_as_planned(c);
 }
 
+// As many keys as are near the best, in the mean over all query heads.
+Case near_best(int32_t n_keys, int32_t k, int32_t n_others, float alpha) {
+  Case c = {1, n_keys, k, 3, 0, 0};
+  c.n_others = n_others, c.alpha = alpha;
+  return c;
+}
+
+TEST(GpuFetch, KeysNearTheBest) {
+  expect_as_planned(near_best(300, 60, 20, 1.5f));
+  expect_as_planned(near_best(300, 10, 70, 1.5f));   // more are near than a head may have
+  expect_as_planned(near_best(300, 10, 30, 0.0f));   // none is: nothing is fetched
+  expect_as_planned(near_best(65, 65, 0, 100.0f));   // all are
+  expect_as_planned(near_best(1190, 1150, 20, 100.0f));   // more wanted keys than threads
+  expect_as_planned(near_best(1190, 20, 1030, 2.0f));     // more unwanted ones
+}
+
+TEST(GpuFetch, KeysNearTheBestInSeveralBatches) {
+  Case c = near_best(1150, 200, 90, 2.0f);
+  c.n_jobs = 24, c.own_keys = true;
+  expect_as_planned(c);
+}
+
+// Of equal scores the lower keys are wanted, and the later ones leave. Keys without a number come last, and leave first.
+TEST(GpuFetch, KeysNearTheBestWithTiesAndNoNumbers) {
+  Case c = near_best(1190, 40, 60, 1.0f);
+  c.n_jobs = 2, c.equal_keys = true;
+  expect_as_planned(c);
+  c = near_best(120, 60, 50, 3.0f);
+  c.n_jobs = 2, c.n_numbers = 70;
+  expect_as_planned(c);
+  c = near_best(120, 60, 50, 3.0f);
+  c.mixed = {7, 8, 20, 21};   // two query heads have nothing near infinity
+  expect_as_planned(c);
+}
+
 TEST(GpuFetch, ConvertsAsMovesDo) {
   for (const KvType to : {KvType::f16, KvType::q8_0, KvType::q4_0}) expect_as_planned({16, 30, 7, 1, 1, 2, 4, kMostKeys, false, KvType::f32, to});
   expect_as_planned({4, 60, 20, 0, 0, 1, 4, kMostKeys, false, KvType::f16, KvType::q8_0});
+}
+
+// ---- pages of heads whose query has changed, and of the others for the next step
+
+struct ChangeCase {
+  int32_t page_tokens, n_keys, k, n_first, n_last;
+  bool completes = false;
+  int32_t n_changed = 1;            // of kKvHeads
+  KvType to = KvType::f16;
+  int32_t n_held() const { return n_first + k + n_last; }
+};
+
+// As QueryChange says: 32 sums, folded in halves.
+double cosine(const float* a, const float* b) {
+  double sums[3][32] = {};
+  for (int i = 0; i < kDim; ++i) {
+    const double x = a[i], y = b[i];
+    sums[0][i % 32] += x * y, sums[1][i % 32] += x * x, sums[2][i % 32] += y * y;
+  }
+  for (double* sum : sums)
+    for (int half = 16; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) sum[i] += sum[i + half];
+  return sums[1][0] > 0 && sums[2][0] > 0 ? sums[0][0] / std::sqrt(sums[1][0] * sums[2][0]) : 0;
+}
+
+struct Changed {
+  std::vector<std::vector<uint32_t>> tables;
+  std::vector<std::byte> slots;
+};
+
+Changed changed(Machine* m, const ChangeCase& c) {
+  const KvFormat keys_kv = kv_format(KvType::f16, 1, 1, kDim), kv = kv_format(KvType::f16, kLayers, kKvHeads, kDim);
+  const KvFormat slots_kv = kv_format(c.to, kLayers, kKvHeads, kDim);
+  const Pages keys(m, keys_kv, kMostKeys, 11);
+  const int32_t n_pages = c.n_first + c.n_keys + c.n_last + 1;
+  const HostPages pages(m, kv, n_pages * c.page_tokens, 5);
+  const KvView view = pages.view();
+  const std::vector<float> now = normal_values(kKvHeads * kGroup * kDim, 13);
+  std::vector<float> before = now;
+  for (size_t i = 0; i < static_cast<size_t>(c.n_changed * kGroup * kDim); ++i) before[i] = -now[i];
+  Buffer<float> q(m, now), last(m, before);
+  const auto n_held = static_cast<size_t>(c.n_held());
+  const uint64_t head_bytes = n_held * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes();
+  Buffer<std::byte> slots(m, std::vector<std::byte>(kKvHeads * head_bytes, std::byte{0x5A}));
+  Buffer<uint32_t> working(m, std::vector<uint32_t>(n_held * kKvHeads, 7));
+  Changed result;
+  Random random(3);
+  for (int i = 0; i < kKvHeads; ++i) {   // the last pages, and others in any order
+    std::vector<uint32_t> all(static_cast<size_t>(n_pages - 1 - c.n_last));
+    std::iota(all.begin(), all.end(), 0u);
+    for (size_t at = all.size(); at > 1; --at) std::swap(all[at - 1], all[random.below(at)]);
+    all.resize(n_held - static_cast<size_t>(c.n_last));
+    for (int32_t page = 0; page < c.n_last; ++page) all.insert(all.begin() + page, static_cast<uint32_t>(c.n_first + c.n_keys + page));
+    all.push_back(99);
+    result.tables.push_back(all);
+  }
+  std::vector<std::unique_ptr<Buffer<uint32_t>>> held;
+  std::vector<FetchJob> jobs(kKvHeads), next;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    FetchJob& job = jobs[i];
+    held.push_back(std::make_unique<Buffer<uint32_t>>(m, result.tables[i]));
+    job.kv_head = static_cast<int32_t>(i), job.tiles = keys.addresses();
+    job.n_keys = c.n_keys, job.k = c.k, job.n_positions = 1;
+    job.first_page = job.n_first = c.n_first, job.n_last = c.n_last;
+    job.held = held.back()->ptr(), job.before = working.ptr() + i * n_held;
+    job.slots = slots.ptr() + i * head_bytes, job.from = kv.head_offset(static_cast<uint32_t>(i));
+  }
+  for (const FetchJob& job : jobs) {
+    if (!c.completes) break;
+    next.push_back(job);
+    ++next.back().n_keys, --next.back().n_last, next.back().n_others = 1;
+  }
+  TopKeysShape shape;
+  shape.kv = kv_format(KvType::f16, 1, kKvHeads, kDim), shape.n_heads = kKvHeads * kGroup, shape.scale = .2f, shape.queries = {q.ptr(), 1};
+  Step step;
+  step.kv = kv, step.sequences = {&view, 1};
+  if (m->cuda()) {
+    m->begin(Phase::decode, 1, n_pages * c.page_tokens - 1, step);
+    (*m)->send();
+    std::vector<uint32_t> table(n_held + 1);
+    const Download download = {table.data(), {held[0]->address()}, table.size() * sizeof(uint32_t)};
+    FetchShape fetch;
+    fetch.reservoir = kv, fetch.slot_type = c.to, fetch.page_tokens = c.page_tokens;
+    QueryChange change;
+    change.before = last.ptr(), change.tau = .9;
+    (*m)->fetches()->fetch_changed(jobs, next, shape, fetch, change, download);
+    m->end();
+    (*m)->fetches()->download_tables({&download, 1});
+    EXPECT_EQ(table, held[0]->get());
+    for (size_t i = 0; i < jobs.size(); ++i) result.tables[i] = held[i]->get();
+    result.slots = slots.get();
+    return result;
+  }
+  std::vector<KvMove> moves;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const bool fetches_now = static_cast<int32_t>(i) < c.n_changed;
+    std::vector<uint32_t> best(static_cast<size_t>(c.k)), wanted, free;
+    TopKeysJob asked = c.completes && c.n_changed == 0 ? next[i] : jobs[i];
+    asked.out = best.data();
+    (*m)->keys()->top_keys({&asked, 1}, shape);
+    for (int32_t page = 0; page < c.n_first; ++page) wanted.push_back(static_cast<uint32_t>(page));
+    for (const uint32_t key : best) wanted.push_back(static_cast<uint32_t>(c.n_first) + key);
+    for (int32_t page = c.completes && !fetches_now; page < c.n_last; ++page)
+      wanted.push_back(static_cast<uint32_t>(c.n_first + c.n_keys + page));
+    std::vector<uint32_t>& table = result.tables[i];
+    const auto in = [&](const auto& list, uint32_t page) { return std::find(list.begin(), list.end(), page) != list.end(); };
+    const std::vector<uint32_t> old(table.begin(), table.end() - 1);
+    for (uint32_t place = 0; place < n_held; ++place)
+      if (!in(wanted, old[place])) free.push_back(place);
+    table.back() = fetches_now ? QueryChange::kChanged : 0;
+    size_t taken = 0;
+    if (c.completes && !fetches_now) table.back() = free[taken++];
+    for (const uint32_t page : wanted) {
+      if (in(old, page)) continue;
+      const uint32_t place = free[taken++], position = page * static_cast<uint32_t>(c.page_tokens);
+      table[place] = page;
+      moves.push_back({jobs[i].slots.address + uint64_t{place} * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes(),
+                       view.pages[position / kPageTokens] + jobs[i].from + position % kPageTokens * kv.token_bytes(),
+                       static_cast<uint32_t>(c.page_tokens)});
+    }
+    const auto leaving = std::find(table.begin(), table.end() - 1, static_cast<uint32_t>(c.n_first + c.n_keys));
+    if (c.completes && fetches_now) table.back() |= static_cast<uint32_t>(leaving - table.begin());
+  }
+  (*m)->kv_moves()->move_kv(moves, c.to, KvType::f16, kv.token_values());
+  EXPECT_TRUE((*m)->synchronize().ok());
+  result.slots = slots.get();
+  return result;
+}
+
+void expect_changed(const ChangeCase& c) {
+  for (const int32_t n_changed : {0, 1, 2}) {
+    SCOPED_TRACE(n_changed);
+    ChangeCase of = c;
+    of.n_changed = n_changed;
+    const auto [expected, got] = on_both(limits(), [&](Machine* m) { return changed(m, of); });
+    EXPECT_EQ(got.tables, expected.tables);
+    EXPECT_TRUE(got.slots == expected.slots);
+  }
+}
+
+TEST(GpuFetchChanged, ForThisStepOrTheNext) {
+  expect_changed({16, 30, 7, 1, 2});
+  expect_changed({4, 60, 20, 2, 3, false, 1, KvType::q8_0});
+}
+
+TEST(GpuFetchChanged, AStepThatCompletesAPage) {
+  expect_changed({16, 30, 7, 1, 2, true});
+  expect_changed({4, 60, 20, 0, 1, true});   // the page that leaves is the only window page
+}
+
+TEST(GpuFetchChanged, MorePlacesThanThreads) { expect_changed({1, 1190, 1100, 2, 2, true}); }
+
+// A head's query has changed if its cosine is less than tau, to the last bit.
+TEST(GpuFetchChanged, AtTheThreshold) {
+  const auto on = [](Machine* m, const std::vector<float>& now, const std::vector<float>& before, double tau) {
+    const KvFormat kv = kv_format(KvType::f16, kLayers, kKvHeads, kDim);
+    const Pages keys(m, kv_format(KvType::f16, 1, 1, kDim), 8, 11);
+    const HostPages pages(m, kv, 12 * 16, 5);
+    const KvView view = pages.view();
+    Buffer<float> q(m, now), last(m, before);
+    Buffer<std::byte> slots(m, std::vector<std::byte>(kKvHeads * 16 * kv.token_bytes()));
+    Buffer<uint32_t> held(m, std::vector<uint32_t>(2 * kKvHeads, 0)), working(m, std::vector<uint32_t>(kKvHeads, 0));
+    std::vector<FetchJob> jobs(kKvHeads);
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      FetchJob& job = jobs[i];
+      job.kv_head = static_cast<int32_t>(i), job.tiles = keys.addresses(), job.n_keys = 8, job.k = 1, job.n_positions = 1;
+      job.held = held.ptr() + 2 * i, job.before = working.ptr() + i, job.slots = slots.ptr() + i * 16 * kv.token_bytes();
+    }
+    TopKeysShape shape;
+    shape.kv = kv_format(KvType::f16, 1, kKvHeads, kDim), shape.n_heads = kKvHeads * kGroup, shape.queries = {q.ptr(), 1};
+    Step step;
+    step.kv = kv, step.sequences = {&view, 1};
+    m->begin(Phase::decode, 1, 12 * 16 - 1, step);
+    (*m)->send();
+    std::vector<uint32_t> table(2 * kKvHeads);
+    const Download download = {table.data(), {held.address()}, table.size() * sizeof(uint32_t)};
+    FetchShape fetch;
+    fetch.reservoir = kv, fetch.page_tokens = 16;
+    QueryChange change;
+    change.before = last.ptr(), change.tau = tau;
+    (*m)->fetches()->fetch_changed(jobs, {}, shape, fetch, change, download);
+    m->end();
+    (*m)->fetches()->download_tables({&download, 1});
+    return std::vector<uint32_t>{table[1], table[3]};   // of each head
+  };
+  std::vector<float> now = normal_values(kKvHeads * kGroup * kDim, 17), before = normal_values(kKvHeads * kGroup * kDim, 19);
+  double mean = 0;
+  for (int g = 0; g < kGroup; ++g) mean += cosine(&now[static_cast<size_t>(g * kDim)], &before[static_cast<size_t>(g * kDim)]);
+  const auto threshold = static_cast<float>(mean / kGroup);
+  std::fill(now.begin() + kGroup * kDim, now.end(), 0.0f);   // zero vectors: their cosine is 0
+  Machine machine(true, limits());
+  constexpr uint32_t kChanged = QueryChange::kChanged;
+  EXPECT_EQ(on(&machine, now, before, static_cast<double>(threshold))[0], 0u);
+  EXPECT_EQ(on(&machine, now, before, std::nextafter(static_cast<double>(threshold), 2.0))[0], kChanged);
+  EXPECT_EQ(on(&machine, now, before, 0.0)[1], 0u);
+  EXPECT_EQ(on(&machine, now, before, 1e-300)[1], kChanged);
+  now[kGroup * kDim] = INFINITY, before[kGroup * kDim] = 1;   // the cosine is no number
+  EXPECT_EQ(on(&machine, now, before, 2.0)[1], 0u);
 }
 
 // ---- whole sessions
@@ -338,6 +629,12 @@ engine::SessionOptions options_of(const Mode& mode) {
                    true,
                    true});
   modes.push_back({"arkvale_next", "arkvale", {{"page", "8"}, {"set", "head"}, {"tau", "0"}, {"first_layers", "0"}}, true});
+  modes.push_back({"freekv_seldom", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.2"}}, true, true});
+  modes.push_back({"freekv_adaptive",
+                   "freekv",
+                   {{"page", "4"}, {"first_layers", "0"}, {"window", "8"}, {"digest", "deviation"}, {"heads", "adaptive"}},
+                   true,
+                   true});
   modes.push_back({"freekv_corrected", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"tau", "0.99"}}, true, true});
   const auto found = std::find_if(modes.begin(), modes.end(), [&](const PolicyMode& m) { return m.name == std::string(mode.first); });
   if (found == modes.end()) throw std::runtime_error(mode.first);
@@ -351,7 +648,11 @@ class GpuFetchModes : public ::testing::TestWithParam<Mode> {};
 TEST_P(GpuFetchModes, TheHostsSelectionToTheBit) {
   const auto model = open_spec("qwen3", on_cuda());
 #ifdef ORRERY_EMULATED
-  const auto plans = [] { return emulated::launches_of("plan_fetch_kernel") + emulated::launches_of("plan_replacing_kernel"); };
+  const auto plans = [] {
+    uint64_t n = 0;
+    for (const char* plan : {"fetch", "replacing", "changed", "lowest"}) n += emulated::launches_of("plan_" + std::string(plan) + "_kernel");
+    return n;
+  };
   const uint64_t before = plans();
 #endif
   const Told expected = told(model, options_of(GetParam()), true);
@@ -371,7 +672,10 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuFetchModes,
                          ::testing::Values(Mode{"quest", KvType::f16}, Mode{"quest_adaptive", KvType::q8_0}, Mode{"loki", KvType::f16},
                                            Mode{"loki_max", KvType::q8_0}, Mode{"shadowkv", KvType::f16}, Mode{"shadowkv_exact_keys", KvType::f16},
                                            Mode{"shadowkv_plus", KvType::q8_0}, Mode{"arkvale", KvType::f16}, Mode{"arkvale", KvType::q8_0},
-                                           Mode{"arkvale_all", KvType::f16}, Mode{"arkvale_adaptive", KvType::f16}));
+                                           Mode{"arkvale_all", KvType::f16}, Mode{"arkvale_adaptive", KvType::f16},
+                                           Mode{"freekv_corrected", KvType::f16}, Mode{"freekv_seldom", KvType::q8_0},
+                                           Mode{"freekv_adaptive", KvType::f16}, Mode{"infinigen", KvType::f16},
+                                           Mode{"infinigen_few", KvType::q8_0}));
 
 // Tokens that kernels read in the reservoir, ahead or within their layer, are those that the I/O thread carries over a link: within a step, or
 // for the next one.

@@ -290,7 +290,7 @@ TEST_P(GpuTogetherModels, MixedSessionsHaveTheBitsOfStepsAlone) {
   expected.push_back(alone(model, full(KvType::f16), 5, 5, kTokens));
   expected.push_back(alone(model, with_policy("duoattention_compensated", 0.5, blocks ? KvType::q8_0 : KvType::f16), 75, 6, kTokens));
   expected.push_back(alone(model, with_policy("snapkv", 0.4), 80, 7, kTokens));
-  expected.push_back(alone(model, with_policy("infinigen", 0.6), 90, 8, kTokens));
+  expected.push_back(alone(model, with_policy("omnikv", 0.6), 90, 8, kTokens));
   expected.push_back(alone(model, with_policy("cake", 0.4), 85, 9, kTokens));
   for (const size_t n : {size_t{2}, expected.size()}) {
     std::vector<std::unique_ptr<Session>> sessions;
@@ -349,7 +349,8 @@ TEST(GpuTogether, LogitsThatWaitOutliveStepsOfOthers) {
 // FetchOperations serve a step of one session: quest and its like compute alone; policies whose host chooses share passes.
 TEST(GpuTogether, SessionsForWhichTheDeviceFetchesComputeAlone) {
   const auto model = open_spec("qwen3", on_cuda(128u << 20));
-  for (const auto& [name, shares] : {std::pair{"quest", false}, {"loki", false}, {"shadowkv", false}, {"arkvale", false}, {"h2o", true}}) {
+  for (const auto& [name, shares] : {std::pair{"quest", false}, {"loki", false}, {"shadowkv", false}, {"arkvale", false}, {"freekv", false},
+                                     {"infinigen", false}, {"h2o", true}}) {
     Lone a{with_policy(name, 0.6), random_tokens(*model, 80, 3), {}, {}, {}};
     const auto session = begun(model, a);
     session->push_generated(1);

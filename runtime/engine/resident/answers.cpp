@@ -28,6 +28,22 @@ uint64_t projected_bytes(const ResidentShape& s) {
 
 // Entries of all tables of held pages. 0: the host selects.
 uint64_t table_entries(const ResidentShape& s) { return s.fetches ? s.n_slots / s.digests.page_tokens + 1 : 0; }
+uint64_t table_bytes(const ResidentShape& s) { return align_up(table_entries(s) * sizeof(uint32_t), kv::kArenaAlignment); }
+// Whether steps fetch for the next one: then each table has a working copy on the device.
+bool fetches_ahead(const ResidentShape& s) { return s.fetches && !s.policy->refills_its_layer(); }
+
+// The cosine of two vectors, 0 if one is zero. As QueryChange: a device finds the same bits.
+double cosine(const float* a, const float* b, size_t n) {
+  constexpr size_t kSums = 32;
+  double ab[kSums] = {}, aa[kSums] = {}, bb[kSums] = {};
+  for (size_t i = 0; i < n; ++i) {
+    const double x = a[i], y = b[i];
+    ab[i % kSums] += x * y, aa[i % kSums] += x * x, bb[i % kSums] += y * y;
+  }
+  for (size_t half = kSums / 2; half > 0; half /= 2)
+    for (size_t i = 0; i < half; ++i) ab[i] += ab[i + half], aa[i] += aa[i + half], bb[i] += bb[i + half];
+  return aa[0] > 0 && bb[0] > 0 ? ab[0] / std::sqrt(aa[0] * bb[0]) : 0;
+}
 
 }  // namespace
 
@@ -36,9 +52,11 @@ kv::Region Answers::layout(const ResidentShape& s) {
   uint64_t host = s.n_heads() * (sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob));
   if (s.policy->asks_before_attend()) host += 2 * q_dim * sizeof(float);
   if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);   // while settling
-  const uint64_t tables = table_entries(s) * sizeof(uint32_t);
-  if (s.fetches) host += tables + s.n_heads() * (sizeof(uint8_t) + sizeof(uint32_t) + sizeof(FetchJob) + sizeof(Upload) + sizeof(Fetched) + sizeof(Download));
-  return {"answers to the policy", kv::Holds::staging, projected_bytes(s) + align_up(tables, kv::kArenaAlignment), 0, host, 0};
+  if (s.fetches)
+    host += table_entries(s) * sizeof(uint32_t) +
+            s.n_heads() * (sizeof(uint8_t) + 2 * sizeof(uint32_t) + 2 * sizeof(FetchJob) + sizeof(Upload) + 2 * sizeof(Fetched) +
+                           sizeof(Download));
+  return {"answers to the policy", kv::Holds::staging, projected_bytes(s) + (fetches_ahead(s) ? 2 : 1) * table_bytes(s), 0, host, 0};
 }
 
 Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, const kv::PageTable* pages, Span<const HeadView> views,
@@ -55,7 +73,11 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
     tables_.resize(table_entries(s));
     on_device_.resize(s.n_heads());
     next_places_.resize(s.n_heads(), kNoPlace);
-    fetch_jobs_.reserve(s.n_heads()), uploads_.reserve(s.n_heads()), fetched_.reserve(s.n_heads()), tables_read_.reserve(s.n_heads());
+    before_bytes_ = table_bytes(s);
+    changes_.resize(s.n_heads());
+    fetch_jobs_.reserve(s.n_heads()), next_jobs_.reserve(s.n_heads()), uploads_.reserve(s.n_heads()), tables_read_.reserve(s.n_heads());
+    fetched_.reserve(s.n_heads()), ahead_.reserve(s.n_heads());
+    calls_.reserve(static_cast<size_t>(s.hyper->n_layers));
   }
   if (s.policy->asks_before_attend()) {
     q_now_.resize(static_cast<size_t>(s.hyper->q_dim()));
@@ -221,81 +243,185 @@ TopKeysShape Answers::pages_shape(const policy::PageQuery& query, const policy::
   return shape;
 }
 
+// Bytes of one page's digest, or of one token's.
+uint64_t Answers::digest_bytes(const KeysShape& shape) {
+  return shape.codes.bits > 0 ? shape.codes.tile_bytes() / kPageTokens : shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes();
+}
+
 template <class Job>
 void Answers::count_pages_searched(const std::vector<Job>& jobs, const KeysShape& shape) {
-  count_searched(jobs, shape.codes.bits > 0 ? shape.codes.tile_bytes() / kPageTokens
-                       : shape.bounds       ? shape.kv.token_bytes()
-                                            : shape.kv.vector_bytes());
+  count_searched(jobs, digest_bytes(shape));
+}
+
+void Answers::add_fetch_job(const policy::PageQuery& query, const policy::PagePlaces& places, std::vector<FetchJob>* jobs) const {
+  FetchJob job;
+  set_pages(query.head, query.position, query.first_page, query.n_pages, &job);
+  job.k = static_cast<int32_t>(query.k);
+  job.first_page = static_cast<int32_t>(query.first_page);
+  job.n_first = static_cast<int32_t>(places.n_first), job.n_last = static_cast<int32_t>(places.n_last);
+  job.slots = parts_->slots->slot(query.head, places.first_slot);
+  job.excluded = query.excluded;
+  job.n_others = static_cast<int32_t>(query.n_others);
+  job.from = pages_->format().head_offset(query.head);
+  job.held = Ptr<uint32_t>{region_.data().address + projected_bytes_} + table_of(query.head);
+  job.before = Ptr<uint32_t>{job.held.address + before_bytes_};
+  jobs->push_back(job);
+}
+
+// Sends the tables of fetched_'s last heads, those of fetch_jobs_, where the device's are not valid.
+void Answers::upload_tables(const policy::PagePlaces& places) {
+  uploads_.clear();
+  for (size_t i = 0; i < fetch_jobs_.size(); ++i) {
+    const Fetched& f = fetched_[fetched_.size() - fetch_jobs_.size() + i];
+    if (on_device_[f.head]) continue;
+    const uint64_t at = table_of(f.head);
+    const Span<const uint32_t> positions = parts_->slots->positions(f.head).subspan(places.first_slot, f.n_held * page_tokens_);
+    for (uint32_t place = 0; place < f.n_held; ++place) tables_[at + place] = positions[size_t{place} * page_tokens_] / page_tokens_;
+    uploads_.push_back({{fetch_jobs_[i].held.address}, &tables_[at], f.n_held * sizeof(uint32_t)});
+    on_device_[f.head] = 1;
+  }
+  if (!uploads_.empty()) now_->backend->upload_all(uploads_);
+}
+
+// The tables of fetch_jobs_, which finish_fetches() reads.
+const Download& Answers::add_tables(Entry entry) {
+  const uint64_t of_last = static_cast<uint64_t>(fetch_jobs_.back().n_held()) + (entry != Entry::none);
+  const uint64_t first = fetch_jobs_.front().held.address, end = (fetch_jobs_.back().held + of_last).address;
+  const uint64_t at = (first - region_.data().address - projected_bytes_) / sizeof(uint32_t);
+  tables_read_.push_back({&tables_[at], {first}, end - first});
+  return tables_read_.back();
+}
+
+FetchShape Answers::fetch_shape(const policy::PagePlaces& places) const {
+  FetchShape fetch;
+  fetch.reservoir = pages_->format(), fetch.slot_type = format_.type, fetch.page_tokens = static_cast<int32_t>(page_tokens_);
+  fetch.one_set = places.one_set, fetch.lowest_first = places.lowest_first;
+  return fetch;
+}
+
+// fetch_jobs_, and their entries of fetched_.
+void Answers::begin_fetches(Span<const policy::PageQuery> queries, const policy::PagePlaces& places, Entry entry) {
+  fetch_jobs_.clear();
+  for (const policy::PageQuery& query : queries) {
+    add_fetch_job(query, places, &fetch_jobs_);
+    fetched_.push_back({query.head, places.first_slot, static_cast<uint32_t>(fetch_jobs_.back().n_held()), entry});
+  }
 }
 
 Status Answers::fetch_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule, const policy::PagePlaces& places) {
   if (queries.empty()) return ok_status();
-  fetch_jobs_.clear(), uploads_.clear();
-  for (const policy::PageQuery& query : queries) {
-    FetchJob job;
-    set_pages(query.head, query.position, query.first_page, query.n_pages, &job);
-    job.k = static_cast<int32_t>(query.k);
-    job.first_page = static_cast<int32_t>(query.first_page);
-    job.n_first = static_cast<int32_t>(places.n_first), job.n_last = static_cast<int32_t>(places.n_last);
-    job.slots = parts_->slots->slot(query.head, places.first_slot);
-    job.excluded = query.excluded;
-    job.n_others = static_cast<int32_t>(query.n_others);
-    job.from = pages_->format().head_offset(query.head);
-    const auto n_held = static_cast<uint32_t>(job.n_held());
-    const uint64_t at = parts_->slots->first_slot(query.head) / page_tokens_;
-    job.held = Ptr<uint32_t>{region_.data().address + projected_bytes_} + at;
-    if (!on_device_[query.head]) {
-      const Span<const uint32_t> positions = parts_->slots->positions(query.head).subspan(places.first_slot, n_held * page_tokens_);
-      for (uint32_t place = 0; place < n_held; ++place) tables_[at + place] = positions[size_t{place} * page_tokens_] / page_tokens_;
-      uploads_.push_back({{job.held.address}, &tables_[at], n_held * sizeof(uint32_t)});
-      on_device_[query.head] = 1;
-    }
-    fetch_jobs_.push_back(job);
-    fetched_.push_back({query.head, places.first_slot, n_held, places.lowest_first});
-  }
+  const Entry entry = places.lowest_first ? Entry::next_place : Entry::none;
+  begin_fetches(queries, places, entry);
   const TopKeysShape shape = pages_shape(queries[0], rule);
   count_pages_searched(fetch_jobs_, shape);
-  Backend& backend = *now_->backend;
-  if (!uploads_.empty()) backend.upload_all(uploads_);
-  const uint64_t of_last = static_cast<uint64_t>(fetch_jobs_.back().n_held()) + places.lowest_first;
-  const uint64_t first = fetch_jobs_.front().held.address, end = (fetch_jobs_.back().held + of_last).address;
-  const uint64_t at = (first - region_.data().address - projected_bytes_) / sizeof(uint32_t);
-  tables_read_.push_back({&tables_[at], {first}, end - first});
-  FetchShape fetch;
-  fetch.reservoir = pages_->format(), fetch.slot_type = format_.type, fetch.page_tokens = static_cast<int32_t>(page_tokens_);
-  fetch.one_set = places.one_set, fetch.lowest_first = places.lowest_first;
+  upload_tables(places);
+  FetchShape fetch = fetch_shape(places);
   LowRankKeys rebuilt;
   if (parts_->low_rank && !parts_->low_rank->by_head()) rebuilt = parts_->low_rank->of_layer(layer_of(queries[0].head)), fetch.rebuilt = &rebuilt;
-  backend.fetches()->fetch_best(fetch_jobs_, shape, fetch, tables_read_.back());
+  now_->backend->fetches()->fetch_best(fetch_jobs_, shape, fetch, add_tables(entry));
   return ok_status();
+}
+
+Status Answers::fetch_changed(Span<const policy::PageQuery> queries, Span<const policy::PageQuery> next, const policy::ScoreRule& rule,
+                              const policy::PagePlaces& places, double tau) {
+  if (queries.empty()) return ok_status();
+  begin_fetches(queries, places, Entry::changed);
+  next_jobs_.clear();
+  for (const policy::PageQuery& query : next) {
+    add_fetch_job(query, places, &next_jobs_);
+    --next_jobs_.back().n_last, next_jobs_.back().n_others = 1;
+  }
+  const TopKeysShape shape = pages_shape(queries[0], rule);
+  for (size_t i = 0; i < queries.size(); ++i) {
+    Fetched& f = fetched_[fetched_.size() - queries.size() + i];
+    f.searched = static_cast<uint64_t>(fetch_jobs_[i].n_keys) * digest_bytes(shape);
+    f.searched_ahead = next.empty() ? f.searched : static_cast<uint64_t>(next_jobs_[i].n_keys) * digest_bytes(shape);
+  }
+  upload_tables(places);
+  QueryChange change;
+  change.before = parts_->queries->row(static_cast<uint64_t>(now_->layer), now_->n_tokens - 1), change.tau = tau;
+  now_->backend->fetches()->fetch_changed(fetch_jobs_, next_jobs_, shape, fetch_shape(places), change, add_tables(Entry::changed));
+  return ok_status();
+}
+
+Status Answers::fetch_near_best(Span<const policy::PageQuery> queries, const policy::PagePlaces& places, float alpha) {
+  if (queries.empty()) return ok_status();
+  begin_fetches(queries, places, Entry::n_wanted);
+  const TopKeysShape shape = pages_shape(queries[0], {policy::GroupReduce::mean, policy::Pooling::none, 1, true, true});
+  count_pages_searched(fetch_jobs_, shape);
+  upload_tables(places);
+  const uint64_t call =
+      now_->backend->fetches()->fetch_near_best(fetch_jobs_, shape, fetch_shape(places), alpha, add_tables(Entry::n_wanted));
+  calls_.emplace_back(now_->layer, call);
+  return ok_status();
+}
+
+void Answers::join_fetches(int32_t layer) {
+  for (; !calls_.empty() && calls_.front().first <= layer; calls_.erase(calls_.begin()))
+    now_->backend->kv_moves()->join_moves(calls_.front().second);
+}
+
+// Tokens of the head's table that its slots lack.
+uint64_t Answers::n_missed(const Fetched& f) const {
+  const Span<const uint32_t> positions = parts_->slots->positions(f.head).subspan(f.first_slot, size_t{f.n_held} * page_tokens_);
+  uint64_t n = 0;
+  for (uint32_t place = 0; place < f.n_held; ++place)
+    n += positions[size_t{place} * page_tokens_] == tables_[table_of(f.head) + place] * page_tokens_ ? 0 : page_tokens_;
+  return n;
+}
+
+// Tells the head's slots what its table says. Returns the number of new tokens.
+uint64_t Answers::take(const Fetched& f) {
+  const Span<const uint32_t> positions = parts_->slots->positions(f.head).subspan(f.first_slot, size_t{f.n_held} * page_tokens_);
+  const uint32_t* table = &tables_[table_of(f.head)];
+  uint64_t n = 0;
+  for (uint32_t place = 0; place < f.n_held; ++place) {
+    if (positions[size_t{place} * page_tokens_] == table[place] * page_tokens_) continue;
+    parts_->slots->take_slots(f.head, {f.first_slot + place * page_tokens_, table[place] * page_tokens_, page_tokens_});
+    n += page_tokens_;
+  }
+  if (n > 0) parts_->refills->count_fetched(n);
+  return n;
 }
 
 Status Answers::finish_fetches() {
   if (fetched_.empty()) return ok_status();
-  const auto at = [this](const Fetched& f) { return parts_->slots->first_slot(f.head) / page_tokens_; };
   Backend& backend = *now_->backend;
   backend.fetches()->download_tables(tables_read_);
   tables_read_.clear();
   ORRERY_TRY(backend.synchronize());
-  for (const Fetched& f : fetched_) {
-    const Span<const uint32_t> positions = parts_->slots->positions(f.head).subspan(f.first_slot, size_t{f.n_held} * page_tokens_);
-    const uint32_t* table = &tables_[at(f)];
-    uint64_t n = 0;
-    for (uint32_t place = 0; place < f.n_held; ++place) {
-      if (positions[size_t{place} * page_tokens_] == table[place] * page_tokens_) continue;
-      parts_->slots->take_slots(f.head, {f.first_slot + place * page_tokens_, table[place] * page_tokens_, page_tokens_});
-      n += page_tokens_;
+  const auto entry = [this](const Fetched& f) { return tables_[table_of(f.head) + f.n_held]; };
+  const auto changed = [&](const Fetched& f) { return f.entry == Entry::changed && (entry(f) & QueryChange::kChanged) != 0; };
+  for (auto begin = fetched_.begin(), end = begin; begin != fetched_.end(); begin = end) {   // a layer
+    end = std::find_if(begin, fetched_.end(), [&](const Fetched& f) { return layer_of(f.head) != layer_of(begin->head); });
+    const bool selects_now = std::any_of(begin, end, changed);
+    for (auto f = begin; f != end; ++f) {
+      next_places_[f->head] = f->entry == Entry::next_place ? entry(*f)
+                              : f->entry == Entry::changed  ? entry(*f) & ~QueryChange::kChanged
+                                                            : kNoPlace;
+      if (f->entry == Entry::n_wanted) wanted_tokens_ += entry(*f);
+      (selects_now ? searched_ : ahead_searched_) += selects_now ? f->searched : f->searched_ahead;
+      if (f->entry == Entry::changed && !changed(*f)) {
+        ahead_tokens_ += n_missed(*f);
+        ahead_.push_back(*f);
+        continue;
+      }
+      changes_[f->head] += changed(*f);
+      fetched_tokens_ += take(*f);
     }
-    next_places_[f.head] = f.lowest_first ? table[f.n_held] : kNoPlace;
-    if (n > 0) parts_->refills->count_fetched(n);
-    fetched_tokens_ += n;
   }
   fetched_.clear();
   return ok_status();
 }
 
+void Answers::begin_step() {
+  for (const Fetched& f : ahead_) take(f);
+  ahead_.clear();
+}
+
 void Answers::forget_fetches() {
-  fetched_.clear(), tables_read_.clear();
+  fetched_.clear(), ahead_.clear(), tables_read_.clear(), calls_.clear();
+  ahead_tokens_ = ahead_searched_ = 0;
   std::fill(on_device_.begin(), on_device_.end(), uint8_t{0});
 }
 
@@ -375,13 +501,8 @@ Status Answers::query_similarity(Span<float> out) {
   for (size_t head = 0; head < out.size(); ++head) {
     double sum = 0;
     for (size_t g = 0; g < n_group; ++g) {
-      const float *a = q_now_.data() + (head * n_group + g) * dim, *b = q_before_.data() + (head * n_group + g) * dim;
-      double ab = 0, aa = 0, bb = 0;
-      for (size_t i = 0; i < dim; ++i) {
-        const double x = a[i], y = b[i];
-        ab += x * y, aa += x * x, bb += y * y;
-      }
-      sum += aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 0;
+      const size_t at = (head * n_group + g) * dim;
+      sum += cosine(&q_now_[at], &q_before_[at], dim);
     }
     out[head] = static_cast<float>(sum / static_cast<double>(n_group));
   }

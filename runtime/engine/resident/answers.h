@@ -5,7 +5,8 @@
 // After make() only make_low_rank() takes memory.
 //
 // fetch_pages() leaves the choice to the device (FetchOperations). The device has a table of the pages that a head's places hold. The host
-// sends it where its own copy has changed, and finish_fetches() reads the tables of a step's heads, in one download.
+// sends it where its own copy has changed, and finish_fetches() reads the tables of a step's heads, in one download. What fetch_changed()
+// has fetched for the next step is in the slots when the step ends, and in the books (HeadStore, Refills) when the next step begins.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,14 @@ class Answers final : public policy::Heads {
   // Adds the attention weights of the step's query at `position` to the sums of the tokens in the slots.
   Status sum_step(uint32_t position);
 
-  // Behind a step: tells the slots what fetch_pages() has fetched.
+  // Before a layer attends, within a step: waits on the device for what fetch_near_best() fetches for layers up to `layer`.
+  void join_fetches(int32_t layer);
+  // Behind a step: tells the slots what the step has fetched for itself.
   Status finish_fetches();
+  // Before a step: tells the slots what the last one has fetched ahead.
+  void begin_step();
+  // `other` has just been copied, with its slots.
+  void go_on_from(const Answers& other) { tables_ = other.tables_, ahead_ = other.ahead_; }
   // Drops what the last step has fetched, and all tables: the slots are about to change.
   void forget_fetches();
   // For tests: the host selects, as without FetchOperations.
@@ -71,7 +78,15 @@ class Answers final : public policy::Heads {
   Span<const uint32_t> positions(uint32_t head) const override { return parts_->slots->positions(head); }
   bool fetches_pages() const override { return fetches_; }
   Status fetch_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule, const policy::PagePlaces& places) override;
-  uint64_t take_fetched_tokens() override { return std::exchange(fetched_tokens_, 0); }
+  Status fetch_changed(Span<const policy::PageQuery> queries, Span<const policy::PageQuery> next, const policy::ScoreRule& rule,
+                       const policy::PagePlaces& places, double tau) override;
+  Status fetch_near_best(Span<const policy::PageQuery> queries, const policy::PagePlaces& places, float alpha) override;
+  uint64_t take_wanted_tokens() override { return std::exchange(wanted_tokens_, 0); }
+  uint32_t take_changes(uint32_t head) override { return std::exchange(changes_[head], 0); }
+  uint64_t take_fetched_tokens() override {
+    searched_ += std::exchange(ahead_searched_, 0);
+    return std::exchange(fetched_tokens_, 0) + std::exchange(ahead_tokens_, 0);
+  }
   uint32_t next_place(uint32_t head) const override { return next_places_[head]; }
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override {
     forget_table(head);
@@ -80,6 +95,7 @@ class Answers final : public policy::Heads {
   Status query_similarity(Span<float> out) override;
   void move_last(uint32_t head, uint32_t n, uint32_t slot) override {
     forget_table(head);
+    if (!ahead_.empty()) tables_[table_of(head) + slot / page_tokens_] = positions(head)[positions(head).size() - n] / page_tokens_;
     parts_->slots->move_last(now_->backend, head, n, slot);
   }
   Span<const float> page_cosines(uint32_t head) const override { return parts_->digests->cosines(head); }
@@ -106,9 +122,14 @@ class Answers final : public policy::Heads {
   void set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const;
   void set_pages(uint32_t head, uint32_t position, KeysShape* shape);
   Status find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule);
+  static uint64_t digest_bytes(const KeysShape& shape);
   TopKeysShape pages_shape(const policy::PageQuery& query, const policy::ScoreRule& rule);
   template <class Job>
   void count_pages_searched(const std::vector<Job>& jobs, const KeysShape& shape);
+  void add_fetch_job(const policy::PageQuery& query, const policy::PagePlaces& places, std::vector<FetchJob>* jobs) const;
+  FetchShape fetch_shape(const policy::PagePlaces& places) const;
+  // A head's table begins at the index of its first slot, divided by page_tokens_.
+  uint64_t table_of(uint32_t head) const { return parts_->slots->first_slot(head) / page_tokens_; }
   void forget_table(uint32_t head) {
     if (!on_device_.empty()) on_device_[head] = 0;
   }
@@ -129,19 +150,33 @@ class Answers final : public policy::Heads {
   std::vector<TopKeysJob> jobs_;
   std::vector<KeyWeightsJob> weights_jobs_;
   std::vector<KeyMomentsJob> moments_jobs_;
-  // fetch_pages(). The table of a head begins at the index of its first slot, divided by page_tokens_.
+  // What the entry behind a head's table tells: next_place(); of fetch_changed() also whether the query has changed; of fetch_near_best()
+  // the number of wanted tokens.
+  enum class Entry : uint8_t { none, next_place, changed, n_wanted };
   struct Fetched {
-    uint32_t head, first_slot, n_held;
-    bool lowest_first;                       // an entry behind the head's table tells its next_place()
+    uint32_t head = 0, first_slot = 0, n_held = 0;
+    Entry entry = Entry::none;
+    uint64_t searched = 0, searched_ahead = 0;   // bytes of fetch_changed(), if the layer selects for this step, or for the next one alone
   };
+  void begin_fetches(Span<const policy::PageQuery> queries, const policy::PagePlaces& places, Entry entry);
+  void upload_tables(const policy::PagePlaces& places);
+  const Download& add_tables(Entry entry);
+  uint64_t n_missed(const Fetched& f) const;
+  uint64_t take(const Fetched& f);
   bool fetches_ = false;
   uint32_t page_tokens_ = 1;
   std::vector<uint32_t> tables_;             // as on the device, when it was last sent or read
   std::vector<uint8_t> on_device_;           // (n_heads) whether the device's table is valid
   std::vector<uint32_t> next_places_;        // (n_heads)
-  std::vector<FetchJob> fetch_jobs_;
+  std::vector<FetchJob> fetch_jobs_, next_jobs_;
   std::vector<Upload> uploads_;
   std::vector<Fetched> fetched_;             // in this step
+  std::vector<Fetched> ahead_;               // in the last step, for the next one
+  std::vector<uint32_t> changes_;            // (n_heads) of take_changes()
+  std::vector<std::pair<int32_t, uint64_t>> calls_;   // of fetch_near_best(), not joined: the layer, and a number for join_moves()
+  uint64_t wanted_tokens_ = 0;               // since take_wanted_tokens()
+  uint64_t before_bytes_ = 0;                // behind the tables: room for FetchJob::before
+  uint64_t ahead_tokens_ = 0, ahead_searched_ = 0;   // since take_fetched_tokens()
   std::vector<Download> tables_read_;        // of each call of fetch_pages() in this step
   uint64_t fetched_tokens_ = 0;              // since take_fetched_tokens()
   uint64_t searched_ = 0;

@@ -114,11 +114,14 @@ Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
     const auto last_layer = static_cast<uint32_t>(layer + 1);
     ORRERY_TRY(parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, last_layer, now_.cancel));
   }
-  if (!next_q) return ok_status();
-  now_.backend->send();   // answers are computed behind next_q
-  ORRERY_TRY(ask(layer + 1, next_q));
-  if (!parts_.refills || !parts_.refills->moves_ahead()) return ok_status();
-  return parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, static_cast<uint32_t>(layer), now_.cancel);   // begins the moves
+  if (next_q) {
+    now_.backend->send();   // answers are computed behind next_q
+    ORRERY_TRY(ask(layer + 1, next_q));
+    if (parts_.refills && parts_.refills->moves_ahead())   // begins the moves
+      ORRERY_TRY(parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, static_cast<uint32_t>(layer), now_.cancel));
+  }
+  answers_.join_fetches(layer);
+  return ok_status();
 }
 
 Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
@@ -280,8 +283,11 @@ Status Resident::prepare(uint32_t n_tokens, bool* must_settle) {
   now_.scored_position = Moment::kNone;
   if (parts_.scored_heads) parts_.scored_heads->begin(*policy_, {views_.data(), views_.size()});
   Status status = ok_status();
+  answers_.begin_step();
   if (parts_.refills && parts_.refills->moves_ahead()) status = parts_.refills->begin(now_.backend, parts_.slots.get(), step_ + 1);
   waiting_ = parts_.refills && (parts_.refills->moving() || parts_.refills->late(step_ + 1));
+  // A device makes a graph of each part of a cut step. The second step is cut for this, although nothing is due.
+  if (n_resident_steps_++ == 1) waiting_ |= parts_.refills && parts_.refills->moves_ahead();
   if (status.ok() && parts_.refills && !waiting_)
     status = parts_.refills->apply(now_.backend, parts_.slots.get(), step_ + 1, UINT32_MAX, now_.cancel);
   if (!status.ok()) settled_ = false;
@@ -346,6 +352,7 @@ Status Resident::copy_from(const Resident& other) {
   ORRERY_TRY(parts_.copy_from(now_.backend, other.parts_, *pages_, goes_on));
   if (!goes_on) return ok_status();
   step_ = other.step_;
+  answers_.go_on_from(other.answers_);
   n_unchanged_ = other.n_unchanged_;
   n_held_ = other.n_held_;
   settling_ = other.settling_;

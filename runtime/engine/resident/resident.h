@@ -191,6 +191,7 @@ class Resident final : public model::LayerHook {
     }
   } settling_;
   bool waiting_ = false;                           // each layer of the step waits for its own refills
+  uint32_t n_resident_steps_ = 0;                  // that have begun and attend to the slots
   uint64_t step_ = 0, settled_bytes_ = 0, settle_us_ = 0, kv_read_ = 0;
   uint32_t n_unchanged_ = 0;                       // first tokens of the pages that have not changed since the store was filled
   uint32_t n_held_ = 0;                            // tokens that the heads were given or offered, if settled_: later ones lack

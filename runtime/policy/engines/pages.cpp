@@ -22,15 +22,17 @@ class PagePolicy final : public PagedPolicy {
     const uint64_t exchanged = (sizeof(uint8_t) + sizeof(uint32_t) + sizeof(Replacement)) * (n_context_pages_ + uint64_t{1});
     const uint64_t scored =
         options_.selects_by_scores() ? bytes_of<float>((n_heads + uint64_t{n_kv_heads_} * host.group + 2) * n_context_pages_) : 0;
-    return paged_bytes() + exchanged + scored + (options_.adaptive && n_heads > 0 ? dividing_bytes(host.group) : 0);
+    return paged_bytes() + bytes_of<PageQuery>(n_kv_heads_) + exchanged + scored +
+           (options_.adaptive && n_heads > 0 ? dividing_bytes(host.group) : 0);
   }
 
   Status settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) override {
+    note_changes(heads);   // of a step that has failed since
     begin_settling(n_tokens, capacity);
     if (!paged_) return ok_status();
     if (options_.adaptive) ORRERY_TRY(divide_by_attention(heads, n_tokens, options_.floor, capacity));
     marks_.resize(n_context_pages_ + size_t{1});
-    queries_.reserve(heads_.size());
+    queries_.reserve(heads_.size()), next_queries_.reserve(n_kv_heads_);
     misses_.reserve(n_context_pages_);
     similarity_.resize(n_kv_heads_);
     uint32_t most = 0;
@@ -57,6 +59,7 @@ class PagePolicy final : public PagedPolicy {
   bool asks_before_attend() const override { return options_.refresh && options_.tau > 0 && !heads_.empty(); }
   bool refills_its_layer() const override { return asks_before_attend() && all_change(); }
   bool fetches_pages() const override {
+    if (!all_change()) return asks_before_attend() && !options_.selects_by_scores();
     return refills_its_layer() && (!options_.selects_by_scores() || (options_.raw && options_.layer_set));
   }
 
@@ -65,6 +68,7 @@ class PagePolicy final : public PagedPolicy {
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     const auto [begin, end] = heads_of(layer);
     if (!paged_ || begin == end) return ok_status();
+    if (!all_change() && fetches_pages() && heads->fetches_pages()) return fetch_changed(heads, begin, end, position);
     if (!all_change()) ORRERY_TRY(heads->query_similarity(similarity_));
     const auto changed = [this](size_t i) {
       return all_change() || static_cast<double>(similarity_[heads_[i] % n_kv_heads_]) < options_.tau;
@@ -91,6 +95,7 @@ class PagePolicy final : public PagedPolicy {
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override {
     if (!paged_) return ok_status();
     if (fetches_pages() && heads->fetches_pages()) {
+      if (!all_change()) return end_changed_step(heads, position + 1);
       if (options_.asked < 1) return end_fetched_step(heads, position + 1);
       note_fetched(heads, position);
     }
@@ -108,16 +113,47 @@ class PagePolicy final : public PagedPolicy {
 
  private:
   // Asks for the best pages of n_tokens by the query at `position`: into selected(i).
-  void ask(size_t i, uint32_t position, uint32_t n_tokens) {
-    queries_.push_back({heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_asked(i), selected(i).data()});
-    queries_.back().n_others = static_cast<uint32_t>(selected(i).size()) - n_asked(i);
+  PageQuery query_of(size_t i, uint32_t position, uint32_t n_tokens) {
+    PageQuery query = {heads_[i], position, n_sink_pages_, n_candidates(n_tokens), n_asked(i), selected(i).data()};
+    query.n_others = static_cast<uint32_t>(selected(i).size()) - n_asked(i);
+    return query;
   }
+  void ask(size_t i, uint32_t position, uint32_t n_tokens) { queries_.push_back(query_of(i, position, n_tokens)); }
   // Selected pages of heads_[i] that a step asks for.
   uint32_t n_asked(size_t i) {
     if (settling_ || !options_.refresh || options_.asked >= 1) return static_cast<uint32_t>(selected(i).size());
     const uint32_t n = head_pages(i);
     return std::clamp(static_cast<uint32_t>(options_.asked * n + 1e-9), n_sink_pages_ + n_window_pages_ + 1, n) - n_sink_pages_ -
            n_window_pages_;
+  }
+
+  // before_attend() where the device finds the heads whose query has changed.
+  Status fetch_changed(Heads* heads, size_t begin, size_t end, uint32_t position) {
+    report_.n_checks += end - begin;
+    queries_.clear(), next_queries_.clear();
+    for (size_t i = begin; i < end; ++i) {
+      ask(i, position, position);
+      if ((position + 1) % settings_.page == 0) next_queries_.push_back(query_of(i, position, position + 1));
+    }
+    return heads->fetch_changed(queries_, next_queries_, kSoftmaxMean, {0, n_sink_pages_, n_window_pages_}, options_.tau);
+  }
+  // Its after_step().
+  Status end_changed_step(Heads* heads, uint32_t n_tokens) {
+    const uint32_t page = settings_.page;
+    note_changes(heads);
+    report_.missed_tokens += heads->take_fetched_tokens();
+    for (size_t i = 0; i < heads_.size(); ++i) {
+      report_.wanted_tokens += selected(i).size() * page;
+      if (n_tokens % page == 0) heads->move_last(heads_[i], page, heads->next_place(heads_[i]) * page);
+    }
+    return ok_status();
+  }
+  void note_changes(Heads* heads) {
+    for (size_t i = 0; i < heads_.size() && paged_ && !all_change() && fetches_pages() && heads->fetches_pages(); ++i) {
+      const uint64_t n = heads->take_changes(heads_[i]);
+      report_.n_triggers += n;
+      report_.wanted_tokens += n * selected(i).size() * settings_.page;
+    }
   }
 
   // after_step() where fetch_pages() has asked for a part of the pages: the heads hold what they want, and the device has named the page that a
@@ -235,7 +271,7 @@ class PagePolicy final : public PagedPolicy {
   const uint32_t n_context_pages_;
   bool settling_ = false;
   // Since settle():
-  ReservedVector<PageQuery> queries_;
+  ReservedVector<PageQuery> queries_, next_queries_;
   std::vector<uint8_t> marks_;           // (pages) 1: wanted; 0 between uses
   std::vector<uint32_t> free_;           // (n_pages_) unwanted pages of a head, as indices of its pages
   ReservedVector<Replacement> misses_;

@@ -88,6 +88,7 @@ Status TokenPolicy::fetch_best(Heads* heads, const ScoreRule& rule, uint32_t lay
 Status TokenPolicy::after_step(Heads* heads, uint64_t, uint32_t position) {
   if (!paged_) return ok_status();
   report_.missed_tokens += heads->take_fetched_tokens();
+  report_.wanted_tokens += heads->take_wanted_tokens();
   ++n_steps_;
   const uint32_t n_tokens = position + 1;
   if (n_tokens - n_window_pages_ <= n_found_) return ok_status();

@@ -62,6 +62,7 @@ class TokenPolicy : public PagedPolicy {
   // Schedules plans_[i] for heads_[begin + i], each of n_wanted wanted tokens.
   Status refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at);
   std::vector<Plan> plans_;              // (n_kv_heads_)
+  ReservedVector<PageQuery> queries_;    // since settle()
   float stay_ = 1;                       // since settle(): how often the score of a resident token counts
 
  private:
@@ -73,7 +74,6 @@ class TokenPolicy : public PagedPolicy {
   // Since settle():
   uint32_t n_steps_ = 0;
   uint32_t n_found_ = 0;                 // tokens that have low-rank keys or codes
-  ReservedVector<PageQuery> queries_;
 };
 
 }  // namespace orrery::policy

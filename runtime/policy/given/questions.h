@@ -82,7 +82,7 @@ struct PageQuery {
   uint32_t first_page = 0, n_pages = 0, k = 0;   // k <= n_pages
   uint32_t* out = nullptr;      // (k) pages, ascending
   Span<const uint32_t> excluded = {};   // of fetch_pages(): pages that are not selected, counted from first_page; k others remain
-  uint32_t n_others = 0;        // of fetch_pages() with lowest_first: pages that the head holds beside those that it wants
+  uint32_t n_others = 0;        // of fetch_pages() with lowest_first, and fetch_near_best(): pages that the head holds beside the k
   Span<const uint32_t> held = {};       // of top_pages(), with codes: pages whose scores count `stay` times
   float stay = 1;
 };
@@ -147,10 +147,36 @@ class Heads {
     (void)queries, (void)rule, (void)places;
     return ok_status();
   }
-  // In after_step(): the tokens that fetch_pages() has fetched since the last call.
+  // Within before_attend(), for all heads of its layer: fetch_pages() for the heads whose query has changed, that is whose cosine with the
+  // last step's query is less than tau (query_similarity()). The other heads hold the same query's pages from the next step on. next: empty,
+  // unless the step completes a page. Then the queries of the next step, with one more page. They count where no query of the layer has
+  // changed. In after_step() next_place() names the place that the completed page takes; positions() shows the new pages of the heads whose
+  // query has changed, and of the others from the next step on.
+  virtual Status fetch_changed(Span<const PageQuery> queries, Span<const PageQuery> next, const ScoreRule& rule, const PagePlaces& places,
+                               double tau) {
+    (void)queries, (void)next, (void)rule, (void)places, (void)tau;
+    return ok_status();
+  }
+  // Within before_attend(), a layer ahead, for all heads of that layer, whose pages are tokens: a refill in this step by the device alone, in
+  // parallel with the layer before. A token's score is its smallest distance, over the head's query heads, from a query head's best scores().
+  // Each head wants as many of its best tokens as scores() lie less than alpha below their query head's best, in the mean over the layer's
+  // query heads; at most k. Misses, ascending, take the places, ascending, of the unwanted tokens with the lowest scores; of equal scores the
+  // later token leaves. The head holds n_others more tokens.
+  virtual Status fetch_near_best(Span<const PageQuery> queries, const PagePlaces& places, float alpha) {
+    (void)queries, (void)places, (void)alpha;
+    return ok_status();
+  }
+  // The tokens that heads have wanted in fetch_near_best() since the last call.
+  virtual uint64_t take_wanted_tokens() { return 0; }
+  // In how many steps since the last call fetch_changed() has found the head's query changed.
+  virtual uint32_t take_changes(uint32_t head) {
+    (void)head;
+    return 0;
+  }
+  // In after_step(): the tokens that the device has fetched by itself since the last call.
   virtual uint64_t take_fetched_tokens() { return 0; }
-  // In after_step(), of the step's fetch_pages() with lowest_first: the place of the unwanted page that the next miss would replace. kNoPlace:
-  // none is left with a score below infinity.
+  // In after_step(), of the step's fetch_changed(), or of fetch_pages() with lowest_first: the place of the unwanted page that the next miss
+  // would replace. kNoPlace: none is left with a score below infinity.
   static constexpr uint32_t kNoPlace = UINT32_MAX;
   virtual uint32_t next_place(uint32_t head) const {
     (void)head;

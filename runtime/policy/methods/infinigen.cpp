@@ -52,6 +52,7 @@ class InfiniGen final : public TokenPolicy {
 
   uint32_t queries_wanted() const override { return kMaxWindow; }
   bool asks_a_layer_ahead() const override { return true; }
+  bool fetches_pages() const override { return asks_before_attend(); }
   uint64_t host_bytes(const HostShape& host) const override {   // products; best tokens and free slots
     return tokens_bytes() + bytes_of<float>(uint64_t{n_kv_heads_} * (host.group + 2) * n_context_);
   }
@@ -72,6 +73,13 @@ class InfiniGen final : public TokenPolicy {
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override {
     const auto [begin, end] = heads_of(layer);
     if (!paged_ || begin == end) return ok_status();
+    const auto share = static_cast<uint64_t>(max_share_ * position + 1e-9);
+    const auto most = static_cast<uint32_t>(std::clamp<uint64_t>(share, 1, n_selected_pages_));
+    if (heads->fetches_pages()) {
+      ask(begin, end, position, position);
+      for (PageQuery& query : queries_) query.n_others = query.k - most, query.k = most;
+      return heads->fetch_near_best(queries_, {n_sink_pages_, 0, 0}, alpha_);
+    }
     const uint32_t n = n_candidates(position), group = heads->group();
     scores_queries_.clear();
     for (size_t i = begin; i < end; ++i)
@@ -82,9 +90,7 @@ class InfiniGen final : public TokenPolicy {
     heads->each(n_heads, [&](size_t i) { n_within_alpha_[i] = max_distances(&rows_[i * group * n], group, n); });
     const uint64_t n_within =
         std::accumulate(n_within_alpha_.begin(), n_within_alpha_.begin() + static_cast<ptrdiff_t>(n_heads), uint64_t{0});
-    const auto most = static_cast<uint64_t>(max_share_ * position + 1e-9);
-    const auto n_wanted =
-        static_cast<uint32_t>(std::min({n_within / (n_heads * group), std::max<uint64_t>(most, 1), uint64_t{n_selected_pages_}}));
+    const auto n_wanted = static_cast<uint32_t>(std::min(n_within / (n_heads * group), uint64_t{most}));
     heads->each(n_heads, [&](size_t i) {
       plan(heads->positions(heads_[first + i]).subspan(n_sink_pages_, n_selected_pages_), {&rows_[i * group * n], n}, n_wanted, i);
     });
@@ -147,7 +153,7 @@ class InfiniGen final : public TokenPolicy {
     // The lowest scores are replaced; of equal scores the later token. Where all free slots are needed, no order is needed.
     if (misses.size() < free.size())
       std::nth_element(free.begin(), free.begin() + static_cast<ptrdiff_t>(misses.size()), free.end(), [&](uint32_t a, uint32_t b) {
-        const float x = scores[held[a] - n_sink_pages_], y = scores[held[b] - n_sink_pages_];
+        const uint32_t x = order_of(scores[held[a] - n_sink_pages_]), y = order_of(scores[held[b] - n_sink_pages_]);
         return x != y ? x < y : held[a] > held[b];
       });
     std::sort(free.begin(), free.begin() + static_cast<ptrdiff_t>(misses.size()));
