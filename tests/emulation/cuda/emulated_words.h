@@ -70,14 +70,17 @@ T __shfl_up_sync(unsigned, T value, unsigned by, int width = 32) {
   return orrery::emulated::lane_value(value, lane % w >= by ? lane - by : lane);
 }
 inline unsigned __ballot_sync(unsigned, int predicate) {
-  const int mine = predicate != 0;
-  const std::byte* values = orrery::emulated::exchange<sizeof mine>(&mine);
-  unsigned mask = 0;
-  for (unsigned i = 0; i < orrery::emulated::kWarp; ++i) {
-    int other;
-    std::memcpy(&other, values + i * orrery::emulated::kMostExchanged, sizeof other);
-    mask |= static_cast<unsigned>(other != 0) << i;
-  }
+  const unsigned mine = predicate != 0;
+  const std::byte* mask_at = orrery::emulated::exchange<sizeof mine>(&mine, [](std::byte* values) {
+    unsigned mask = 0, bit;
+    for (unsigned i = 0; i < orrery::emulated::kWarp; ++i) {
+      std::memcpy(&bit, values + i * orrery::emulated::kMostExchanged, sizeof bit);
+      mask |= bit << i;
+    }
+    std::memcpy(values, &mask, sizeof mask);
+  });
+  unsigned mask;
+  std::memcpy(&mask, mask_at, sizeof mask);
   return mask;
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
