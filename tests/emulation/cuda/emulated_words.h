@@ -42,7 +42,7 @@ inline void __threadfence_block() {}
 
 namespace orrery::emulated {
 template <class T>
-T lane_value(T value, unsigned lane_to_read) {
+__forceinline__ T lane_value(T value, unsigned lane_to_read) {
   const std::byte* values = exchange<sizeof(T)>(&value);
   T out;
   std::memcpy(&out, values + lane_to_read % kWarp * kMostExchanged, sizeof(T));
@@ -51,21 +51,21 @@ T lane_value(T value, unsigned lane_to_read) {
 }  // namespace orrery::emulated
 
 template <class T>
-T __shfl_sync(unsigned, T value, int from, int width = 32) {
+__forceinline__ T __shfl_sync(unsigned, T value, int from, int width = 32) {
   const unsigned lane = orrery::emulated::lane(), w = static_cast<unsigned>(width);
   return orrery::emulated::lane_value(value, lane / w * w + static_cast<unsigned>(from) % w);
 }
 template <class T>
-T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
+__forceinline__ T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
   return orrery::emulated::lane_value(value, orrery::emulated::lane() ^ static_cast<unsigned>(mask));
 }
 template <class T>
-T __shfl_down_sync(unsigned, T value, unsigned by, int width = 32) {
+__forceinline__ T __shfl_down_sync(unsigned, T value, unsigned by, int width = 32) {
   const unsigned lane = orrery::emulated::lane(), w = static_cast<unsigned>(width);
   return orrery::emulated::lane_value(value, lane % w + by < w ? lane + by : lane);
 }
 template <class T>
-T __shfl_up_sync(unsigned, T value, unsigned by, int width = 32) {
+__forceinline__ T __shfl_up_sync(unsigned, T value, unsigned by, int width = 32) {
   const unsigned lane = orrery::emulated::lane(), w = static_cast<unsigned>(width);
   return orrery::emulated::lane_value(value, lane % w >= by ? lane - by : lane);
 }

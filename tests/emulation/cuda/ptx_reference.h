@@ -18,8 +18,15 @@ inline const void* aligned_16(const void* p) {
   std::abort();
 }
 
-inline float half_at(uint32_t word, unsigned i) { return __half2float({static_cast<uint16_t>(word >> 16 * i)}); }
-inline float bfloat_at(uint32_t word, unsigned i) { return __uint_as_float((word >> 16 * i & 0xFFFFu) << 16); }
+struct Halves {
+  float operator()(uint32_t word, unsigned i) const { return __half2float({static_cast<uint16_t>(word >> 16 * i)}); }
+};
+struct Bfloats {
+  float operator()(uint32_t word, unsigned i) const { return __uint_as_float((word >> 16 * i & 0xFFFFu) << 16); }
+};
+struct SignedBytes {
+  float operator()(uint32_t word, unsigned i) const { return static_cast<float>(static_cast<int8_t>(word >> 8 * i)); }
+};
 
 // mma: A (16, K) row-major, B (K, 8), with E elements in a register of 32 bits. Register r of A in lane l: row l/4 + 8 (r%2), columns
 // E (l%4) + 4 E (r/2) and on; register r of B: column l/4, rows E (l%4) + 4 E r and on. C: c0, c1 row l/4, columns 2 (l%4) + {0, 1}; c2, c3
@@ -65,11 +72,10 @@ void mma(Sum* c, const uint32_t* a, const uint32_t* b, At at) {
   std::memcpy(sums, values + lane() * kMostExchanged, sizeof sums);
   for (unsigned i = 0; i < 4; ++i) c[i] += static_cast<Sum>(sums[i]);
 }
-inline float signed_byte_at(uint32_t word, unsigned i) { return static_cast<float>(static_cast<int8_t>(word >> 8 * i)); }
-inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, half_at); }
-inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, bfloat_at); }
-inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { mma<4, 32>(c, a, b, signed_byte_at); }
-inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { mma<4, 16>(c, a, &b, signed_byte_at); }
+inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, Halves()); }
+inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, Bfloats()); }
+inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { mma<4, 32>(c, a, b, SignedBytes()); }
+inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { mma<4, 16>(c, a, &b, SignedBytes()); }
 
 // What `for (int i = 16; i > 0; i /= 2) x = op(x, __shfl_xor_sync(kAllLanes, x, i));` gives each lane, by one exchange.
 template <class T, class Op>

@@ -18,6 +18,7 @@ __thread dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace orrery::emulated {
 
 __thread Coroutine* running = nullptr;
+__thread Barrier* block_barrier = nullptr;
 
 namespace {
 
@@ -54,7 +55,6 @@ class Scheduler {
   ~Scheduler() { munmap(stacks_, kBlockThreads * kStackBytes); }
 
   void run_block(dim3 block, void (*body)(void*), void* context);
-  void wait_for_block();
   Coroutine* another_that_can_run();
 
  private:
@@ -136,11 +136,6 @@ Coroutine* Scheduler::another_that_can_run() {
   fail("waits at a barrier that some threads never reach");
 }
 
-void Scheduler::wait_for_block() {
-  ++block_barrier_.arrived;
-  if (!block_barrier_.open_if_complete()) wait(running, &block_barrier_);
-}
-
 void Scheduler::set_order(dim3 block) {
   for (unsigned i = 0; i < n_threads_; ++i) {
     Coroutine& c = coroutines_[i];
@@ -165,6 +160,7 @@ void Scheduler::run_block(dim3 block, void (*body)(void*), void* context) {
   }
   block_barrier_ = {};
   block_barrier_.members = n_threads_;
+  block_barrier = &block_barrier_;
   for (unsigned w = 0; w < n_threads_ / kWarp; ++w) {
     warps_[w] = {};
     warps_[w].members = kWarp;
@@ -212,7 +208,6 @@ void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(v
 }
 
 Coroutine* another_that_can_run() { return current->another_that_can_run(); }
-void wait_for_block() { current->wait_for_block(); }
 std::byte* dynamic_shared() { return block_shared; }
 void set_reversed(bool reversed) { reversed_order = reversed; }
 

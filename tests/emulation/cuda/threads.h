@@ -96,7 +96,12 @@ inline __attribute__((always_inline)) void wait(Coroutine* me, Barrier* barrier)
   switch_to(me, next_that_can_run(me));
 }
 
-void wait_for_block();                // __syncthreads
+extern __thread Barrier* block_barrier;
+inline __attribute__((always_inline)) void wait_for_block() {   // __syncthreads
+  Barrier* barrier = block_barrier;
+  ++barrier->arrived;
+  if (!barrier->open_if_complete()) wait(running, barrier);
+}
 // Waits for the whole warp. `value` (up to kMostExchanged bytes) becomes visible to the other lanes. exchange() returns the address of lane
 // 0's value; the other lanes' values follow, kMostExchanged bytes apart. They stay valid until the warp's next call but one. The lane that
 // arrives last calls combine(values), which may put something else in their place.
