@@ -138,12 +138,10 @@ T* in_global(T* p) {
 }
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline unsigned warp_total(unsigned x) {
-  for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, i);
-  return x;
+  return emulated::butterfly(x, [](unsigned a, unsigned b) { return a + b; });
 }
 inline unsigned warp_largest(unsigned x) {
-  for (int i = 16; i > 0; i /= 2) x = max(x, __shfl_xor_sync(0xFFFFFFFFu, x, i));
-  return x;
+  return emulated::butterfly(x, [](unsigned a, unsigned b) { return a < b ? b : a; });
 }
 template <class T>
 T* dynamic_shared() {

@@ -11,7 +11,7 @@ namespace {
 constexpr int kRounds = 6;
 constexpr int64_t kSpare = 16;    // extra directions, which make the last requested directions converge
 constexpr int kSweeps = 16;       // upper bound on Jacobi sweeps
-constexpr int64_t kRows = 4;      // rows that one reading of the matrix serves
+constexpr int64_t kRows = 4, kColumns = 4;   // of a product that are summed together
 
 double dot(const double* a, const double* b, int64_t n) {
   double sums[8] = {};   // separate lanes, which the compiler can vectorise
@@ -38,20 +38,23 @@ void orthonormalize(double* rows, int64_t n_rows, int64_t n) {
   }
 }
 
-// out (n_rows, n) = rows (n_rows, n) * matrix (n, n).
+// out (n_rows, n) = rows (n_rows, n) * matrix (n, n). Each sum goes in the order of k, from 0 on.
 void multiply(const double* rows, int64_t n_rows, const float* matrix, int64_t n, double* out) {
-  std::fill(out, out + n_rows * n, 0.0);
-  for (int64_t r = 0; r < n_rows; r += kRows) {
-    const int64_t count = std::min(kRows, n_rows - r);
-    for (int64_t k = 0; k < n; ++k) {
-      const float* line = matrix + k * n;
-      for (int64_t i = 0; i < count; ++i) {
-        const double factor = rows[(r + i) * n + k];
-        double* to = out + (r + i) * n;
-        for (int64_t j = 0; j < n; ++j) to[j] += factor * static_cast<double>(line[j]);
+  for (int64_t r = 0; r < n_rows; r += kRows)
+    for (int64_t j = 0; j < n; j += kColumns) {
+      const int64_t n_r = std::min(kRows, n_rows - r), n_j = std::min(kColumns, n - j);
+      double sums[kRows][kColumns] = {};   // in registers
+      if (n_r == kRows && n_j == kColumns) {
+        for (int64_t k = 0; k < n; ++k)
+          for (int64_t i = 0; i < kRows; ++i)
+            for (int64_t c = 0; c < kColumns; ++c) sums[i][c] += rows[(r + i) * n + k] * static_cast<double>(matrix[k * n + j + c]);
+      } else {
+        for (int64_t k = 0; k < n; ++k)
+          for (int64_t i = 0; i < n_r; ++i)
+            for (int64_t c = 0; c < n_j; ++c) sums[i][c] += rows[(r + i) * n + k] * static_cast<double>(matrix[k * n + j + c]);
       }
+      for (int64_t i = 0; i < n_r; ++i) std::copy_n(sums[i], n_j, out + (r + i) * n + j);
     }
-  }
 }
 
 // Diagonalises the symmetric matrix a (n, n): its diagonal becomes the eigenvalues, and the rows of `vectors` (n, n) the

@@ -22,7 +22,7 @@ class Random {
   }
   uint64_t below(uint64_t n) { return bits() % n; }
   float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24f; }  // [0, 1)
-  float normal();   // twelve uniforms: close enough to N(0, 1) for test data, within [-6, 6]
+  float normal();   // twelve uniforms of 16 bits: close enough to N(0, 1) for test data, within [-6, 6]
 
  private:
   uint64_t state_;

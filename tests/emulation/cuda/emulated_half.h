@@ -13,8 +13,23 @@ struct __align__(4) __half2 {
 using half = __half;
 using half2 = __half2;
 
-inline float __half2float(__half h) { return orrery::half_to_float(h.bits); }
-inline __half __float2half_rn(float x) { return {orrery::float_to_half(x)}; }
+// The processor's conversions have the bits of half.h's.
+inline float __half2float(__half h) {
+#if defined(__F16C__)
+  typedef short Halves __attribute__((vector_size(16)));
+  return __builtin_ia32_vcvtph2ps(Halves{static_cast<short>(h.bits)})[0];
+#else
+  return orrery::half_to_float(h.bits);
+#endif
+}
+inline __half __float2half_rn(float x) {
+#if defined(__F16C__)
+  typedef float Floats __attribute__((vector_size(16)));
+  return {static_cast<uint16_t>(__builtin_ia32_vcvtps2ph(Floats{x}, 0)[0])};
+#else
+  return {orrery::float_to_half(x)};
+#endif
+}
 inline __half __float2half_ru(float x) { return {orrery::float_to_half_up(x)}; }
 inline __half __float2half_rd(float x) { return {orrery::float_to_half_down(x)}; }
 inline float2 __half22float2(__half2 h) { return {__half2float(h.x), __half2float(h.y)}; }

@@ -42,7 +42,7 @@ inline void __threadfence_block() {}
 
 namespace orrery::emulated {
 template <class T>
-T lane_value(T value, unsigned lane_to_read) {
+__forceinline__ T lane_value(T value, unsigned lane_to_read) {
   const std::byte* values = exchange<sizeof(T)>(&value);
   T out;
   std::memcpy(&out, values + lane_to_read % kWarp * kMostExchanged, sizeof(T));
@@ -51,33 +51,36 @@ T lane_value(T value, unsigned lane_to_read) {
 }  // namespace orrery::emulated
 
 template <class T>
-T __shfl_sync(unsigned, T value, int from, int width = 32) {
+__forceinline__ T __shfl_sync(unsigned, T value, int from, int width = 32) {
   const unsigned lane = orrery::emulated::lane(), w = static_cast<unsigned>(width);
   return orrery::emulated::lane_value(value, lane / w * w + static_cast<unsigned>(from) % w);
 }
 template <class T>
-T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
+__forceinline__ T __shfl_xor_sync(unsigned, T value, int mask, int = 32) {
   return orrery::emulated::lane_value(value, orrery::emulated::lane() ^ static_cast<unsigned>(mask));
 }
 template <class T>
-T __shfl_down_sync(unsigned, T value, unsigned by, int width = 32) {
+__forceinline__ T __shfl_down_sync(unsigned, T value, unsigned by, int width = 32) {
   const unsigned lane = orrery::emulated::lane(), w = static_cast<unsigned>(width);
   return orrery::emulated::lane_value(value, lane % w + by < w ? lane + by : lane);
 }
 template <class T>
-T __shfl_up_sync(unsigned, T value, unsigned by, int width = 32) {
+__forceinline__ T __shfl_up_sync(unsigned, T value, unsigned by, int width = 32) {
   const unsigned lane = orrery::emulated::lane(), w = static_cast<unsigned>(width);
   return orrery::emulated::lane_value(value, lane % w >= by ? lane - by : lane);
 }
 inline unsigned __ballot_sync(unsigned, int predicate) {
-  const int mine = predicate != 0;
-  const std::byte* values = orrery::emulated::exchange<sizeof mine>(&mine);
-  unsigned mask = 0;
-  for (unsigned i = 0; i < orrery::emulated::kWarp; ++i) {
-    int other;
-    std::memcpy(&other, values + i * orrery::emulated::kMostExchanged, sizeof other);
-    mask |= static_cast<unsigned>(other != 0) << i;
-  }
+  const unsigned mine = predicate != 0;
+  const std::byte* mask_at = orrery::emulated::exchange<sizeof mine>(&mine, [](std::byte* values) {
+    unsigned mask = 0, bit;
+    for (unsigned i = 0; i < orrery::emulated::kWarp; ++i) {
+      std::memcpy(&bit, values + i * orrery::emulated::kMostExchanged, sizeof bit);
+      mask |= bit << i;
+    }
+    std::memcpy(values, &mask, sizeof mask);
+  });
+  unsigned mask;
+  std::memcpy(&mask, mask_at, sizeof mask);
   return mask;
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }

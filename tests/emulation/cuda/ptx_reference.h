@@ -1,5 +1,5 @@
-// The warp instructions of cuda/kernels/ptx.h, by their definition in the PTX manual. Each lane shows its registers to the other lanes, and
-// computes its own part of the result. Only the emulated build includes this header, in ptx.h.
+// The warp instructions of cuda/kernels/ptx.h, by their definition in the PTX manual. Each lane shows its registers to the other lanes; what
+// takes the registers of all, the lane that arrives last computes for all. Only the emulated build includes this header, in ptx.h.
 #pragma once
 
 #include <cstdio>
@@ -18,65 +18,82 @@ inline const void* aligned_16(const void* p) {
   std::abort();
 }
 
-template <size_t N>
-struct Registers {
-  uint32_t r[N];
+struct Halves {
+  float operator()(uint32_t word, unsigned i) const { return __half2float({static_cast<uint16_t>(word >> 16 * i)}); }
+};
+struct Bfloats {
+  float operator()(uint32_t word, unsigned i) const { return __uint_as_float((word >> 16 * i & 0xFFFFu) << 16); }
+};
+struct SignedBytes {
+  float operator()(uint32_t word, unsigned i) const { return static_cast<float>(static_cast<int8_t>(word >> 8 * i)); }
 };
 
-inline float half_at(uint32_t word, unsigned i) { return half_to_float(static_cast<uint16_t>(word >> 16 * i)); }
-inline float bfloat_at(uint32_t word, unsigned i) { return __uint_as_float((word >> 16 * i & 0xFFFFu) << 16); }
-
-// m16n8k16: A (16, 16) row-major, registers a0..a3 of lane l: rows l/4 and l/4 + 8, columns 2 (l%4) and, from a2 on, 8 more.
-// B (16, 8): b0: rows 2 (l%4) + {0, 1}, column l/4; b1: 8 rows further. C: c0, c1 row l/4, columns 2 (l%4) + {0, 1}; c2, c3 8 rows on.
-// Each lane converts its own registers: twelve floats, those of A first.
-template <class At>
-void mma_16816(float* c, const uint32_t* a, const uint32_t* b, At at) {
-  float mine[12];
-  for (unsigned k = 0; k < 8; ++k) mine[k] = at(a[k / 2], k % 2);
-  for (unsigned k = 0; k < 4; ++k) mine[8 + k] = at(b[k / 2], k % 2);
-  const std::byte* values = exchange<sizeof mine>(mine);
-  const unsigned l = lane();
-  float rows[2][16], columns[2][16];   // of A and B, as far as this lane needs them
-  const auto copy_two = [&](float* out, unsigned of_lane, unsigned first) {
-    std::memcpy(out, values + of_lane * kMostExchanged + first * sizeof(float), 2 * sizeof(float));
-  };
-  for (unsigned i = 0; i < 2; ++i)
-    for (unsigned k = 0; k < 16; k += 2) {
-      copy_two(&rows[i][k], l / 4 * 4 + k % 8 / 2, 2 * (i + 2 * (k / 8)));
-      copy_two(&columns[i][k], (2 * (l % 4) + i) * 4 + k % 8 / 2, 8 + 2 * (k / 8));
+// mma: A (16, K) row-major, B (K, 8), with E elements in a register of 32 bits. Register r of A in lane l: row l/4 + 8 (r%2), columns
+// E (l%4) + 4 E (r/2) and on; register r of B: column l/4, rows E (l%4) + 4 E r and on. C: c0, c1 row l/4, columns 2 (l%4) + {0, 1}; c2, c3
+// 8 rows on. Each sum is of K products in their order; of bytes it is exact in a float.
+template <unsigned E, unsigned K, class At>
+__attribute__((noinline)) void sums_of_warp(std::byte* values, At at) {
+  typedef float Row __attribute__((vector_size(32)));   // of B and C: eight columns
+  constexpr unsigned kB = K / (4 * E), kA = 2 * kB;      // registers
+  float a[16][K];
+  Row b[K], c[16];
+  for (unsigned l = 0; l < kWarp; ++l) {
+    uint32_t r[kA + kB];
+    std::memcpy(r, values + l * kMostExchanged, sizeof r);
+    for (unsigned i = 0; i < kA; ++i)
+      for (unsigned e = 0; e < E; ++e) a[l / 4 + 8 * (i % 2)][E * (l % 4) + 4 * E * (i / 2) + e] = at(r[i], e);
+    for (unsigned i = 0; i < kB; ++i)
+      for (unsigned e = 0; e < E; ++e) b[E * (l % 4) + 4 * E * i + e][l / 4] = at(r[kA + i], e);
+  }
+  for (unsigned row = 0; row < 16; row += 4) {
+    Row c0 = {}, c1 = {}, c2 = {}, c3 = {};
+    for (unsigned k = 0; k < K; ++k) {
+      c0 += a[row][k] * b[k];
+      c1 += a[row + 1][k] * b[k];
+      c2 += a[row + 2][k] * b[k];
+      c3 += a[row + 3][k] * b[k];
     }
-  for (unsigned i = 0; i < 4; ++i) {
-    float sum = 0.0f;
-    for (unsigned k = 0; k < 16; ++k) sum += rows[i / 2][k] * columns[i % 2][k];
-    c[i] += sum;
+    c[row] = c0, c[row + 1] = c1, c[row + 2] = c2, c[row + 3] = c3;
+  }
+  for (unsigned l = 0; l < kWarp; ++l) {
+    const Row &upper = c[l / 4], &lower = c[l / 4 + 8];
+    const float own[4] = {upper[2 * (l % 4)], upper[2 * (l % 4) + 1], lower[2 * (l % 4)], lower[2 * (l % 4) + 1]};
+    std::memcpy(values + l * kMostExchanged, own, sizeof own);
   }
 }
-inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816(c, a, b, half_at); }
-inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816(c, a, b, bfloat_at); }
-
-// m16n8k32 of int8, and m16n8k16, which is its first half. The layout is as above, with four bytes in place of two halves.
-template <size_t K>
-void mma_bytes(int32_t* c, const uint32_t* a, const uint32_t* b) {
-  uint32_t mine[K / 8 + K / 16];   // registers of A, then of B
-  std::memcpy(mine, a, K / 2);
-  std::memcpy(mine + K / 8, b, K / 4);
-  const std::byte* values = exchange<sizeof mine>(mine);
-  const unsigned l = lane();
-  int8_t rows[2][K], columns[2][K];
-  const auto copy_four = [&](int8_t* out, unsigned of_lane, unsigned which) { std::memcpy(out, values + of_lane * kMostExchanged + which * 4, 4); };
-  for (unsigned i = 0; i < 2; ++i)
-    for (unsigned k = 0; k < K; k += 4) {
-      copy_four(&rows[i][k], l / 4 * 4 + k % 16 / 4, i + 2 * (k / 16));
-      copy_four(&columns[i][k], (2 * (l % 4) + i) * 4 + k % 16 / 4, K / 8 + k / 16);
-    }
-  for (unsigned i = 0; i < 4; ++i) {
-    int32_t sum = 0;
-    for (unsigned k = 0; k < K; ++k) sum += rows[i / 2][k] * columns[i % 2][k];
-    c[i] += sum;
-  }
+template <unsigned E, unsigned K, class Sum, class At>
+void mma(Sum* c, const uint32_t* a, const uint32_t* b, At at) {
+  constexpr unsigned kB = K / (4 * E);
+  uint32_t mine[3 * kB];   // registers of A, then of B
+  std::memcpy(mine, a, 2 * kB * sizeof *a);
+  std::memcpy(mine + 2 * kB, b, kB * sizeof *b);
+  const std::byte* values = exchange<sizeof mine>(mine, [&](std::byte* shown) { sums_of_warp<E, K>(shown, at); });
+  float sums[4];
+  std::memcpy(sums, values + lane() * kMostExchanged, sizeof sums);
+  for (unsigned i = 0; i < 4; ++i) c[i] += static_cast<Sum>(sums[i]);
 }
-inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { mma_bytes<32>(c, a, b); }
-inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { mma_bytes<16>(c, a, &b); }
+inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, Halves()); }
+inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, Bfloats()); }
+inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { mma<4, 32>(c, a, b, SignedBytes()); }
+inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { mma<4, 16>(c, a, &b, SignedBytes()); }
+
+// What `for (int i = 16; i > 0; i /= 2) x = op(x, __shfl_xor_sync(kAllLanes, x, i));` gives each lane, by one exchange.
+template <class T, class Op>
+__attribute__((noinline)) void butterfly_of_warp(std::byte* values, Op op) {
+  T x[kWarp], y[kWarp];
+  for (unsigned l = 0; l < kWarp; ++l) std::memcpy(&x[l], values + l * kMostExchanged, sizeof(T));
+  for (unsigned i = kWarp / 2; i > 0; i /= 2) {
+    for (unsigned l = 0; l < kWarp; ++l) y[l] = op(x[l], x[l ^ i]);
+    std::memcpy(x, y, sizeof x);
+  }
+  for (unsigned l = 0; l < kWarp; ++l) std::memcpy(values + l * kMostExchanged, &x[l], sizeof(T));
+}
+template <class T, class Op>
+T butterfly(T x, Op op) {
+  const std::byte* values = exchange<sizeof x>(&x, [&](std::byte* shown) { butterfly_of_warp<T>(shown, op); });
+  std::memcpy(&x, values + lane() * kMostExchanged, sizeof x);
+  return x;
+}
 
 // ldmatrix: n matrices of 8 rows of 16 bytes; lane 8 m + r gives the address of row r of matrix m; lane l receives, of
 // each matrix, the four bytes 4 (l%4) of row l/4; transposed: the halves (2 (l%4), l/4) and (2 (l%4) + 1, l/4).

@@ -2,7 +2,6 @@
 #include "tests/emulation/cuda/threads.h"
 
 #include <sys/mman.h>
-#include <ucontext.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -10,12 +9,16 @@
 #include <memory>
 #include <vector>
 
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
 __thread dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace orrery::emulated {
 
-__thread std::byte* next_exchange = nullptr;
-__thread unsigned running_thread = 0;
+__thread Coroutine* running = nullptr;
+__thread Barrier* block_barrier = nullptr;
 
 namespace {
 
@@ -25,194 +28,166 @@ constexpr size_t kStackBytes = size_t{256} << 10;
 constexpr size_t kStackSkew = 17 * 64;   // stacks that begin at equal offsets would share a few sets of the processor's caches
 constexpr unsigned kBlockThreads = 1024;
 thread_local bool reversed_order = false;
+constexpr uint64_t kNever = 0;           // an ended thread waits for its generation to be over
 
-// A barrier. Threads that have ended count as arrived.
-struct Barrier {
-  unsigned arrived = 0, members = 0;
-  uint64_t generation = 0;
-  bool open_if_complete() {
-    if (arrived < members || members == 0) return false;
-    arrived = 0;
-    ++generation;
-    return true;
-  }
-};
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread (%u, %u, %u): %s\n", blockIdx.x, blockIdx.y,
+               blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, what);
+  std::abort();
+}
 
-// Where a thread goes on. The compiler's own jumps keep three words; the function that is left has saved its caller's registers. A jump may
-// not stand in the function that it leads to, so functions that jump are not inlined.
-using Place = void* [5];
-
-// A coroutine is made once. Between two blocks it waits where it has ended the body of the one before.
-struct Coroutine {
-  Place at;
-  bool made = false, ended = false;
-  Barrier* waits_for = nullptr;
-  uint64_t generation = 0;    // that it waits to be over
-};
-
-struct Warp {
-  Barrier barrier;
-  unsigned parity = 0;        // of the lane that arrives: two exchanges may overlap
-  alignas(64) std::byte values[2][kWarp][kMostExchanged];
-};
-
-// The coroutines of one CPU thread. Their stacks are made once.
+// The coroutines of one CPU thread. Their stacks are made once: between two blocks each waits where it has ended the body of a thread.
 class Scheduler {
  public:
-  Scheduler() : coroutines_(kBlockThreads), indices_(kBlockThreads), parities_(kBlockThreads), warps_(kBlockThreads / kWarp) {
+  Scheduler() : coroutines_(kBlockThreads), warps_(kBlockThreads / kWarp), values_(kBlockThreads / kWarp) {
     stacks_ = mmap(nullptr, kBlockThreads * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks_ == MAP_FAILED) fail("no memory for the threads' stacks");
-    for (unsigned i = 0; i < kBlockThreads; ++i)   // a guard page: a stack that overflows ends here, not in the next stack
-      mprotect(static_cast<char*>(stacks_) + i * kStackBytes, 4096, PROT_NONE);
+    for (unsigned i = 0; i < kBlockThreads; ++i) {
+      char* stack = static_cast<char*>(stacks_) + i * kStackBytes;
+      mprotect(stack, 4096, PROT_NONE);   // a stack that overflows ends here, not in the next stack
+      begin_at(coroutines_[i].at, stack, kStackBytes - i % 64 * kStackSkew);
+      coroutines_[i].warp = &warps_[i / kWarp];
+      coroutines_[i].lane = i % kWarp;
+    }
   }
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
   ~Scheduler() { munmap(stacks_, kBlockThreads * kStackBytes); }
 
-  void run_block(void (*body)(void*), void* context);
-  void wait_for_block() { wait(&block_barrier_); }
-  const std::byte* exchange();
-
-  [[noreturn]] static void fail(const char* what) {
-    std::fprintf(stderr, "emulated kernel, block (%u, %u, %u), thread (%u, %u, %u): %s\n", blockIdx.x, blockIdx.y,
-                 blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z, what);
-    std::abort();
-  }
+  void run_block(dim3 block, void (*body)(void*), void* context);
+  Coroutine* another_that_can_run();
 
  private:
   static void enter();
+  static void begin_at(void** at, char* stack, size_t bytes);
+  void set_order(dim3 block);
   void end_thread();
-  void wait(Barrier* barrier);
-  // Goes on with a thread that can run. If no thread can run now, none ever will.
-  [[noreturn, gnu::noinline]] void resume_another();
-  [[noreturn, gnu::noinline]] void resume(unsigned thread);
-  [[noreturn]] void start(unsigned thread);
-  Coroutine& switch_to(unsigned thread);
-  [[noreturn, gnu::noinline]] void end_block() { __builtin_longjmp(caller_, 1); }
 
   void* stacks_ = nullptr;
   std::vector<Coroutine> coroutines_;
-  std::vector<dim3> indices_;   // threadIdx of each thread
-  std::vector<unsigned char> parities_;
-  std::vector<Warp> warps_;
+  std::vector<Barrier> warps_;
+  struct alignas(2 * kExchangeBytes) Values {
+    std::byte of_exchange[2][kExchangeBytes];
+  };
+  std::vector<Values> values_;   // of each warp
   Barrier block_barrier_;
+  dim3 block_ = {0, 0, 0};   // that indices and order are set for
+  bool reversed_ = false;
   unsigned n_threads_ = 0, n_live_ = 0;
-  Place caller_;
+  void* caller_[3];
   void (*body_)(void*) = nullptr;
   void* context_ = nullptr;
 };
 
 __thread Scheduler* current = nullptr;   // of the CPU thread that runs a grid
 
-Scheduler& scheduler() { return *current; }
-
 void Scheduler::enter() {
-  Scheduler& s = scheduler();
+  Scheduler& s = *current;
   for (;;) {
+    running->begins = false;
     s.body_(s.context_);
     s.end_thread();
   }
 }
 
-// Returns when the thread of the same number of another block begins.
+// A coroutine's first place: enter(), on an empty stack.
+void Scheduler::begin_at(void** at, char* stack, size_t bytes) {
+#if defined(__x86_64__)
+  void** top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(stack + bytes) / 16 * 16) - 1;   // as a call leaves it
+  *top = nullptr;
+  at[0] = top, at[1] = nullptr, at[2] = reinterpret_cast<void*>(&Scheduler::enter);
+#else
+  auto* context = new ucontext_t;   // until it begins
+  getcontext(context);
+  context->uc_stack.ss_sp = stack;
+  context->uc_stack.ss_size = bytes;
+  context->uc_link = nullptr;
+  makecontext(context, enter, 0);
+  at[0] = context, at[1] = at[2] = nullptr;
+#endif
+}
+
+// Returns when a thread begins, of this block or of another one. A thread that begins next takes over this one's stack, and leaves its own:
+// so threads that wait for nobody run in a loop on one stack.
 void Scheduler::end_thread() {
-  Coroutine& c = coroutines_[running_thread];
-  c.ended = true;
+  Coroutine* me = running;
+  me->waits_for = &kNever, me->generation = kNever;
   --n_live_;
   --block_barrier_.members;
   block_barrier_.open_if_complete();
-  Barrier& warp = warps_[running_thread / kWarp].barrier;
-  --warp.members;
-  if (warp.arrived > 0) fail("ends while other lanes of its warp wait for it");
-  if (__builtin_setjmp(c.at) != 0) return;
-  if (n_live_ == 0) end_block();
-  resume_another();
+  --me->warp->members;
+  if (me->warp->arrived > 0) fail("ends while other lanes of its warp wait for it");
+  if (n_live_ == 0) return switch_places(me->at, caller_);
+  Coroutine* next = next_that_can_run(me);
+  if (!next->begins) return switch_to(me, next);
+  std::memcpy(me->at, next->at, sizeof me->at);
+  running = next;
+  threadIdx = next->index;
 }
 
-inline Coroutine& Scheduler::switch_to(unsigned thread) {
-  running_thread = thread;
-  threadIdx = indices_[thread];
-  next_exchange = warps_[thread / kWarp].values[parities_[thread] ^ 1][thread % kWarp];
-  Coroutine& c = coroutines_[thread];
-  c.waits_for = nullptr;
-  return c;
-}
-
-void Scheduler::start(unsigned thread) {
-  coroutines_[thread].made = true;
-  // Used only to enter a new stack. Later switches are jumps, which cost no system call.
-  ucontext_t context;
-  getcontext(&context);
-  context.uc_stack.ss_sp = static_cast<char*>(stacks_) + thread * kStackBytes;
-  context.uc_stack.ss_size = kStackBytes - thread % 64 * kStackSkew;
-  context.uc_link = nullptr;
-  makecontext(&context, enter, 0);
-  setcontext(&context);
-  fail("cannot start");
-}
-
-void Scheduler::resume(unsigned thread) {
-  Coroutine& c = switch_to(thread);
-  if (c.made) __builtin_longjmp(c.at, 1);
-  start(thread);
-}
-
-void Scheduler::resume_another() {
-  unsigned i = running_thread;
-  for (unsigned k = 0; k < n_threads_; ++k) {
-    if (reversed_order)
-      i = i == 0 ? n_threads_ - 1 : i - 1;
-    else
-      i = i + 1 == n_threads_ ? 0 : i + 1;
-    const Coroutine& c = coroutines_[i];
-    if (c.ended || (c.waits_for != nullptr && c.waits_for->generation == c.generation)) continue;
-    Coroutine& next = switch_to(i);
-    if (next.made) __builtin_longjmp(next.at, 1);
-    start(i);
+Coroutine* Scheduler::another_that_can_run() {
+  const auto i = static_cast<unsigned>(running - coroutines_.data());
+  if (running->waits_for == &running->warp->generation && running->warp->members != kWarp)
+    fail("exchanges with lanes that have ended");
+  for (unsigned k = 1; k <= n_threads_; ++k) {
+    Coroutine& c = coroutines_[(reversed_ ? i + n_threads_ - k : i + k) % n_threads_];
+    if (c.can_run()) return &c;
   }
   fail("waits at a barrier that some threads never reach");
 }
 
-void Scheduler::wait(Barrier* barrier) {
-  Coroutine& c = coroutines_[running_thread];
-  ++barrier->arrived;
-  if (barrier->open_if_complete()) return;
-  c.waits_for = barrier;
-  c.generation = barrier->generation;
-  if (__builtin_setjmp(c.at) == 0) resume_another();
+void Scheduler::set_order(dim3 block) {
+  for (unsigned i = 0; i < n_threads_; ++i) {
+    Coroutine& c = coroutines_[i];
+    c.index = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+    c.next = &coroutines_[i / kWarp * kWarp + (c.lane + (reversed_order ? kWarp - 1 : 1)) % kWarp];
+  }
+  block_ = block;
+  reversed_ = reversed_order;
 }
 
-const std::byte* Scheduler::exchange() {
-  Warp& warp = warps_[running_thread / kWarp];
-  const unsigned parity = parities_[running_thread] ^= 1;
-  if (warp.barrier.members != kWarp) fail("exchanges with lanes that have ended");
-  wait(&warp.barrier);
-  next_exchange = warp.values[parity ^ 1][running_thread % kWarp];
-  return warp.values[parity][0];
-}
-
-void Scheduler::run_block(void (*body)(void*), void* context) {
-  const dim3 block = blockDim;
+void Scheduler::run_block(dim3 block, void (*body)(void*), void* context) {
   n_threads_ = n_live_ = block.x * block.y * block.z;
   if (n_threads_ == 0 || n_threads_ > kBlockThreads || n_threads_ % kWarp != 0) fail("the block is no multiple of a warp up to 1024");
   body_ = body;
   context_ = context;
+  if (block.x != block_.x || block.y != block_.y || block.z != block_.z || reversed_ != reversed_order) set_order(block);
   for (unsigned i = 0; i < n_threads_; ++i) {
-    coroutines_[i].ended = false;
-    coroutines_[i].waits_for = nullptr;
-    parities_[i] = 0;
-    indices_[i] = {i % block.x, i / block.x % block.y, i / (block.x * block.y)};
+    Coroutine& c = coroutines_[i];
+    c.waits_for = &kNever, c.generation = kNever + 1;
+    c.slot = values_[i / kWarp].of_exchange[0] + c.lane * kMostExchanged;
+    c.begins = true;
   }
   block_barrier_ = {};
   block_barrier_.members = n_threads_;
+  block_barrier = &block_barrier_;
   for (unsigned w = 0; w < n_threads_ / kWarp; ++w) {
-    warps_[w].barrier = {};
-    warps_[w].barrier.members = kWarp;
+    warps_[w] = {};
+    warps_[w].members = kWarp;
   }
-  if (__builtin_setjmp(caller_) == 0) resume(reversed_order ? n_threads_ - 1 : 0);
+  running = &coroutines_[reversed_ ? n_threads_ - 1 : 0];
+  threadIdx = running->index;
+  switch_places(caller_, running->at);
 }
 
 }  // namespace
+
+#if !defined(__x86_64__)
+// The compiler's own jumps: the function that is left has saved its caller's registers. A jump may not stand in the function that it leads
+// to, so it is not inlined.
+namespace {
+[[noreturn, gnu::noinline]] void go_on(void** to) {
+  if (to[2] != nullptr) __builtin_longjmp(static_cast<void**>(to[0]), 1);
+  setcontext(static_cast<ucontext_t*>(to[0]));
+  fail("cannot begin");
+}
+}  // namespace
+[[gnu::noinline]] void switch_places(void** from, void** to) {
+  void* place[5];   // on the stack that is left, which stays
+  from[0] = place, from[2] = place;
+  if (__builtin_setjmp(place) == 0) go_on(to);
+}
+#endif
 
 void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(void*), void* context) {
   // Shared memory that a block has not written is NaN, as floats.
@@ -228,12 +203,11 @@ void run_grid(dim3 grid, dim3 block, size_t dynamic_shared_bytes, void (*body)(v
       for (unsigned x = 0; x < grid.x; ++x) {
         blockIdx = {x, y, z};
         std::memset(block_shared, 0xFF, dynamic_shared_bytes);
-        scheduler().run_block(body, context);
+        current->run_block(block, body, context);
       }
 }
 
-void wait_for_block() { scheduler().wait_for_block(); }
-const std::byte* exchange_values() { return scheduler().exchange(); }
+Coroutine* another_that_can_run() { return current->another_that_can_run(); }
 std::byte* dynamic_shared() { return block_shared; }
 void set_reversed(bool reversed) { reversed_order = reversed; }
 

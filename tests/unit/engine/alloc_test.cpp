@@ -99,7 +99,7 @@ TEST_P(Allocations, NoneInAFork) {
 
 // Opening, settling, stepping and settling again never hold more than the plan has, beside small things; nor is the plan much too large.
 TEST_P(Allocations, HostMemoryIsThePlans) {
-  constexpr uint32_t kContext = 8192;
+  constexpr uint32_t kContext = 4096;
   constexpr int64_t kSmall = 96 << 10;   // options, handles, tables of layers and heads
   // Pages differ by where in these random halves they begin.
   Random random(7);

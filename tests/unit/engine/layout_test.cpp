@@ -79,7 +79,7 @@ TEST_P(EngineLayout, IsWhatOpeningTakesRegionByRegion) {
   Random random(0);
   for (const char& c : std::string(GetParam().name)) random = Random(random.below(1 << 30) + static_cast<uint64_t>(c));
   int n_opened = 0;
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < 12; ++i) {
     engine::RuntimeOptions runtime = runtime_options(1 + static_cast<int32_t>(random.below(3)), "auto", uint64_t{512} << 20);
     if (random.below(2)) runtime.link = {uint64_t{1} << 34, 0};   // with a ring to it
     const auto model = open_bytes(build_model_gguf(random_spec(&random)), runtime);
@@ -109,7 +109,7 @@ TEST_P(EngineLayout, IsWhatOpeningTakesRegionByRegion) {
     EXPECT_EQ(opened.value()->kv_bytes(), plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes);
     EXPECT_EQ(opened.value()->reservoir_bytes(), plan.reservoir_bytes);
   }
-  EXPECT_GT(n_opened, 8);
+  EXPECT_GT(n_opened, 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, EngineLayout, ::testing::ValuesIn([] {

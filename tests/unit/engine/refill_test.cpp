@@ -251,7 +251,7 @@ TEST_P(Refilled, NothingIsTakenOfTheDeviceOnceItIsOpen) {
   EXPECT_EQ(used - before, plan.device_bytes);
   unwrap(session->prefill(random_tokens(*model, 200, 12), nullptr, nullptr));
   EXPECT_EQ(arena.used(), used);
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 150; ++i) {
     greedy(session.get(), 1);
     ASSERT_EQ(arena.used(), used);
   }
