@@ -80,9 +80,9 @@ TEST_P(GpuMatmul, MatchesTheDoubleProduct) {
     int64_t n_out, n_in;
     int32_t n_rows;
   };
-  Machine m(true, product_limits(150, 4096));
+  Machine m(true, product_limits(240, 4096));
   for (const Shape s : {Shape{1, 256, 1}, {5, 512, 2}, {33, 768, 3}, {65, 256, 7}, {17, 1280, 33}, {7, 32, 1}, {31, 96, 2}, {40, 288, 9},
-                        {2, 4096, 5}, {130, 512, 4}, {140, 256, 150}})
+                        {2, 4096, 5}, {130, 512, 4}, {250, 256, 240}})
     if (s.n_in % type_traits(GetParam())->block_elements == 0)   // rows side by side, or with gaps and unaligned
       expect_double_product(&m, GetParam(), s.n_out, s.n_in, s.n_rows, s.n_in + s.n_out % 2 * 3);
 }
@@ -120,6 +120,23 @@ TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
         ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size()))
             << name(phase) << ", rows " << first << " + " << count;
       }
+  }
+}
+
+// A prompt's row has the same bits in tiles of every size. On a device of four SMs 240 rows of 500 outputs take large tiles, 60 rows take
+// tiles of middle size, and 20 rows small ones.
+TEST_P(GpuMatmul, TilesOfEverySizeGiveTheSameBits) {
+  const int64_t n_in = 256, n_out = 500;
+  const int32_t n = 240;
+  Machine m(true, product_limits(n, n_in));
+  const Matrix matrix(&m, GetParam(), n_out, n_in, 13);
+  const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 29);
+  const std::vector<float> all = multiply(&m, Phase::prefill, matrix, Buffer<float>(&m, values), n_in, n);
+  for (const int32_t count : {60, 20}) {
+    const int32_t first = n - count;
+    const Buffer<float> part(&m, std::vector<float>(values.begin() + first * n_in, values.end()));
+    const std::vector<float> some = multiply(&m, Phase::prefill, matrix, part, n_in, count);
+    ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size())) << count << " rows";
   }
 }
 

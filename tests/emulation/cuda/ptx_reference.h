@@ -56,7 +56,7 @@ inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma_16816
 
 // m16n8k32 of int8, and m16n8k16, which is its first half. The layout is as above, with four bytes in place of two halves.
 template <size_t K>
-void mma_bytes(int32_t* c, const uint32_t* a, const uint32_t* b) {
+void mma_bytes(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c) {
   uint32_t mine[K / 8 + K / 16];   // registers of A, then of B
   std::memcpy(mine, a, K / 2);
   std::memcpy(mine + K / 8, b, K / 4);
@@ -70,13 +70,13 @@ void mma_bytes(int32_t* c, const uint32_t* a, const uint32_t* b) {
       copy_four(&columns[i][k], (2 * (l % 4) + i) * 4 + k % 16 / 4, K / 8 + k / 16);
     }
   for (unsigned i = 0; i < 4; ++i) {
-    int32_t sum = 0;
+    int32_t sum = c[i];
     for (unsigned k = 0; k < K; ++k) sum += rows[i / 2][k] * columns[i % 2][k];
-    c[i] += sum;
+    d[i] = sum;
   }
 }
-inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { mma_bytes<32>(c, a, b); }
-inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { mma_bytes<16>(c, a, &b); }
+inline void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c) { mma_bytes<32>(d, a, b, c); }
+inline void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c) { mma_bytes<16>(d, a, &b, c); }
 
 // ldmatrix: n matrices of 8 rows of 16 bytes; lane 8 m + r gives the address of row r of matrix m; lane l receives, of
 // each matrix, the four bytes 4 (l%4) of row l/4; transposed: the halves (2 (l%4), l/4) and (2 (l%4) + 1, l/4).
