@@ -22,8 +22,8 @@ namespace matmul_decode_cu {
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kMostRows = 8;   // rows of activations of a thread block
-  // Thread blocks of an SM. A thread has 80 registers for one row, and 128, 168 or 255 for more rows.
-  static constexpr int blocks(int n_rows) { return n_rows == 1 ? 6 : n_rows == 2 ? 4 : n_rows <= 4 ? 3 : 2; }
+  // Thread blocks of an SM. A thread has 128 registers for one row, and 168 or 255 for more rows.
+  static constexpr int blocks(int n_rows) { return n_rows == 1 ? 4 : n_rows <= 4 ? 3 : 2; }
 };
 
 struct DecodeArgs {

@@ -47,7 +47,7 @@ struct Tile {
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * (kOuts / kWarpOuts);
   static constexpr int kBlocks = kBlocks_;   // thread blocks of an SM, which share its registers
   // Issue slots of a warp for a tensor product of Q4_K, roughly.
-  static constexpr int kSlots = kWarpOuts == 16 ? 30 : kRows == 64 ? 22 : 20;
+  static constexpr int kSlots = kWarpOuts == 16 ? 40 : kRows == 64 ? 28 : 21;
 };
 using SmallTile = Tile<32, 64, 32, 16, 3>;
 using HalfTile = Tile<64, 64, 32, 32, 3>;
