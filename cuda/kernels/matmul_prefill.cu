@@ -434,7 +434,7 @@ struct FloatGeometry {
   static constexpr int kTile = 64, kThreads = 256, kColumns = 16, kOf = 4;   // a thread has kOf x kOf products
 };
 
-__global__ void __launch_bounds__(FloatGeometry::kThreads) matmul_floats_kernel(const __grid_constant__ PrefillArgs a) {
+__global__ void __launch_bounds__(FloatGeometry::kThreads, 2) matmul_floats_kernel(const __grid_constant__ PrefillArgs a) {
   using G = FloatGeometry;
   // (columns, rows), each column padded with four floats, so that stores meet different banks.
   __shared__ __align__(16) float x[G::kColumns][G::kTile + 4];

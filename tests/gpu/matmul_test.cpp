@@ -8,6 +8,7 @@
 #include "tests/support/doubles.h"
 #include "tests/support/quantized_activations.h"
 #ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/device.h"
 #include "tests/emulation/cuda/threads.h"
 #endif
 
@@ -17,6 +18,7 @@ namespace {
 using namespace testing;
 
 constexpr Phase kPhases[] = {Phase::decode, Phase::prefill};
+bool two_scales(TensorType type) { return type == TensorType::q2_k || type == TensorType::q3_k || type == TensorType::q6_k; }
 const char* name(Phase phase) { return phase == Phase::decode ? "decode" : "prefill"; }
 bool float_type(TensorType type) { return type_traits(type)->block_elements == 1; }
 
@@ -147,13 +149,32 @@ TEST_P(GpuMatmul, TilesOfEverySizeGiveTheSameBits) {
   Machine m(true, product_limits(n, n_in));
   const Matrix matrix(&m, GetParam(), n_out, n_in, 13);
   const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 29);
+#ifdef ORRERY_EMULATED
+  const bool floats = float_type(GetParam()), no_large = two_scales(GetParam());
+  const auto taken = [&](int32_t rows) {   // launches with tiles of this many rows so far
+    return emulated::launches_of("matmul_blocks_kernel<orrery::cuda::matmul_prefill_cu::Tile<" + std::to_string(rows) + ",");
+  };
+  const auto expect_tile = [&](int32_t rows, uint64_t before) {
+    if (!floats) {
+      EXPECT_EQ(taken(rows), before + 1) << "tiles of " << rows << " rows";
+    }
+  };
+  const uint64_t large = taken(no_large ? 64 : 128);
+#endif
   const std::vector<float> all = multiply(&m, Phase::prefill, matrix, Buffer<float>(&m, values), n_in, n);
+#ifdef ORRERY_EMULATED
+  expect_tile(no_large ? 64 : 128, large);
+  const uint64_t middle = taken(64), small = taken(32);
+#endif
   for (const int32_t count : {60, 20}) {
     const int32_t first = n - count;
     const Buffer<float> part(&m, std::vector<float>(values.begin() + first * n_in, values.end()));
     const std::vector<float> some = multiply(&m, Phase::prefill, matrix, part, n_in, count);
     ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size())) << count << " rows";
   }
+#ifdef ORRERY_EMULATED
+  expect_tile(64, middle), expect_tile(32, small);
+#endif
 }
 
 // Codes, sub-scales and activations at the ends of their ranges: no integer sum saturates or wraps.
