@@ -57,26 +57,29 @@ __device__ __forceinline__ uint32_t load_bytes(const std::byte* p) {
   return 0;
 }
 
+// Loads group g + ahead. `ahead`, a multiple of eight, moves all addresses by constants if it is one.
 template <TensorType kType>
-__device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const RowPlanes& planes, int g) {
+__device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const RowPlanes& planes, int g, int ahead = 0) {
   constexpr PlaneBytes n = Format<kType>::kPlanes;
+  const std::byte* const codes = row + n.codes * g + n.codes * ahead;
+  const std::byte* const high = row + (planes.high + n.high * g) + n.high * ahead;
+  const std::byte* const group = row + (planes.group + n.group * g) + n.group * ahead;
+  const std::byte* const block = row + (planes.block + n.block * static_cast<int>(static_cast<unsigned>(g) / 8)) + n.block * (ahead / 8);
   LoadedGroup out = {};
-  if constexpr (n.codes == 16) out.codes = load_once(row + 16 * g);
+  if constexpr (n.codes == 16) out.codes = load_once(codes);
   if constexpr (n.codes == 8) {
-    const uint2 words = load_once_8(row + 8 * g);
+    const uint2 words = load_once_8(codes);
     out.codes.x = words.x, out.codes.y = words.y;
   }
-  if constexpr (n.high == 16) out.high = load_once(row + planes.high + 16 * g);
+  if constexpr (n.high == 16) out.high = load_once(high);
   if constexpr (n.high == 8) {
-    const uint2 words = load_once_8(row + planes.high + 8 * g);
+    const uint2 words = load_once_8(high);
     out.high.x = words.x, out.high.y = words.y;
   }
-  if constexpr (n.high == 4) out.high.x = load_bytes<4>(row + planes.high + 4 * g);
-  out.group = load_bytes<n.group>(row + planes.group + n.group * g);
-  if constexpr (n.block == 16)
-    out.block = load_at<uint4>(row + planes.block + 16 * (g / 8));
-  else
-    out.block.x = load_bytes<n.block>(row + planes.block + n.block * (g / 8));
+  if constexpr (n.high == 4) out.high.x = load_bytes<4>(high);
+  out.group = load_bytes<n.group>(group);
+  if constexpr (n.block == 16) out.block = load_at<uint4>(block);
+  else out.block.x = load_bytes<n.block>(block);
   return out;
 }
 
@@ -123,7 +126,7 @@ template <TensorType kType>
 __device__ __forceinline__ void unpack_scales(const LoadedGroup& in, int g, float* scale, float* min) {
   using F = Format<kType>;
   if constexpr (F::kSixBits) {
-    const int i = g % 8;
+    const int i = static_cast<int>(static_cast<unsigned>(g) % 8);
     const uint32_t low = (i < 4 ? in.block.y : in.block.z) >> (8 * (i % 4)), upper = in.block.w >> (4 * i);
     const int first = static_cast<int>((low & 15) | (upper & 3) << 4), second = static_cast<int>((low >> 4 & 15) | (upper & 12) << 2);
     const float d = half_from_bits(in.block.x);

@@ -5,7 +5,7 @@
 // A warp has one row of weights; or two rows, which share the loads of activations, if there are more than two rows of activations, or a
 // gate. Lane l takes groups l, l + 32, ... of 32 columns. A row of fewer than 32 groups takes as many lanes, rounded up to a power of two,
 // and the warp has several rows. A warp loads 512 consecutive bytes of codes at once, 16 a lane. Four groups (two if a warp has two rows)
-// are loaded before the first is used.
+// are loaded before the first is used, as long as a row has as many for each lane.
 //
 // A lane sums its groups in order, then lanes are added by halves: the order depends only on the number of columns. Float operations are
 // written one by one, so that every instance rounds alike: a row's bits do not depend on other rows.
@@ -22,8 +22,8 @@ namespace matmul_decode_cu {
 struct DecodeGeometry {
   static constexpr int kWarps = 4, kThreads = 32 * kWarps;
   static constexpr int kMostRows = 8;   // rows of activations of a thread block
-  // Thread blocks of an SM. A thread has 80 registers for one row, and 128, 168 or 255 for more rows.
-  static constexpr int blocks(int n_rows) { return n_rows == 1 ? 6 : n_rows == 2 ? 4 : n_rows <= 4 ? 3 : 2; }
+  // Thread blocks of an SM. A thread has 128 registers for one row, and 168 or 255 for more rows.
+  static constexpr int blocks(int n_rows) { return n_rows == 1 ? 4 : n_rows <= 4 ? 3 : 2; }
 };
 
 struct DecodeArgs {
@@ -51,18 +51,18 @@ struct BlockUnit {
     float d;
   };
 
-  static __device__ __forceinline__ Loaded load(const std::byte* row, const DecodeArgs& a, int unit) {
-    return load_group<kType>(row, a.planes, unit);
+  static __device__ __forceinline__ Loaded load(const std::byte* row, const DecodeArgs& a, int unit, int ahead = 0) {
+    return load_group<kType>(row, a.planes, unit, ahead);
   }
   static __device__ __forceinline__ Weights unpack(const Loaded& in, int unit) { return unpack_group<kType>(in, unit); }
-  static __device__ __forceinline__ Input input(const DecodeArgs& a, int row, int unit) {
+  static __device__ __forceinline__ Input input(const DecodeArgs& a, int row, int unit, int ahead = 0) {
     const QuantizedRows& x = a.quantized;
-    const uint4* q = reinterpret_cast<const uint4*>(x.q + row * x.n_padded + 32 * unit);
+    const uint4* q = reinterpret_cast<const uint4*>(x.q + row * x.n_padded + 32 * unit + 32 * ahead);
     const uint4 first = __ldg(q), second = __ldg(q + 1);
-    const uint32_t sums = __ldg(reinterpret_cast<const uint32_t*>(x.sums + row * (x.n_padded / 16) + 2 * unit));
+    const uint32_t sums = __ldg(reinterpret_cast<const uint32_t*>(x.sums + row * (x.n_padded / 16) + 2 * unit + 2 * ahead));
     return {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w},
             {static_cast<int16_t>(sums & 0xFFFFu), static_cast<int16_t>(sums >> 16)},
-            __ldg(x.d + row * (x.n_padded / 32) + unit)};
+            __ldg(x.d + row * (x.n_padded / 32) + unit + ahead)};
   }
   static __device__ __forceinline__ float add(float sum, const Weights& w, const Input& x) {
     int dot[2] = {0, 0};
@@ -96,15 +96,17 @@ struct FloatUnit {
   using Weights = Floats;
   using Input = Floats;
 
-  static __device__ __forceinline__ Loaded load(const std::byte* row, const DecodeArgs&, int unit) { return load_once(row + 16 * unit); }
+  static __device__ __forceinline__ Loaded load(const std::byte* row, const DecodeArgs&, int unit, int ahead = 0) {
+    return load_once(row + 16 * unit + 16 * ahead);
+  }
   static __device__ __forceinline__ Weights unpack(const Loaded& in, int) {
     Weights out;
     unpack_floats<kType>(in, out.v);
     return out;
   }
-  static __device__ __forceinline__ Input input(const DecodeArgs& a, int row, int unit) {
-    const float* x = a.x.data + row * a.x.stride + kColumns * unit;
-    const int n = min(a.n_cols - kColumns * unit, kColumns);
+  static __device__ __forceinline__ Input input(const DecodeArgs& a, int row, int unit, int ahead = 0) {
+    const float* x = a.x.data + row * a.x.stride + kColumns * unit + kColumns * ahead;
+    const int n = min(a.n_cols - kColumns * (unit + ahead), kColumns);
     Input out;
     if (a.aligned && n == kColumns) {
 #pragma unroll
@@ -128,7 +130,7 @@ struct FloatUnit {
 template <class Unit, int kRows, bool kGated>
 __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::blocks(kRows))
     matmul_decode_kernel(const __grid_constant__ DecodeArgs a) {
-  constexpr int kOuts = kGated || kRows >= 4 ? 2 : 1, kUnroll = kOuts == 1 ? 4 : 2;
+  constexpr int kOuts = kGated || kRows >= 4 ? 2 : 1, kUnroll = kRows == DecodeGeometry::kMostRows ? 1 : kOuts == 1 ? 4 : 2;
   constexpr bool kParts = kRows == DecodeGeometry::kMostRows;
   const int index = static_cast<int>(blockIdx.x) / (kParts ? a.n_parts : 1);
   const int first_row = kParts ? static_cast<int>(blockIdx.x) % a.n_parts * kRows : 0, last_row = min(first_row + kRows, a.n_rows) - 1;
@@ -145,25 +147,44 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
     weights[o] = weights_of(a.products.list[kGated ? o : p]) + out * a.planes.bytes;
   }
   float sums[kOuts][kRows] = {};
-  for (int first = lane; first < a.n_units; first += lanes * kUnroll) {
+  const auto add = [&](const typename Unit::Loaded* loaded, int unit, int ahead, int within) {
+    typename Unit::Weights w[kOuts];
+#pragma unroll
+    for (int o = 0; o < kOuts; ++o) w[o] = Unit::unpack(loaded[o], within);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const typename Unit::Input x = Unit::input(a, min(first_row + r, last_row), unit, ahead);
+#pragma unroll
+      for (int o = 0; o < kOuts; ++o) sums[o][r] = Unit::add(sums[o][r], w[o], x);
+    }
+  };
+  // Whole warps with kUnroll units for each lane: no branch, behind which the compiler would move the loads. A unit's place in its block is
+  // the lane's.
+  int unit = lane;
+  for (int i = kUnroll > 1 ? a.n_units / (32 * kUnroll) : 0; i > 0; --i, unit += 32 * kUnroll) {
     typename Unit::Loaded loaded[kUnroll][kOuts];
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k)   // a load behind the last unit repeats the last unit, which is then not used
+    for (int k = 0; k < kUnroll; ++k)
 #pragma unroll
-      for (int o = 0; o < kOuts; ++o) loaded[k][o] = Unit::load(weights[o], a, min(first + k * lanes, a.n_units - 1));
+      for (int o = 0; o < kOuts; ++o) loaded[k][o] = Unit::load(weights[o], a, unit, 32 * k);
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k) {
-      const int unit = first + k * lanes;
-      if (unit >= a.n_units) break;
-      typename Unit::Weights w[kOuts];
+    for (int k = 0; k < kUnroll; ++k) add(loaded[k], unit, 32 * k, lane);
+  }
+  if (unit < a.n_units) {   // the rest, one unit ahead
+    typename Unit::Loaded loaded[kOuts];
 #pragma unroll
-      for (int o = 0; o < kOuts; ++o) w[o] = Unit::unpack(loaded[k][o], unit);
+    for (int o = 0; o < kOuts; ++o) loaded[o] = Unit::load(weights[o], a, unit);
+#pragma unroll 1
+    while (true) {
+      typename Unit::Loaded next[kOuts];
+      const bool more = unit + lanes < a.n_units;
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const typename Unit::Input x = Unit::input(a, min(first_row + r, last_row), unit);
+      for (int o = 0; o < kOuts; ++o) next[o] = more ? Unit::load(weights[o], a, unit + lanes) : loaded[o];
+      add(loaded, unit, 0, unit);
+      if (!more) break;
 #pragma unroll
-        for (int o = 0; o < kOuts; ++o) sums[o][r] = Unit::add(sums[o][r], w[o], x);
-      }
+      for (int o = 0; o < kOuts; ++o) loaded[o] = next[o];
+      unit += lanes;
     }
   }
 #pragma unroll

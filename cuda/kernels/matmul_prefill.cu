@@ -1,10 +1,10 @@
 // Products of many rows, on tensor cores. Weights are read as they lie on the device. Error and cost: README.md.
 //
-// Quantized: a thread block has a tile of 64 rows x 128 outputs and takes 64 columns at a time, two groups. Each thread unpacks one
-// output's group to signed bytes in shared memory, with scale and min; cp.async copies the activations. Both prepare the next 64 columns
-// while these are multiplied, int8 by int8: sum += x_d * (w_scale * dot) (- x_d * x_sum * w_min). With few rows, or too few tiles for all
-// SMs, tiles are 32 rows x 64 outputs. F16, BF16: tiles of 64 x 64; a float activation becomes two halves, hi + lo, and so two products.
-// F32: tiles of 64 x 64 on float units, because TF32 keeps only 11 bits.
+// Quantized: a thread block has a tile of 128 rows x 128 outputs and takes 64 columns at a time, two groups. A thread unpacks one output's
+// group to signed bytes in shared memory, with its factors; cp.async copies the activations. Both prepare the next 64 columns while these
+// are multiplied, int8 by int8: sum += x_d * (w_scale * dot) (- x_d * x_sum * w_min). Smaller tiles serve fewer rows and fewer outputs
+// (launch_best). F16, BF16: tiles of 64 x 64; a float activation becomes two halves, hi + lo, and so two products. F32: tiles of 64 x 64
+// on float units, because TF32 keeps only 11 bits.
 //
 // Columns are summed in order, in steps of fixed size: a row's bits depend neither on other rows nor on the tile.
 #include "cuda/device/launch.h"
@@ -40,18 +40,21 @@ __device__ __forceinline__ void load_b(uint32_t* b, const std::byte* rows, int r
   load_matrices_4(b, rows + piece_at(row + lane % 8 + lane / 16 * 8, piece + lane / 8 % 2));
 }
 
-template <int kRows_, int kOuts_, int kWarpOuts_, int kBlocks_>
+template <int kRows_, int kOuts_, int kWarpRows_, int kWarpOuts_, int kBlocks_>
 struct Tile {
   static constexpr int kRows = kRows_, kOuts = kOuts_;
-  static constexpr int kWarpRows = 32, kWarpOuts = kWarpOuts_;
+  static constexpr int kWarpRows = kWarpRows_, kWarpOuts = kWarpOuts_;
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * (kOuts / kWarpOuts);
   static constexpr int kBlocks = kBlocks_;   // thread blocks of an SM, which share its registers
+  // Issue slots of a warp for a tensor product of Q4_K, roughly.
+  static constexpr int kSlots = kWarpOuts == 16 ? 40 : kRows == 64 ? 28 : 21;
 };
-using SmallTile = Tile<32, 64, 16, 3>;
-using HalfTile = Tile<64, 64, 32, 3>;
-// Formats with two scales for 32 columns take up to 168 registers, so 12 warps fit an SM, not 16.
+using SmallTile = Tile<32, 64, 32, 16, 3>;
+using HalfTile = Tile<64, 64, 32, 32, 3>;
+using MiddleTile = HalfTile;
+// With two scales for 32 columns a warp of a large tile would take more than 255 registers.
 template <TensorType kType>
-using LargeTile = std::conditional_t<Format<kType>::kHalves, Tile<64, 64, 32, 3>, Tile<64, 128, 32, 2>>;
+using LargeTile = std::conditional_t<Format<kType>::kHalves, MiddleTile, Tile<128, 128, 64, 32, 1>>;
 
 // The place of a thread's sums: acc[m][n][j] is row 16 m + 8 (j / 2) + lane / 4, output 8 n + 2 (lane % 4) + j % 2 of the warp's part.
 template <class T>
@@ -96,32 +99,48 @@ struct Place {
 
 constexpr int kStepGroups = 2;   // groups of 32 columns in a step
 
+// Sums of a tensor product start here: the bits of 1.5 * 2^23, where the last place of a float counts ones. A sum of integers that moves by
+// at most 2^22 from here is the float kMagicValue + dot.
+constexpr int32_t kMagic = 0x4B400000;
+constexpr float kMagicValue = 12582912.0f;
+
+// Factors lie as a thread of multiply() loads them: those of a row side by side, and those of two neighbouring outputs.
 template <class T, TensorType kType>
 struct BlockStage {
-  static constexpr int kHalves = Format<kType>::kHalves ? 2 : 1, kMins = Format<kType>::kMin ? kHalves : 1;
+  static constexpr int kHalves = Format<kType>::kHalves ? 2 : 1, kMins = Format<kType>::kMin ? kHalves : 0;
+  static constexpr int kRowFactors = kMins == 2 ? 4 : 1 + kMins;   // d, then -d * sum of the group or of each half
   alignas(16) std::byte x[T::kRows * kRowBytes];
   alignas(16) std::byte w[T::kOuts * kRowBytes];
-  float x_d[kStepGroups][T::kRows];
-  float w_scale[kStepGroups][kHalves][T::kOuts];
-  // The next two serve formats with minima only.
-  float x_sum[kStepGroups][kMins][Format<kType>::kMin ? T::kRows : 1];   // d * sum
-  float w_min[kStepGroups][kMins][Format<kType>::kMin ? T::kOuts : 1];
+  alignas(16) float rows[kStepGroups][T::kRows][kRowFactors];
+  alignas(16) float scales[kStepGroups][T::kOuts / 2][4];          // of the group or its first half; then -kMagicValue * scale
+  alignas(8) float more[kHalves - 1 + kMins ? kHalves - 1 + kMins : 1][kStepGroups][T::kOuts / 2][2];   // second scale; minima
 };
 
-// A thread's loads from memory for a step: one output's group, and the scale and the sums of one row's group.
+// A thread's loads from memory for a step: one output's group; the scale and the sums of one row's group. The first threads of a block have
+// outputs, the last ones have rows.
 struct Fetched {
   LoadedGroup group;
   float d;
   uint32_t sums;
 };
+template <class T>
+struct Units {
+  static constexpr int kOuts = T::kOuts * kStepGroups, kRows = T::kRows * kStepGroups;
+  static_assert(kOuts <= T::kThreads && kRows <= T::kThreads, "a group for each thread");
+  static __device__ __forceinline__ bool has_out() { return kOuts == T::kThreads || static_cast<int>(threadIdx.x) < kOuts; }
+  static __device__ __forceinline__ bool has_row() { return kRows == T::kThreads || static_cast<int>(threadIdx.x) >= T::kThreads - kRows; }
+  static __device__ __forceinline__ int group() { return static_cast<int>(threadIdx.x) % kStepGroups; }
+  static __device__ __forceinline__ int out() { return static_cast<int>(threadIdx.x) / kStepGroups; }
+  static __device__ __forceinline__ int row() { return (static_cast<int>(threadIdx.x) - (T::kThreads - kRows)) / kStepGroups; }
+};
 
 template <class T, TensorType kType>
 __device__ __forceinline__ void fetch(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, Fetched* out) {
-  static_assert(T::kOuts * kStepGroups == T::kThreads && T::kRows <= T::kOuts, "a group for each thread");
-  const int thread = static_cast<int>(threadIdx.x), group = kStepGroups * step + thread % kStepGroups;
-  const int i = thread / kStepGroups, o = at.first_out + i, r = at.first_row + i;
-  if (o < p.weight.n_rows && group < a.n_cols / 32) out->group = load_group<kType>(weights_of(p) + o * a.planes.bytes, a.planes, group);
-  if (i < T::kRows && r < a.n_rows) {   // a group behind the row's end is padding
+  using U = Units<T>;
+  const int group = kStepGroups * step + U::group(), o = at.first_out + U::out(), r = at.first_row + U::row();
+  if (U::has_out() && o < p.weight.n_rows && group < a.n_cols / 32)
+    out->group = load_group<kType>(weights_of(p) + o * a.planes.bytes, a.planes, group);
+  if (U::has_row() && r < a.n_rows) {   // a group behind the row's end is padding
     out->d = __ldg(a.quantized.d + r * (a.quantized.n_padded / 32) + group);
     out->sums = __ldg(reinterpret_cast<const uint32_t*>(a.quantized.sums + r * (a.quantized.n_padded / 16) + 2 * group));
   }
@@ -140,14 +159,12 @@ __device__ __forceinline__ void fetch_rows(const PrefillArgs& a, const Place<T>&
 }
 
 template <class T, TensorType kType>
-__device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, const Fetched& in,
-                                       BlockStage<T, kType>* stage) {
-  using F = Format<kType>;
-  constexpr int kHalves = BlockStage<T, kType>::kHalves;
-  const int thread = static_cast<int>(threadIdx.x), i = thread / kStepGroups, g = thread % kStepGroups;
-  const int group = kStepGroups * step + g;
+__device__ __forceinline__ void unpack_out(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, const LoadedGroup& in,
+                                           BlockStage<T, kType>* stage) {
+  using S = BlockStage<T, kType>;
+  const int i = Units<T>::out(), g = Units<T>::group(), group = kStepGroups * step + g;
   const bool valid = at.first_out + i < p.weight.n_rows && group < a.n_cols / 32;
-  const UnpackedGroup w = unpack_group<kType>(in.group, group);
+  const UnpackedGroup w = unpack_group<kType>(in, group);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint32_t* code = w.code + 4 * half;
@@ -156,44 +173,58 @@ __device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at,
       bytes = {signed_codes<kType>(code[0]), signed_codes<kType>(code[1]), signed_codes<kType>(code[2]), signed_codes<kType>(code[3])};
     *reinterpret_cast<uint4*>(stage->w + piece_at(i, 2 * g + half)) = bytes;
   }
+  const float scale = valid ? w.scale[0] : 0.0f;
+  stage->scales[g][i / 2][i % 2] = scale;
+  stage->scales[g][i / 2][2 + i % 2] = __fmul_rn(-kMagicValue, scale);
+  if constexpr (S::kHalves == 2) stage->more[0][g][i / 2][i % 2] = valid ? w.scale[1] : 0.0f;
 #pragma unroll
-  for (int h = 0; h < kHalves; ++h) {
-    stage->w_scale[g][h][i] = valid ? w.scale[h] : 0.0f;
-    if constexpr (F::kMin) stage->w_min[g][h][i] = valid ? w.min[h] : 0.0f;
-  }
-  if (i >= T::kRows) return;
-  const float d = at.first_row + i < a.n_rows ? in.d : 0.0f;
-  stage->x_d[g][i] = d;
-  if constexpr (F::kMin) {
-    const int first = static_cast<int16_t>(in.sums & 0xFFFFu), second = static_cast<int16_t>(in.sums >> 16);
-    stage->x_sum[g][0][i] = __fmul_rn(d, static_cast<float>(F::kHalves ? first : first + second));
-    if constexpr (F::kHalves) stage->x_sum[g][1][i] = __fmul_rn(d, static_cast<float>(second));
-  }
+  for (int h = 0; h < S::kMins; ++h) stage->more[S::kHalves - 1 + h][g][i / 2][i % 2] = valid ? w.min[h] : 0.0f;
 }
 
-// The bits of 1.5 * 2^23, where the last place of a float counts ones. An integer sum that starts here, and moves by at most 2^22, is the
-// float 1.5 * 2^23 + dot. So one subtraction replaces a conversion.
-constexpr int32_t kMagic = 0x4B400000;
-
-// sum += x_d * w_scale * dot - x_sum * w_min, of one group.
 template <class T, TensorType kType>
-__device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, const Place<T>& at, int g,
+__device__ __forceinline__ void unpack_row(const PrefillArgs& a, const Place<T>& at, float d, uint32_t sums, BlockStage<T, kType>* stage) {
+  using S = BlockStage<T, kType>;
+  const int i = Units<T>::row();
+  float* to = stage->rows[Units<T>::group()][i];
+  if (at.first_row + i >= a.n_rows) d = 0.0f;
+  const int first = static_cast<int16_t>(sums & 0xFFFFu), second = static_cast<int16_t>(sums >> 16);
+  if constexpr (S::kMins == 0) *to = d;
+  else if constexpr (S::kMins == 1) *reinterpret_cast<float2*>(to) = {d, __fmul_rn(-d, static_cast<float>(first + second))};
+  else *reinterpret_cast<float4*>(to) = {d, __fmul_rn(-d, static_cast<float>(first)), __fmul_rn(-d, static_cast<float>(second)), 0.0f};
+}
+
+template <class T, TensorType kType>
+__device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, const Fetched& in,
+                                       BlockStage<T, kType>* stage) {
+  if (Units<T>::has_out()) unpack_out(a, at, p, step, in.group, stage);
+  if (Units<T>::has_row()) unpack_row(a, at, in.d, in.sums, stage);
+}
+
+// sum += x_d * w_scale * dot - x_sum * w_min, of one group. (kMagicValue + dot) * scale - kMagicValue * scale is scale * dot, rounded once: a
+// scale has at most 19 bits, so the second product is exact.
+template <class T, TensorType kType>
+__device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, const Place<T>& at, int g, const int32_t* magic,
                                          float (&acc)[T::kWarpRows / 16][T::kWarpOuts / 8][4]) {
-  using F = Format<kType>;
-  constexpr int kHalves = BlockStage<T, kType>::kHalves, kM = T::kWarpRows / 16, kPairs = T::kWarpOuts / 16;
+  using S = BlockStage<T, kType>;
+  constexpr int kM = T::kWarpRows / 16, kPairs = T::kWarpOuts / 16;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  __syncwarp();   // lanes may have diverged at a matrix's end
   uint32_t x[kM][4];
-  float d[kM][2], x_sum[kM][kHalves][2];
+  float rows[kM][2][S::kRowFactors];
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     load_a(x[m], stage.x, at.row + 16 * m, 2 * g);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = at.row + 16 * m + 8 * i + lane / 4;
-      d[m][i] = stage.x_d[g][row];
-      if constexpr (F::kMin)
-        for (int h = 0; h < kHalves; ++h) x_sum[m][h][i] = -stage.x_sum[g][h][row];
+      const float* from = stage.rows[g][at.row + 16 * m + 8 * i + lane / 4];
+      if constexpr (S::kMins == 0) {
+        rows[m][i][0] = *from;
+      } else if constexpr (S::kMins == 1) {
+        const float2 two = *reinterpret_cast<const float2*>(from);
+        rows[m][i][0] = two.x, rows[m][i][1] = two.y;
+      } else {
+        const float4 four = *reinterpret_cast<const float4*>(from);
+        rows[m][i][0] = four.x, rows[m][i][1] = four.y, rows[m][i][2] = four.z;
+      }
     }
   }
 #pragma unroll
@@ -202,31 +233,33 @@ __device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, cons
     load_b(w, stage.w, at.out + 16 * pair, 2 * g);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const int out = at.out + 16 * pair + 8 * n + 2 * (lane % 4);
-      float2 scale[kHalves], w_min[kHalves];
+      const int outs = at.out / 2 + 8 * pair + 4 * n + lane % 4;
+      const float4 scales = *reinterpret_cast<const float4*>(stage.scales[g][outs]);
+      float2 more[S::kHalves - 1 + S::kMins ? S::kHalves - 1 + S::kMins : 1];
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        scale[h] = *reinterpret_cast<const float2*>(&stage.w_scale[g][h][out]);
-        if constexpr (F::kMin) w_min[h] = *reinterpret_cast<const float2*>(&stage.w_min[g][h][out]);
-      }
+      for (int i = 0; i < S::kHalves - 1 + S::kMins; ++i) more[i] = *reinterpret_cast<const float2*>(stage.more[i][g][outs]);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        int32_t dot[kHalves][4];
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h) {
-          for (int j = 0; j < 4; ++j) dot[h][j] = kMagic;
-          if constexpr (F::kHalves) mma_s8_k16(dot[h], x[m] + 2 * h, w[2 * n + h]);
-          else mma_s8(dot[h], x[m], w + 2 * n);
+        int32_t dot[S::kHalves][4];
+        if constexpr (S::kHalves == 2) {
+          mma_s8_k16(dot[0], x[m], w[2 * n], magic);
+          mma_s8_k16(dot[1], x[m] + 2, w[2 * n + 1], magic);
+        } else {
+          mma_s8(dot[0], x[m], w + 2 * n, magic);
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& sum = acc[m][2 * pair + n][j];
-          float value = __fmul_rn(__fadd_rn(__int_as_float(dot[0][j]), -12582912.0f), j % 2 ? scale[0].y : scale[0].x);
-          if constexpr (F::kHalves)
-            value = fmaf(__fadd_rn(__int_as_float(dot[1][j]), -12582912.0f), j % 2 ? scale[1].y : scale[1].x, value);
-          sum = fmaf(d[m][j / 2], value, sum);
-          if constexpr (F::kMin)
-            for (int h = 0; h < kHalves; ++h) sum = fmaf(x_sum[m][h][j / 2], j % 2 ? w_min[h].y : w_min[h].x, sum);
+          const float* factors = rows[m][j / 2];
+          float value = fmaf(__int_as_float(dot[0][j]), j % 2 ? scales.y : scales.x, j % 2 ? scales.w : scales.z);
+          if constexpr (S::kHalves == 2)
+            value = fmaf(__fadd_rn(__int_as_float(dot[1][j]), -kMagicValue), j % 2 ? more[0].y : more[0].x, value);
+          sum = fmaf(factors[0], value, sum);
+#pragma unroll
+          for (int h = 0; h < S::kMins; ++h) {
+            const float2& min = more[S::kHalves - 1 + h];
+            sum = fmaf(factors[1 + h], j % 2 ? min.y : min.x, sum);
+          }
         }
       }
     }
@@ -241,6 +274,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(
   const Place<T> at(a.products, p);
   float acc[T::kWarpRows / 16][T::kWarpOuts / 8][4] = {};
   Fetched fetched = {};
+  const int32_t magic[4] = {kMagic, kMagic, kMagic, kMagic};
   const int n_steps = (a.n_cols / 32 + kStepGroups - 1) / kStepGroups;
   fetch_rows(a, at, 0, &stages[0]);
   fetch<T, kType>(a, at, product, 0, &fetched);
@@ -254,8 +288,9 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(
       fetch_rows(a, at, step + 1, next);
       fetch<T, kType>(a, at, product, step + 1, &fetched);
     }
+    __syncwarp();   // lanes may have diverged at a matrix's end
 #pragma unroll 1
-    for (int g = 0; g < kStepGroups; ++g) multiply(stages[step % 2], at, g, acc);
+    for (int g = 0; g < kStepGroups; ++g) multiply(stages[step % 2], at, g, magic, acc);
     if (more) unpack(a, at, product, step + 1, fetched, next);
     copy_async_wait<0>();
     __syncthreads();
@@ -399,7 +434,7 @@ struct FloatGeometry {
   static constexpr int kTile = 64, kThreads = 256, kColumns = 16, kOf = 4;   // a thread has kOf x kOf products
 };
 
-__global__ void __launch_bounds__(FloatGeometry::kThreads) matmul_floats_kernel(const __grid_constant__ PrefillArgs a) {
+__global__ void __launch_bounds__(FloatGeometry::kThreads, 2) matmul_floats_kernel(const __grid_constant__ PrefillArgs a) {
   using G = FloatGeometry;
   // (columns, rows), each column padded with four floats, so that stores meet different banks.
   __shared__ __align__(16) float x[G::kColumns][G::kTile + 4];
@@ -444,9 +479,26 @@ Geometry tiles(PrefillArgs* a, int64_t rows, int64_t outs, int threads) {
   return {Dim3(static_cast<unsigned>((a->n_rows + rows - 1) / rows), static_cast<unsigned>(n)), Dim3(static_cast<unsigned>(threads))};
 }
 
+// What a tile's thread blocks take on the busiest SM.
+template <class T>
+int64_t slots(PrefillArgs a, const DeviceShape& device) {
+  const Dim3 grid = tiles(&a, T::kRows, T::kOuts, T::kThreads).grid;
+  return (int64_t{grid.x} * grid.y + device.n_sms - 1) / device.n_sms * T::kRows * T::kOuts * T::kSlots;
+}
+
 template <class T, TensorType kType>
 void launch_blocks(Queue& queue, PrefillArgs a) {
   launch<matmul_blocks_kernel<T, kType>>(queue, tiles(&a, T::kRows, T::kOuts, T::kThreads), a);
+}
+
+// Large tiles read an operand for more products, and small ones leave fewer SMs idle.
+template <TensorType kType>
+void launch_best(Queue& queue, const DeviceShape& device, const PrefillArgs& a) {
+  const int64_t small = slots<SmallTile>(a, device), middle = slots<MiddleTile>(a, device);
+  const int64_t large = slots<LargeTile<kType>>(a, device);
+  if (large <= middle && large <= small) launch_blocks<LargeTile<kType>, kType>(queue, a);
+  else if (middle <= small) launch_blocks<MiddleTile, kType>(queue, a);
+  else launch_blocks<SmallTile, kType>(queue, a);
 }
 
 }  // namespace matmul_prefill_cu
@@ -479,11 +531,7 @@ void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& pro
         launch<matmul_halves_kernel<TensorType::bf16>>(queue, geometry, args);
     } else {
       with_block_type(weight.type, [&](auto type) {
-        using Large = LargeTile<type()>;
-        const Geometry large = tiles(&args, Large::kRows, Large::kOuts, Large::kThreads);
-        const bool fills = n_rows > SmallTile::kRows && large.grid.x * large.grid.y >= static_cast<unsigned>(device.n_sms);
-        if (fills) launch_blocks<Large, type()>(queue, args);
-        else launch_blocks<SmallTile, type()>(queue, args);
+        launch_best<type()>(queue, device, args);
       });
     }
   });

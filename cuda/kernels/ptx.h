@@ -34,17 +34,17 @@ __device__ __forceinline__ void mma_bf16(float* c, const uint32_t* a, const uint
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
-// c (16, 8) += a (16, 32) b (32, 8) of int8.
-__device__ __forceinline__ void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) {
-  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+// d (16, 8) = a (16, 32) b (32, 8) + c of int8. d and c may be the same registers, or c the registers of a constant.
+__device__ __forceinline__ void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};\n"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
-// c (16, 8) += a (16, 16) b (16, 8) of int8. The fragments of a and b are half as long as mma_s8's.
-__device__ __forceinline__ void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};\n"
-               : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(b));
+// d (16, 8) = a (16, 16) b (16, 8) + c of int8. The fragments of a and b are half as long as mma_s8's.
+__device__ __forceinline__ void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%8,%9,%10};\n"
+               : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(b), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
 // Load four (or two) matrices of 8 rows of 16 bytes from shared memory. Lane 8 m + r passes the address of row r of matrix m.
 __device__ __forceinline__ void load_matrices_4(uint32_t* out, const void* row) {
@@ -109,8 +109,8 @@ __device__ __forceinline__ T* dynamic_shared() {
 
 inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_f16(c, a, b); }
 inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_bf16(c, a, b); }
-inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { emulated::mma_s8(c, a, b); }
-inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { emulated::mma_s8_k16(c, a, b); }
+inline void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c) { emulated::mma_s8(d, a, b, c); }
+inline void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c) { emulated::mma_s8_k16(d, a, b, c); }
 inline void load_matrices_4(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, false); }
 inline void load_matrices_4_transposed(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, true); }
 inline void load_matrices_2(uint32_t* out, const void* row) { emulated::load_matrices<2>(out, row, false); }
@@ -152,8 +152,8 @@ T* dynamic_shared() {
 
 void mma_f16(float* c, const uint32_t* a, const uint32_t* b);
 void mma_bf16(float* c, const uint32_t* a, const uint32_t* b);
-void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b);
-void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b);
+void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c);
+void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c);
 void load_matrices_4(uint32_t* out, const void* row);
 void load_matrices_4_transposed(uint32_t* out, const void* row);
 void load_matrices_2(uint32_t* out, const void* row);

@@ -60,6 +60,7 @@ struct Model {
 // Published files: Q4_K_M of the larger two; of the smaller two the types of the files that `make models` fetches.
 constexpr Model kModels[] = {
     {"8b", "llama-3.1-8b", "llama", false, false, T::q4_k, T::q6_k, T::q4_k, {T::q4_k, T::q6_k}, {T::q4_k, T::q6_k}},
+    {"8b-q8_0", "llama-3.1-8b", "llama", false, false, T::q8_0, T::q8_0, T::q8_0, {T::q8_0, T::q8_0}, {T::q8_0, T::q8_0}},
     {"1b", "llama-3.2-1b", "llama", true, false, T::q6_k, T::q6_k, T::q4_k, {T::q4_k, T::q6_k}, {T::q4_k, T::q6_k}},
     {"qwen2.5-0.5b", "qwen2.5-0.5b", "qwen2", false, true, T::q5_0, T::q8_0, T::q5_0, {T::q5_0, T::q8_0}, {T::q4_k, T::q6_k}},
     {"smollm2-135m", "smollm2-135m", "llama", true, false, T::q8_0, T::q8_0, T::q4_1, {T::q4_1, T::q4_1}, {T::q4_1, T::q4_1}},

@@ -41,7 +41,7 @@ CARDS = [
 READ_SHARE = 0.92
 NODE_SECONDS = 1.7e-6
 # A model's layers of each kind (gpu_model.cpp: Model). Kind 1 of Q4_K_M: the first and last eighth of the layers, and each third between.
-LAYERS = {"8b": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12, 12), "smollm2-135m": (15, 15), "tiny": (2, 3)}
+LAYERS = {"8b": (16, 16), "8b-q8_0": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12, 12), "smollm2-135m": (15, 15), "tiny": (2, 3)}
 # Budgets of resident KV: steps without selection and refills, whose times come on top under other policies.
 POLICIES = ["streaming:0.25", "streaming:0.125"]
 # Steps under policies (policy_table). `moved`: bytes of refills a token over the resident bytes, of SmolLM2-135M at 50 and 20% of 1,024 tokens of

@@ -8,6 +8,7 @@
 #include "tests/support/doubles.h"
 #include "tests/support/quantized_activations.h"
 #ifdef ORRERY_EMULATED
+#include "tests/emulation/cuda/device.h"
 #include "tests/emulation/cuda/threads.h"
 #endif
 
@@ -17,6 +18,7 @@ namespace {
 using namespace testing;
 
 constexpr Phase kPhases[] = {Phase::decode, Phase::prefill};
+bool two_scales(TensorType type) { return type == TensorType::q2_k || type == TensorType::q3_k || type == TensorType::q6_k; }
 const char* name(Phase phase) { return phase == Phase::decode ? "decode" : "prefill"; }
 bool float_type(TensorType type) { return type_traits(type)->block_elements == 1; }
 
@@ -80,9 +82,9 @@ TEST_P(GpuMatmul, MatchesTheDoubleProduct) {
     int64_t n_out, n_in;
     int32_t n_rows;
   };
-  Machine m(true, product_limits(150, 4096));
+  Machine m(true, product_limits(240, 4352));
   for (const Shape s : {Shape{1, 256, 1}, {5, 512, 2}, {33, 768, 3}, {65, 256, 7}, {17, 1280, 33}, {7, 32, 1}, {31, 96, 2}, {40, 288, 9},
-                        {2, 4096, 5}, {130, 512, 4}, {140, 256, 150}})
+                        {2, 4096, 5}, {130, 512, 4}, {250, 256, 240}, {3, 4352, 1}})
     if (s.n_in % type_traits(GetParam())->block_elements == 0)   // rows side by side, or with gaps and unaligned
       expect_double_product(&m, GetParam(), s.n_out, s.n_in, s.n_rows, s.n_in + s.n_out % 2 * 3);
 }
@@ -121,6 +123,58 @@ TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
             << name(phase) << ", rows " << first << " + " << count;
       }
   }
+}
+
+// At decode whole rounds of units, the rest behind them, and the units of a block of eight rows: a row has the same bits.
+TEST_P(GpuMatmul, RoundsOfUnitsGiveTheSameBits) {
+  const int64_t n_in = 4352, n_out = 3;
+  const int32_t n = 8;
+  Machine m(true, product_limits(n, n_in));
+  const Matrix matrix(&m, GetParam(), n_out, n_in, 17);
+  const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 31);
+  const std::vector<float> all = multiply(&m, Phase::decode, matrix, Buffer<float>(&m, values), n_in, n);
+  for (const int32_t count : {1, 2, 3}) {
+    const int32_t first = n - count;
+    const Buffer<float> part(&m, std::vector<float>(values.begin() + first * n_in, values.end()));
+    const std::vector<float> some = multiply(&m, Phase::decode, matrix, part, n_in, count);
+    ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size())) << count << " rows";
+  }
+}
+
+// A prompt's row has the same bits in tiles of every size. On a device of four SMs 240 rows of 500 outputs take large tiles, 60 rows take
+// tiles of middle size, and 20 rows small ones.
+TEST_P(GpuMatmul, TilesOfEverySizeGiveTheSameBits) {
+  const int64_t n_in = 256, n_out = 500;
+  const int32_t n = 240;
+  Machine m(true, product_limits(n, n_in));
+  const Matrix matrix(&m, GetParam(), n_out, n_in, 13);
+  const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 29);
+#ifdef ORRERY_EMULATED
+  const bool floats = float_type(GetParam()), no_large = two_scales(GetParam());
+  const auto taken = [&](int32_t rows) {   // launches with tiles of this many rows so far
+    return emulated::launches_of("matmul_blocks_kernel<orrery::cuda::matmul_prefill_cu::Tile<" + std::to_string(rows) + ",");
+  };
+  const auto expect_tile = [&](int32_t rows, uint64_t before) {
+    if (!floats) {
+      EXPECT_EQ(taken(rows), before + 1) << "tiles of " << rows << " rows";
+    }
+  };
+  const uint64_t large = taken(no_large ? 64 : 128);
+#endif
+  const std::vector<float> all = multiply(&m, Phase::prefill, matrix, Buffer<float>(&m, values), n_in, n);
+#ifdef ORRERY_EMULATED
+  expect_tile(no_large ? 64 : 128, large);
+  const uint64_t middle = taken(64), small = taken(32);
+#endif
+  for (const int32_t count : {60, 20}) {
+    const int32_t first = n - count;
+    const Buffer<float> part(&m, std::vector<float>(values.begin() + first * n_in, values.end()));
+    const std::vector<float> some = multiply(&m, Phase::prefill, matrix, part, n_in, count);
+    ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size())) << count << " rows";
+  }
+#ifdef ORRERY_EMULATED
+  expect_tile(64, middle), expect_tile(32, small);
+#endif
 }
 
 // Codes, sub-scales and activations at the ends of their ranges: no integer sum saturates or wraps.
@@ -274,12 +328,13 @@ TEST(GpuMatmulProducts, BiasAccumulationAndOtherTypes) {
 // A fused kernel gives the bits of the separate operations. A download() between two operations sends the list, so nothing is fused
 // across it.
 TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
-  const int64_t n_in = 288, n_ff = 45;
+  const int64_t n_ff = 45;
   for (const TensorType type : {TensorType::q4_0, TensorType::q5_1, TensorType::q8_0, TensorType::f16})
     for (const int32_t n_rows : {1, 3, 9})
       for (const bool one_matrix : {false, true})
         for (const Phase phase : kPhases) {
           std::vector<float> act[2], normed[2];
+          const int64_t n_in = n_rows == 1 ? 2336 : 288;   // a whole round of units, and a rest; or a rest alone
           for (const bool fused : {false, true}) {
             Machine m(true, product_limits(n_rows, n_in));
             const size_t rows = static_cast<size_t>(n_rows);

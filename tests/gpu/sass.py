@@ -2,8 +2,9 @@
 """What machine code must show: sass.py BUILD ARCHITECTURE checks the cubins of BUILD/ptx; sass.py --tool BUILD prints where nvdisasm is.
 
 For some kernels: the most bytes of global memory that a lane has under way in straight code, loads and stores of 16 bytes, and
-instructions of the whole kernel for each of its dot products; for moves also the loads of 16 bytes before the first store; numbers of
-some instructions. The bounds are what the code has: a change that makes one worse fails.
+instructions of its innermost loop with dot products for each four bytes; for moves also the loads of 16 bytes before the first store; issue
+slots of a loop for 16 cycles of the tensor cores; numbers of some instructions. The bounds are what the code has: a change that makes one
+worse fails.
 `target` is what is wanted. Without nvdisasm the check is skipped, and says so.
 """
 import os
@@ -14,10 +15,21 @@ import sys
 WIDTH = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 # module, kernel's symbol as a pattern: what is measured, bound, target. "at least" of bytes, "at most" of instructions.
 CHECKS = [
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "bytes", 72, 64),
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "per_product", 15.5, 5.6),
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "bytes", 70, 64),
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "per_product", 9.5, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "bytes", 288, 64),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "per_product", 7.5, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "bytes", 280, 64),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "per_product", 3.4, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE14E.*Li1ELb0E", "bytes", 272, 64),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE14E.*Li1ELb0E", "per_product", 8.9, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE6E.*Li1ELb0E", "bytes", 248, 64),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE6E.*Li1ELb0E", "per_product", 7.6, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE2E.*Li1ELb0E", "bytes", 232, 64),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE2E.*Li1ELb0E", "per_product", 5.4, 5.6),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE12E", "slots", 21.8, 22.8),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE8E", "slots", 16, 22.8),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE6E", "slots", 17.8, 22.8),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE2E", "slots", 17.2, 22.8),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi64E.*TensorTypeE14E", "slots", 35.6, 22.8),
     ("kv", r"move_kv_kernel", "bytes", 64, 64),
     ("kv", r"move_kv_kernel", "wide_loads", 4, 4),
     ("kv", r"move_kv_kernel", "wide_stores", 4, 4),
@@ -32,7 +44,7 @@ CHECKS = [
 # Instructions of the whole kernel: double precision, tensor products of halves, copies from global to shared memory past the registers,
 # loads whose place the compiler does not know.
 COUNTED = {"doubles": ("DADD", "DMUL", "DFMA"), "products": ("HMMA",), "async_copies": ("LDGSTS",), "generic_loads": ("LD",)}
-AT_MOST = ("per_product", "doubles", "generic_loads")
+AT_MOST = ("per_product", "slots", "doubles", "generic_loads")
 
 
 def find_tool(name, build):
@@ -42,13 +54,32 @@ def find_tool(name, build):
     return None
 
 
+class Code(list):
+    """Instructions, and the places of labels among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.labels = {}
+
+    def loops(self):
+        """(first, last) of each loop: from a label to a branch back to it, the shortest first."""
+        found = []
+        for last, instruction in enumerate(self):
+            match = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", instruction)
+            if match and self.labels.get(match.group(1), last + 1) <= last:
+                found.append((self.labels[match.group(1)], last))
+        return sorted(found, key=lambda loop: loop[1] - loop[0])
+
+
 def kernels(tool, cubin):
-    """{symbol: instructions} of a cubin."""
+    """{symbol: its Code} of a cubin."""
     found, code = {}, None
     for line in subprocess.run([tool, "-c", cubin], capture_output=True, text=True, check=True).stdout.split("\n"):
         if line.startswith("\t.section\t"):
             match = re.match(r"\t\.section\t\.text\.(\w+)", line)
-            code = found.setdefault(match.group(1), []) if match else None
+            code = found.setdefault(match.group(1), Code()) if match else None
+        elif code is not None and (match := re.match(r"(\.L_x_\d+):", line)):
+            code.labels[match.group(1)] = len(code)
         elif code is not None and (match := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", line)):
             if match.group(1) != "NOP":
                 code.append(match.group(1))
@@ -97,6 +128,22 @@ def wide_loads_before_store(names):
     return most
 
 
+def slots_per_product(code):
+    """Issue slots of matmul_blocks for each m16n8k32 of int8, of a warp that does all of a step's work: two rounds of the innermost loop with
+    products, if it stands within the loop of steps, and the rest of that loop once."""
+    def products(loop):
+        # an m16n8k16 is half of one
+        return sum({"IMMA.16832.S8.S8": 2, "IMMA.16816.S8.S8": 1}.get(operation(i).split()[0], 0) for i in code[loop[0]:loop[1] + 1]) / 2
+    with_products = [loop for loop in code.loops() if products(loop)]
+    if not with_products:
+        return float("inf")
+    inner, outer = with_products[0], with_products[-1]
+    length = [last - first + 1 for first, last in (inner, outer)]
+    if inner == outer:
+        return length[0] / products(inner)
+    return (length[1] + length[0]) / (2 * products(inner))
+
+
 def measure(what, code):
     names = [operation(i).split()[0] for i in code]
     if what in COUNTED:
@@ -105,8 +152,11 @@ def measure(what, code):
         return wide_loads_before_store(names)
     if what == "bytes":
         return bytes_under_way(code)
+    if what == "slots":
+        return slots_per_product(code)
     if what == "per_product":
-        return len(code) / max(1, sum(n.startswith("IDP") for n in names))
+        loops = [names[first:last + 1] for first, last in code.loops()]
+        return min(len(loop) / n for loop in loops + [names] if (n := sum(name.startswith("IDP") for name in loop)))
     kind = "LDG" if what == "wide_loads" else "STG"
     return sum(n.startswith(kind) and width(n) == 16 for n in names)
 

@@ -62,7 +62,7 @@ __attribute__((noinline)) void sums_of_warp(std::byte* values, At at) {
   }
 }
 template <unsigned E, unsigned K, class Sum, class At>
-void mma(Sum* c, const uint32_t* a, const uint32_t* b, At at) {
+void mma(Sum* d, const uint32_t* a, const uint32_t* b, const Sum* c, At at) {
   constexpr unsigned kB = K / (4 * E);
   uint32_t mine[3 * kB];   // registers of A, then of B
   std::memcpy(mine, a, 2 * kB * sizeof *a);
@@ -70,12 +70,12 @@ void mma(Sum* c, const uint32_t* a, const uint32_t* b, At at) {
   const std::byte* values = exchange<sizeof mine>(mine, [&](std::byte* shown) { sums_of_warp<E, K>(shown, at); });
   float sums[4];
   std::memcpy(sums, values + lane() * kMostExchanged, sizeof sums);
-  for (unsigned i = 0; i < 4; ++i) c[i] += static_cast<Sum>(sums[i]);
+  for (unsigned i = 0; i < 4; ++i) d[i] = c[i] + static_cast<Sum>(sums[i]);
 }
-inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, Halves()); }
-inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, Bfloats()); }
-inline void mma_s8(int32_t* c, const uint32_t* a, const uint32_t* b) { mma<4, 32>(c, a, b, SignedBytes()); }
-inline void mma_s8_k16(int32_t* c, const uint32_t* a, uint32_t b) { mma<4, 16>(c, a, &b, SignedBytes()); }
+inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, c, Halves()); }
+inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, c, Bfloats()); }
+inline void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c) { mma<4, 32>(d, a, b, c, SignedBytes()); }
+inline void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c) { mma<4, 16>(d, a, &b, c, SignedBytes()); }
 
 // What `for (int i = 16; i > 0; i /= 2) x = op(x, __shfl_xor_sync(kAllLanes, x, i));` gives each lane, by one exchange.
 template <class T, class Op>
