@@ -57,11 +57,11 @@ constexpr std::array<OptionRow, 17> window_options(const WindowSettings& s) {
   constexpr const char* kNumbers[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"};
   constexpr OptionRow kShortTail = {
       "tail", "0", "slots for generated tokens; a full tail selects again. 0: a sixteenth of what a head may hold, or less; with "
-      "slots in Q4_0 a forty-eighth"};
+      "slots in Q4_0, on the CPU without a link, a forty-eighth"};
   constexpr const char* kRenewMeaning =
       "behind a full tail of n tokens, renew n / window of a score is by the queries of these tokens, the rest is the last score; 0: the "
       "window scores alone";
-  constexpr OptionRow kRenew = {"renew", "0", kRenewMeaning}, kAutoRenew = {"renew", "(3 with slots in Q4_0, else 0)", kRenewMeaning};
+  constexpr OptionRow kRenew = {"renew", "0", kRenewMeaning}, kAutoRenew = {"renew", "(3 with slots in Q4_0 on the CPU, without a link; else 0)", kRenewMeaning};
   const auto index = [](auto value) { return static_cast<size_t>(value); };
   return {{{"score", kWindowScores[index(s.score)],
             "of the window's weights: mean; CAKE's mean + gamma variance (variance); Ada-KV's algorithm 2 (each)"},
