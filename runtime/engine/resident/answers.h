@@ -29,6 +29,7 @@ struct Moment {
   Backend* backend = nullptr;          // within a turn
   Cancel cancel;                       // within a turn
   bool settling = false;
+  bool settles_again = false;          // while settling: Heads::settles_again()
   uint32_t n_tokens = 0;               // of the session; within a step, without the step's own token
   int32_t layer = 0;                   // within before_attend(): the layer of q
   Ptr<const float> q;                  // within before_attend(): (q_dim), at position n_tokens; else null
@@ -67,6 +68,7 @@ class Answers final : public policy::Heads {
 
   uint32_t n_queries() const override { return known_queries(now_->n_tokens); }
   uint32_t known_queries(uint32_t n_tokens) const { return parts_->queries ? parts_->queries->known(n_tokens) : 0; }
+  bool settles_again() const override { return now_->settles_again; }
   Status top_keys(Span<const policy::KeyQuery> queries, const policy::ScoreRule& rule) override;
   Status key_weights(Span<const policy::WeightsQuery> queries) override;
   Status key_moments(Span<const policy::MomentsQuery> queries, std::vector<float>* rows) override;

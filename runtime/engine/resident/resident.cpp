@@ -198,6 +198,7 @@ Status Resident::settle(uint32_t n_tokens) {
   const uint64_t start = now_us();
   if (!settling()) {
     const uint32_t draft_from = draft_from_;
+    now_.settles_again = settled_;
     invalidate();
     draft_from_ = draft_from;
     if (attends_pages_ && draft_from == kNoDraft) settling_ = {n_tokens, policy_->settle_steps(n_tokens), 0};
@@ -206,7 +207,7 @@ Status Resident::settle(uint32_t n_tokens) {
   }
   now_.settling = true;
   Status status = settling() ? settle_part() : settle_heads(n_tokens);
-  now_.settling = false;
+  now_.settling = now_.settles_again = false;
   settle_us_ += now_us() - start;
   if (!status.ok()) settling_ = {};
   if (!status.ok() || settling()) return status;

@@ -23,7 +23,7 @@ uint32_t TailedBudget::tail_at(uint32_t n_tokens) const {
   if (tail_.least_part == 0) return std::clamp(n_tokens / 32, 16u, 256u);
   const uint32_t tail = std::max(n_tokens / 32, 16u);
   const double each = std::min(share_.of_tokens() * n_tokens, static_cast<double>(max_slots_) / n_heads_);
-  return std::clamp(static_cast<uint32_t>(each / tail_.least_part + 1e-6), 8u, tail);
+  return std::clamp(static_cast<uint32_t>(each / tail_.least_part + 1e-6), tail_.least, tail);
 }
 
 TailedBudget::Division TailedBudget::divide(uint32_t n_tokens, uint32_t n_full) const {

@@ -16,9 +16,9 @@ namespace orrery::policy {
 // The tail's length.
 struct Tail {
   uint32_t slots = 0;       // this many; 0: n_tokens / 32, within 16 to 256
-  // Or, if not 0: max(n_tokens / 32, 16), but at most 1 / least_part of what a head may hold, and at least 8. Settling costs as much as there
-  // are tokens; with n / 32 its cost per generated token stays constant however long the text is.
-  uint32_t least_part = 0;
+  // Or, if not 0: max(n_tokens / 32, 16), but at most 1 / least_part of what a head may hold, and at least `least`. Settling costs as much as
+  // there are tokens; with n / 32 its cost per generated token stays constant however long the text is.
+  uint32_t least_part = 0, least = 8;
 };
 
 class TailedBudget {

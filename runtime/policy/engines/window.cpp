@@ -19,7 +19,7 @@ namespace {
 class WindowPolicy final : public TailedPolicy {
  public:
   WindowPolicy(const char* name, const Shape& shape, const Budget& budget, const WindowSettings& settings)
-      : TailedPolicy(shape, budget, {settings.tail, settings.tail_part}, {}, nullptr,
+      : TailedPolicy(shape, budget, {settings.tail, settings.tail_part, settings.tail_least}, {}, nullptr,
                      settings.compensation > 0 ? Ratio{shape.compensation_token_bytes, shape.slot_bytes} : Ratio{}),
         name_(name),
         settings_(settings),
@@ -73,6 +73,7 @@ class WindowPolicy final : public TailedPolicy {
     if (evicts) ORRERY_TRY(score(heads, n_tokens, end(part), end(part + 1)));
     if (part + 1 < n_parts) return ok_status();
     if (evicts) ORRERY_TRY(select_prompt(heads, n_tokens, division.selected));
+    past_.n_tokens = evicts ? n_tokens : 0;
     for (uint32_t head = 0; head < heads_.size(); ++head)
       if (!rings_.has(head)) capacity[head] = heads_[head].n_selected + division.tail;
     return ok_status();
@@ -92,7 +93,7 @@ class WindowPolicy final : public TailedPolicy {
   uint64_t host_bytes(const HostShape& host) const override {
     const uint64_t n = n_context_, n_layers = layers_.size(), n_heads = n_layers * n_kv_heads_, of_layer = n_kv_heads_ * n;
     const uint64_t kept = bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(n_heads * budget_.head_max()) +
-                          bytes_of<float>(n_heads * n) + bytes_of<double>(n_layers);
+                          bytes_of<float>(n_heads * n * (settings_.renew > 0 ? 2 : 1)) + bytes_of<double>(n_layers);
     uint64_t scoring = bytes_of<float>(of_layer * (settings_.score == WindowScore::each ? host.group + 1 : 1));
     if (scores_by_moments()) {
       const uint64_t at_once = std::min(host.n_threads, n_kv_heads_);   // heads that are pooled in parallel
@@ -120,10 +121,18 @@ class WindowPolicy final : public TailedPolicy {
     uint32_t n_old = 0;               // keys before the window
     std::vector<float> values;        // (layers_, n_kv_heads, n_old)
     std::vector<double> preference;   // (layers_)
+    uint32_t n_queries = 0;           // last positions whose queries score
+    double share = 1;                 // of these queries in the scores; the rest is the past scores
     Span<const float> of_layer(size_t i, uint32_t n_kv_heads) const {
       const size_t n = size_t{n_kv_heads} * n_old;
       return Span<const float>(values).subspan(i * n, n);
     }
+  };
+
+  // Scores of the last settlement, for the next full tail. Its preferences stay in Scores.
+  struct Past {
+    uint32_t n_tokens = 0, n_old = 0;   // of the session; keys with scores
+    std::vector<float> values;          // (layers_, n_kv_heads, n_context)
   };
 
   bool scores_by_moments() const {
@@ -200,17 +209,38 @@ class WindowPolicy final : public TailedPolicy {
     if (scores_.values.empty()) scores_.values = std::move(shares_);   // else a settlement has ended before its last part
     resize_discarding(&scores_.values, n_compressed * n_tokens);
     scores_.values.resize(n_compressed * scores_.n_old);
+    const uint32_t w = n_tokens - scores_.n_old, since = n_tokens - std::min(past_.n_tokens, n_tokens);
+    scores_.n_queries = w, scores_.share = 1;
+    if (settings_.renew > 0 && heads->settles_again() && past_.n_tokens > 0 && since > 0 && since <= w) {
+      scores_.n_queries = since;
+      scores_.share = std::min(settings_.renew * since / settings_.window, 1.0);
+      return;
+    }
+    past_.n_old = 0;
+    if (settings_.renew > 0) past_.values.resize(n_compressed * n_context_);
     scores_.preference.assign(scores_by_moments() ? layers_.size() : 0, 0.0);
   }
 
   // Scores layers_ [first, end) by the queries of the window.
   Status score(Heads* heads, uint32_t n_tokens, size_t first, size_t end) {
-    const uint32_t w = n_tokens - scores_.n_old;
+    const uint32_t w = scores_.n_queries;
     if (first == end) return ok_status();
     if (scores_by_moments()) ORRERY_TRY(score_moments(heads, n_tokens, w, first, end));
-    if (settings_.score == WindowScore::each) ORRERY_TRY(score_each(heads, w, first, end));
+    if (settings_.score == WindowScore::each) ORRERY_TRY(score_each(heads, n_tokens, w, first, end));
     if (settings_.score == WindowScore::mean && !scores_by_moments()) ORRERY_TRY(score_means(heads, n_tokens, w, first, end));
+    if (settings_.renew > 0)
+      heads->each((end - first) * n_kv_heads_, [&](size_t i) { renew(first * n_kv_heads_ + i); });
+    if (end == layers_.size()) past_.n_old = scores_.n_old;
     return ok_status();
+  }
+
+  // Mixes the i-th compressed head's scores with its past scores, and keeps the result. Keys without a past score keep their own.
+  void renew(size_t i) {
+    const uint32_t n_old = scores_.n_old, n_past = std::min(past_.n_old, n_old);
+    const auto share = static_cast<float>(scores_.share);
+    float *values = &scores_.values[i * n_old], *past = &past_.values[i * n_context_];
+    for (uint32_t key = 0; key < n_past; ++key) values[key] = share * values[key] + (1 - share) * past[key];
+    std::copy(values, values + n_old, past);
   }
 
   // By mean and variance of each query head's weights, pooled; and the layers' preferences.
@@ -226,7 +256,7 @@ class WindowPolicy final : public TailedPolicy {
     for (size_t i = first_layer; i < end; ++i) {
       const uint32_t layer = layers_[i];
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
-        queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, n_old, gamma, &moments[h * of_head], &dispersions[h]};
+        queries[h] = {layer * n_kv_heads_ + h, n_tokens - w, w, n_tokens, n_old, gamma, &moments[h * of_head], &dispersions[h]};
       ORRERY_TRY(heads->key_moments(queries, &rows));
       const auto pool_head = [&](size_t h) {
         const Span<float> own(&moments[h * of_head], of_head), to(out + h * n_old, n_old);
@@ -237,7 +267,9 @@ class WindowPolicy final : public TailedPolicy {
       ORRERY_TRY(heads->try_each(n_kv_heads_, pool_head));
       Dispersion dispersion;
       for (const Dispersion& d : dispersions) dispersion.add(d);
-      scores_.preference[i] = dispersion.preference(settings_.tau_1, settings_.tau_2);
+      dispersion.entropy *= static_cast<double>(n_tokens - n_old) / w;   // a sum over queries
+      double& preference = scores_.preference[i];
+      preference += scores_.share * (dispersion.preference(settings_.tau_1, settings_.tau_2) - preference);
       out += size_t{n_kv_heads_} * n_old;
     }
     return ok_status();
@@ -245,7 +277,7 @@ class WindowPolicy final : public TailedPolicy {
 
   // Ada-KV's algorithm 2, lines 3 and 4: for each query the softmax of its unscaled products with the keys before the window, pooled; then the
   // mean over queries and group.
-  Status score_each(Heads* heads, uint32_t w, size_t first_layer, size_t end) {
+  Status score_each(Heads* heads, uint32_t n_tokens, uint32_t w, size_t first_layer, size_t end) {
     const uint32_t n_old = scores_.n_old, group = heads->group();
     const size_t of_head = size_t{group} * n_old;
     std::vector<float> rows(n_kv_heads_ * of_head), pooled(size_t{n_kv_heads_} * n_old);
@@ -255,7 +287,7 @@ class WindowPolicy final : public TailedPolicy {
     const auto each = 1 / static_cast<float>(w * group);
     for (size_t i = first_layer; i < end; ++i) {
       const uint32_t layer = layers_[i];
-      for (uint32_t position = n_old; position < n_old + w; ++position) {
+      for (uint32_t position = n_tokens - w; position < n_tokens; ++position) {
         for (uint32_t h = 0; h < n_kv_heads_; ++h)
           queries[h] = {layer * n_kv_heads_ + h, position, 0, n_old, false, false, &rows[h * of_head]};
         ORRERY_TRY(heads->scores(queries));
@@ -286,7 +318,7 @@ class WindowPolicy final : public TailedPolicy {
     for (size_t i = first_layer; i < end; ++i) {
       const uint32_t layer = layers_[i];
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
-        queries[h] = {layer * n_kv_heads_ + h, n_old, w, n_tokens, true, &rows[size_t{h} * n_tokens]};
+        queries[h] = {layer * n_kv_heads_ + h, n_tokens - w, w, n_tokens, true, &rows[size_t{h} * n_tokens]};
       ORRERY_TRY(heads->key_weights(queries));
       const auto pool_head = [&](size_t h) {
         return pool1d({&rows[h * n_tokens], n_old}, settings_.pooling, settings_.width, {out + h * n_old, n_old});
@@ -336,6 +368,7 @@ class WindowPolicy final : public TailedPolicy {
   // Since settle():
   std::vector<uint32_t> selected_;   // the compressed heads' tokens, head by head, ascending
   std::vector<float> shares_;        // (compressed heads, n_tokens) of the evicted tokens, where there is compensation
+  Past past_;
   Scores scores_;                    // between the parts of settle(); then their memory is shares_'s
 };
 
@@ -361,6 +394,7 @@ Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettin
   ORRERY_TRY(reader.count("tail", 0, 1u << 20, &s.tail));
   ORRERY_TRY(reader.fraction("compensation", &s.compensation));
   ORRERY_TRY(reader.count("steps", 0, 32, &s.steps));
+  ORRERY_TRY(reader.number("renew", 0, 64, &s.renew));
   ORRERY_TRY(reader.finish());
   if (budget.share.of_tokens() >= 1 && budget.max_slots >= slots_for_share(shape, 1)) s.compensation = 0;   // nothing is evicted
   auto policy = std::make_unique<WindowPolicy>(name, shape, budget, s);

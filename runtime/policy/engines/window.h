@@ -6,7 +6,8 @@
 //             Over a layer's heads: evenly, or by the best scores of all heads, with a safeguard
 //   select    each head keeps its best tokens before the window, the window, and every generated token. Evicted tokens are dropped, or merged
 //             into a compensation token
-//   refresh   never; a full tail or a new prompt selects again from the reservoir, at once or in parts beside the next `steps` steps
+//   refresh   never; a full tail or a new prompt selects again from the reservoir, at once or in parts beside the next `steps` steps. With
+//             `renew` a full tail keeps the last scores, and mixes them with the scores by the queries since
 #pragma once
 
 #include <array>
@@ -43,16 +44,24 @@ struct WindowSettings {
   uint32_t beta = 20;                           // pyramid: the last layer has mean / beta
   double tau_1 = 1, tau_2 = 1, gamma = 200;     // CAKE's preference and score; adaptive layers
   uint32_t first_layers = 0;                    // that keep everything
-  uint32_t tail = 0, tail_part = 0;             // Tail::slots, Tail::least_part
+  uint32_t tail = 0, tail_part = 0, tail_least = 8;   // Tail::slots, Tail::least_part, Tail::least
   double compensation = 0;                      // the compensation token's weight, times the kept share of tokens; 0: no such token
   uint32_t steps = 0;                           // of an answer that attend to everything, while parts of settle() run; 0: at once
+  // Behind a full tail of n tokens, renew * n / window of a score is the score by the queries of these tokens, the rest is the last score.
+  // 0: the window's queries score alone.
+  double renew = 0;
 };
 
 // The methods' option rows, with these defaults.
-constexpr std::array<OptionRow, 16> window_options(const WindowSettings& s) {
+constexpr std::array<OptionRow, 17> window_options(const WindowSettings& s) {
   constexpr const char* kNumbers[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"};
   constexpr OptionRow kShortTail = {
-      "tail", "0", "slots for generated tokens; a full tail selects again. 0: a sixteenth of what a head may hold, or less"};
+      "tail", "0", "slots for generated tokens; a full tail selects again. 0: a sixteenth of what a head may hold, or less; with "
+      "slots in Q4_0, on the CPU without a link, a forty-eighth"};
+  constexpr const char* kRenewMeaning =
+      "behind a full tail of n tokens, renew n / window of a score is by the queries of these tokens, the rest is the last score; 0: the "
+      "window scores alone";
+  constexpr OptionRow kRenew = {"renew", "0", kRenewMeaning}, kAutoRenew = {"renew", "(3 with slots in Q4_0 on the CPU, without a link; else 0)", kRenewMeaning};
   const auto index = [](auto value) { return static_cast<size_t>(value); };
   return {{{"score", kWindowScores[index(s.score)],
             "of the window's weights: mean; CAKE's mean + gamma variance (variance); Ada-KV's algorithm 2 (each)"},
@@ -75,7 +84,8 @@ constexpr std::array<OptionRow, 16> window_options(const WindowSettings& s) {
             "dropped"},
            {"steps", kNumbers[s.steps],
             "steps behind a long prompt or a full tail that attend to everything, while the resident KV is chosen beside them; at most 32; "
-            "0: it is chosen at once"}}};
+            "0: it is chosen at once"},
+           s.tail_part > 0 ? kAutoRenew : kRenew}};
 }
 
 Result<std::unique_ptr<Policy>> make_window(const char* name, const WindowSettings& defaults, const Shape& shape, const Budget& budget,

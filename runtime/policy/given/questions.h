@@ -120,6 +120,9 @@ class Heads {
   virtual uint32_t group() const = 0;   // query heads of a KV head
   // Positions whose queries are known, counting back from the last computed position: at least 1.
   virtual uint32_t n_queries() const = 0;
+  // In settle(), or in its first part: whether the session continues the last settlement, because a tail is full. Then steps have generated all
+  // later tokens, and no earlier token has changed.
+  virtual bool settles_again() const = 0;
 
   // ---- Keys: in settle() of any head; later only of heads that hold all of the keys, in order ----
   virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;   // rule.pool_first must be set

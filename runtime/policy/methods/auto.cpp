@@ -8,7 +8,8 @@
 //             layer's best scores, with kvpress's safeguard
 //   select    each head keeps its best tokens before the window, the window, and every generated token; evicted tokens become one compensation
 //             token
-//   refresh   never; a full tail, or a new prompt, selects again from the reservoir, in parts beside the next 8 steps
+//   refresh   never; a full tail, or a new prompt, selects again from the reservoir, in parts beside the next 8 steps. With slots in Q4_0 and
+//             a near reservoir tails are a third as long, and renew scores by the queries since
 // tests/bench has the results.
 #include "runtime/policy/engines/codes.h"
 #include "runtime/policy/engines/window.h"
@@ -18,7 +19,13 @@ namespace orrery::policy {
 namespace auto_method {
 
 constexpr WindowSettings kDefaults = {WindowScore::variance, Pooling::max, 15, LayerBudgets::adaptive, HeadBudgets::adaptive, 32,
-                                      Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 1, 8};
+                                      Safeguard::protect, .2, 20, 2, 2, 200, 0, 0, 16, 8, 1, 8};
+// With slots in Q4_0 and a near reservoir: the shortest tail, and scores that are renewed behind each.
+constexpr WindowSettings kSmallDefaults = [] {
+  WindowSettings s = kDefaults;
+  s.tail_part = 48, s.tail_least = 4, s.renew = 3;
+  return s;
+}();
 constexpr int32_t kLeastBlock = 64;   // of the Hadamard transform, for by=codes without being asked
 // Of F16's bytes: below it twice the tokens in Q4_0 are worth more than Q8_0's bits. tests/bench/results/real-models.md has the measurements.
 constexpr double kQ4Share = .125;
@@ -62,6 +69,10 @@ constexpr char kPage[] =
     "  tokens as p is spread out over, e^entropy, times the share of kept tokens. RazorAttention's plain mean of all evicted\n"
     "  tokens weighs too much. The token takes 8 head_dim bytes a head, two tokens of F16. It removes a fifth to more than half\n"
     "  of the divergence from full attention at 20 to 50%.\n"
+    "- With slots in Q4_0 (below), on the CPU without a link, the tail is a forty-eighth of what a head may hold, at least 4 slots.\n"
+    "  A full tail then scores by its own queries alone, and mixes these scores with the last ones (renew). So the answer's\n"
+    "  queries weigh more than the question's, and scoring costs a query a token, however short the tail is. Selections move 2.7\n"
+    "  times the bytes.\n"
     "- Behind a long prompt, and when a tail is full, the first 8 steps attend to everything. Beside each runs a part of the\n"
     "  selection. So no step waits for all of it. Where a tail has less than 16 slots (below about 1,400 tokens at 10%, 700 at\n"
     "  20%), the selection is short, and runs at once. It also runs at once on a GPU, and in models with sliding windows.\n"
@@ -87,7 +98,9 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   Options others;
   for (const auto& option : options)
     if (option.first != "by") others.push_back(option);
-  return by == 0 ? make_codes("auto", shape, budget, others) : make_window("auto", kDefaults, shape, budget, others);
+  if (by == 0) return make_codes("auto", shape, budget, others);
+  const bool small = shape.finds_by_codes && shape.slot_bytes == KvFormat{KvType::q4_0, 1, 1, static_cast<int32_t>(shape.head_dim)}.token_bytes();
+  return make_window("auto", small ? kSmallDefaults : kDefaults, shape, budget, others);
 }
 
 }  // namespace auto_method
@@ -97,7 +110,8 @@ constexpr Method kAuto = {
      /* score    */ "codes: as keycodes; window: mean + 200 variance of the last 32 queries, max pool 15, mean of the group",
      /* allocate */ "layers by the best scores of all, weighted by entropy and variance; heads of a layer by the layer's best scores",
      /* keep     */ "best tokens, the window, all generated tokens, a compensation token",
-     /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold",
+     /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold, in Q4_0 "
+                    "without a link a forty-eighth",
      /* device   */ "in Q8_0, at small budgets Q4_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of "
                     "floats a head",
      /* link     */ kSelectionAndMissesOnLink, all(auto_method::kOptions), auto_method::kPage},

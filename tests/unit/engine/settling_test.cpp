@@ -121,6 +121,29 @@ TEST_F(SettlingInParts, ForksRewindsAndFiles) {
   }
 }
 
+// A full tail renews scores: every other settlement scores by the window alone.
+TEST_F(SettlingInParts, OnlyAFullTailRenewsScores) {
+  const auto options = [](const char* renew, const char* steps) {
+    return with_mode({"", "auto", {{"steps", steps}, {"tail", "10"}, {"renew", renew}}, false}, .3, kContext);
+  };
+  for (const char* steps : {"0", "5"}) {
+    const auto renews = prompted(options("3", steps)), alone = prompted(options("0", steps));
+    const std::vector<float> a = trace(renews.get(), 40), b = trace(alone.get(), 40);
+    const size_t n_vocab = a.size() / 40;
+    EXPECT_TRUE(std::equal(a.begin(), a.begin() + static_cast<ptrdiff_t>(10 * n_vocab), b.begin())) << "the window scores a prompt";
+    EXPECT_FALSE(same_bits(a, b)) << steps;
+    const auto fork = unwrap(renews->fork());
+    EXPECT_TRUE(same_bits(trace(renews.get(), 30), trace(fork.get(), 30))) << steps;
+  }
+  const auto used = prompted(options("3", "0")), fresh = prompted(options("3", "0"));
+  greedy(used.get(), 1);   // settles
+  for (Session* s : {used.get(), fresh.get()}) {
+    unwrap(s->rewind(kPrompt - 5));
+    unwrap(s->prefill(random_tokens(*model_, 10, 2), nullptr, nullptr));
+  }
+  EXPECT_TRUE(same_bits(trace(used.get(), 30), trace(fresh.get(), 30))) << "other tokens than those of the last scores";
+}
+
 // A prompt between two parts is full attention's, and so are the steps behind it.
 TEST_F(SettlingInParts, ASecondPromptBeginsAnew) {
   for (uint32_t n = 1; n < kSteps; ++n) {

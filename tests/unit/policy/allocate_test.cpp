@@ -237,6 +237,8 @@ TEST(PolicyAllocate, TailsGrowWithTheTextWhereAllIsChosenAnewOften) {
   EXPECT_EQ(tail(131072, .25, {}), 256u);
   EXPECT_EQ(tail(1024, .1, {0, 16}), 8u);
   EXPECT_EQ(tail(4096, .25, {0, 16}), 64u);
+  EXPECT_EQ(tail(1024, .1, {0, 48, 4}), 4u);
+  EXPECT_EQ(tail(4096, .25, {0, 48, 4}), 21u);
   EXPECT_EQ(tail(32768, .25, {0, 16}), 512u);
   EXPECT_EQ(tail(131072, .25, {0, 16}), 2048u);
   EXPECT_EQ(tail(131072, .8, {0, 16}), 4096u);   // a thirty-second

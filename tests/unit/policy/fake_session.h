@@ -115,8 +115,9 @@ class FakeSession final : public Heads {
       slots_[head] = policy_->slot_for(head, length, capacity_[head]);
       if (slots_[head] == kSettleAgain) {
         if (again) throw std::runtime_error("no room after settling again");
-        again = true;
+        again = settles_again_ = true;
         settle(n_tokens_);
+        settles_again_ = false;
         head = 0;
         continue;
       }
@@ -189,6 +190,7 @@ class FakeSession final : public Heads {
   }
 
   uint32_t n_queries() const override { return std::min(n_kept_queries_, n_tokens_); }
+  bool settles_again() const override { return settles_again_; }
 
   Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) override {
     EXPECT_TRUE(rule.pool_first);
@@ -436,7 +438,7 @@ class FakeSession final : public Heads {
   uint32_t group_, n_context_, n_kept_queries_;
   uint32_t n_tokens_ = 0, n_prompt_ = 0;
   uint64_t step_ = 0, n_refills_ = 0;
-  bool settling_ = false, within_ = false, asking_ = false;
+  bool settling_ = false, settles_again_ = false, within_ = false, asking_ = false;
   uint32_t layer_ = 0;
   std::vector<uint32_t> capacity_, selected_;
   std::vector<Tokens> held_;             // the position in each slot

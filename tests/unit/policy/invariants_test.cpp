@@ -101,14 +101,11 @@ std::set<uint32_t> best_of(uint32_t head, uint32_t n, size_t k, const ScoreRule&
   return std::set<uint32_t>(order.begin(), order.begin() + static_cast<ptrdiff_t>(k));
 }
 
-// The window of w queries, and the best tokens before it, by sorting everything. Scores are the mean of the rows over queries and query heads; with
-// gamma >= 0 plus gamma times the variance, pooled for each query head. `each`: rows are softmaxes over the keys before the window alone, each
-// pooled by itself.
-std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint32_t w, Pooling pooling, uint32_t width, double gamma,
-                                  bool each) {
-  const uint32_t n_old = n - w;
+// The scores of the first n_old keys by the last w of n queries. Scores are the mean of the rows over queries and query heads; with gamma >= 0
+// plus gamma times the variance, pooled for each query head. `each`: rows are softmaxes over the scored keys alone, each pooled by itself.
+std::vector<double> window_scores(uint32_t head, uint32_t n, uint32_t n_old, uint32_t w, Pooling pooling, uint32_t width, double gamma, bool each) {
   std::vector<std::vector<double>> rows;   // (w, group) of old keys
-  for (uint32_t p = n_old; p < n; ++p) {
+  for (uint32_t p = n - w; p < n; ++p) {
     const std::vector<float> logits = restless(head, p, p + 1);
     for (uint32_t q = 0; q < kGroup; ++q) {
       rows.emplace_back();
@@ -145,6 +142,13 @@ std::set<uint32_t> best_of_window(uint32_t head, uint32_t n, size_t n_kept, uint
     }
     add_pooled(x);
   }
+  for (double& score : scores) score /= each ? w * kGroup : gamma < 0 ? 1 : kGroup;
+  return scores;
+}
+
+// The window of w tokens, and the best tokens before it, by sorting everything.
+std::set<uint32_t> window_and_best(const std::vector<double>& scores, uint32_t n, size_t n_kept) {
+  const auto n_old = static_cast<uint32_t>(scores.size()), w = n - n_old;
   std::vector<uint32_t> order(n_old);
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b] * (1 + 1e-12); });
@@ -252,8 +256,8 @@ void check_settled(const FakeSession& s, const Candidate& c, const Model& m, uin
       const std::string pool = option(c, "pool", ada || automatic ? "max" : "avg");
       const auto width = static_cast<uint32_t>(std::stoul(option(c, "width", automatic ? "15" : ada ? "7" : "5")));
       ASSERT_GE(kept.size(), w) << head;
-      ASSERT_EQ(kept, best_of_window(head, n, kept.size(), w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
-                                     variance ? 200 : -1, option(c, "score", "") == "each")) << head;
+      ASSERT_EQ(kept, window_and_best(window_scores(head, n, n - w, w, pool == "max" ? Pooling::max : pool == "avg" ? Pooling::avg : Pooling::none, width,
+                                                    variance ? 200 : -1, option(c, "score", "") == "each"), n, kept.size())) << head;
     }
     if (std::string(c.policy) == "h2o") {
       const std::vector<double>& sums = attended(head, n);
@@ -299,6 +303,138 @@ TEST(PolicyInvariants, AutoIsCakeWithLayersAndHeadsThatCompeteAndAShortTail) {
       EXPECT_EQ(s.held(), same.held()) << share;
     }
   }
+}
+
+// With `renew`, a full tail of t tokens keeps 1 - renew t / window of the last scores. The rest is scores by the queries of these tokens.
+TEST(PolicyInvariants, AFullTailRenewsScores) {
+  constexpr uint32_t kWindow = 16, kTail = 5;
+  const Model m{"three heads", 3, {0}};
+  struct Case {
+    const char* policy;
+    Pooling pooling;
+    uint32_t width;
+    double gamma;
+    bool each;
+  };
+  for (const Case& c : {Case{"snapkv", Pooling::avg, 5, -1, false}, Case{"cake", Pooling::avg, 5, 200, false}, Case{"adakv", Pooling::max, 7, -1, true}})
+    for (const double renew : {2., 4.}) {   // 4: the queries since, alone
+      Options options = {{"window", std::to_string(kWindow)}, {"tail", std::to_string(kTail)}, {"renew", std::to_string(renew)}};
+      if (c.each) options.insert(options.end(), {{"score", "each"}});
+      FakeSession s(must(make_policy(c.policy, m.shape(), {.3, slots_for_share(m.shape(), .3)}, options)), m.n_heads(), kGroup, m.n_context, restless);
+      const double share = std::min(renew * kTail / kWindow, 1.);
+      std::vector<std::vector<double>> past(m.n_heads());
+      const auto check = [&](bool again) {
+        const uint32_t n = s.n_prompt();
+        for (uint32_t head = 0; head < m.n_heads(); ++head) {
+          std::vector<double> scores = window_scores(head, n, n - kWindow, again ? kTail : kWindow, c.pooling, c.width, c.gamma, c.each);
+          for (size_t key = 0; again && key < past[head].size(); ++key) scores[key] = share * scores[key] + (1 - share) * past[head][key];
+          ASSERT_EQ(as_set(s.selected(head)), window_and_best(scores, n, s.n_selected(head))) << c.policy << ", " << renew << ", head " << head << " at " << n;
+          past[head] = scores;
+        }
+      };
+      s.settle(300);
+      check(false);
+      for (int i = 0; i < 24; ++i)
+        if (s.step(1)) check(true);
+      EXPECT_EQ(s.n_prompt(), 320u);
+      FakeSession fork = s.fork(restless);
+      while (!s.step(1)) fork.step(1);
+      check(true);
+      fork.step(1);
+      EXPECT_EQ(s.held(), fork.held());
+      s.settle(s.n_tokens());   // a new prompt, a rewind: the window scores alone
+      check(false);
+      while (!s.step(1)) {}
+      check(true);
+    }
+}
+
+// Preferences of layers are renewed like scores. An entropy is a sum over queries, so that of a tail counts as if it had the window's number.
+TEST(PolicyInvariants, AFullTailRenewsPreferences) {
+  constexpr uint32_t kWindow = 16, kTail = 5;
+  const Model m{"three layers", 2, {0, 0, 0}};
+  const auto looks = [](uint32_t head, uint32_t position, uint32_t n_keys) {   // the answer makes other layers sharp than the prompt
+    std::vector<float> logits = restless(head, position, n_keys);
+    for (float& x : logits) x *= (head / 2 == 0) == (position < 300) ? 1.5f : .5f;
+    return logits;
+  };
+  const Options options = {{"window", std::to_string(kWindow)}, {"tail", std::to_string(kTail)}, {"renew", "1"}, {"layers", "adaptive"}, {"pool", "none"}};
+  FakeSession s(must(make_policy("cake", m.shape(), {.3, slots_for_share(m.shape(), .3)}, options)), m.n_heads(), kGroup, m.n_context, looks);
+  const double share = 1. * kTail / kWindow;
+  std::vector<std::vector<double>> past(m.n_heads());
+  std::vector<double> preference(3);
+  const auto check = [&](bool again) {
+    const uint32_t n = s.n_prompt(), w = again ? kTail : kWindow, n_old = n - kWindow;
+    std::vector<double> entropies(3), variances(3);
+    for (uint32_t head = 0; head < m.n_heads(); ++head) {
+      std::vector<std::vector<double>> rows;   // (group, w) of old keys
+      for (uint32_t q = 0; q < kGroup; ++q)
+        for (uint32_t p = n - w; p < n; ++p) {
+          const std::vector<float> logits = looks(head, p, p + 1);
+          double sum = 0;
+          for (uint32_t key = 0; key <= p; ++key) sum += std::exp(static_cast<double>(logits[q * (p + 1) + key]));
+          rows.emplace_back();
+          for (uint32_t key = 0; key < n_old; ++key) rows.back().push_back(std::exp(static_cast<double>(logits[q * (p + 1) + key])) / sum);
+        }
+      std::vector<double> scores(n_old);
+      for (uint32_t key = 0; key < n_old; ++key)
+        for (uint32_t q = 0; q < kGroup; ++q) {
+          double mean = 0, squares = 0;
+          for (uint32_t i = 0; i < w; ++i) mean += rows[q * w + i][key] / w;
+          for (uint32_t i = 0; i < w; ++i) squares += std::pow(rows[q * w + i][key] - mean, 2);
+          for (uint32_t i = 0; i < w; ++i) entropies[head / 2] -= rows[q * w + i][key] * std::log(rows[q * w + i][key] + 1e-10) * kWindow / w;
+          variances[head / 2] += squares / (w - 1);
+          scores[key] += (mean + 200 * squares / (w - 1)) / kGroup;
+        }
+      for (size_t key = 0; again && key < past[head].size(); ++key) scores[key] = share * scores[key] + (1 - share) * past[head][key];
+      past[head] = scores;
+    }
+    for (uint32_t l = 0; l < 3; ++l) {
+      const double own = entropies[l] * variances[l];
+      preference[l] = again ? share * own + (1 - share) * preference[l] : own;
+    }
+    std::vector<std::pair<double, uint32_t>> all;
+    for (uint32_t head = 0; head < m.n_heads(); ++head)
+      for (const double x : past[head]) all.push_back({x * preference[head / 2], head / 2});
+    std::sort(all.rbegin(), all.rend());
+    uint32_t total = 0;
+    std::vector<uint32_t> kept(3), expected(3, 2 * kWindow);
+    for (uint32_t head = 0; head < m.n_heads(); ++head) kept[head / 2] += s.n_selected(head), total += s.n_selected(head) - kWindow;
+    for (uint32_t i = 0; i < total; ++i) ++expected[all[i].second];
+    for (uint32_t l = 0; l < 3; ++l) EXPECT_NEAR(kept[l], expected[l], 1) << "layer " << l << " at " << n;
+  };
+  s.settle(300);
+  check(false);
+  for (int i = 0; i < 22; ++i)
+    if (s.step(3)) check(true);
+  EXPECT_EQ(s.n_prompt(), 320u);
+}
+
+// With slots in Q4_0 and a near reservoir, auto has a tail of a forty-eighth of what a head may hold, and renews scores.
+TEST(PolicyInvariants, AutoRenewsScoresInSmallSlots) {
+  const Model m{"one layer", 4, {0}};
+  const auto held = [&](const char* name, uint64_t slot_bytes, const Options& options, bool near = true) {
+    Shape shape = m.shape();
+    shape.finds_by_codes = near;
+    shape.head_dim = 64, shape.slot_bytes = slot_bytes, shape.compensation_token_bytes = 2 * slot_bytes;
+    FakeSession s(must(make_policy(name, shape, {.6, slots_for_share(shape, .6)}, options)), m.n_heads(), kGroup, m.n_context, restless);
+    s.settle(300);
+    for (int i = 0; i < 22; ++i) s.step(1);
+    return s.held();
+  };
+  const Options own = {{"pool", "max"}, {"width", "15"}, {"layers", "adaptive"}, {"heads", "adaptive"}, {"safeguard", "protect"},
+                       {"tau_1", "2"}, {"tau_2", "2"}, {"compensation", "1"}};
+  const auto with = [&](const char* tail, const char* renew) {
+    Options o = own;
+    o.insert(o.end(), {{"tail", tail}, {"renew", renew}});
+    return o;
+  };
+  const Options by_window = {{"by", "window"}};
+  EXPECT_EQ(held("auto", 72, by_window), held("cake", 72, with("4", "3")));
+  EXPECT_NE(held("auto", 72, by_window), held("cake", 72, with("4", "0")));
+  EXPECT_EQ(held("auto", 72, {{"renew", "0"}}), held("cake", 72, with("4", "0")));
+  EXPECT_EQ(held("auto", 136, by_window), held("cake", 136, with("11", "0")));
+  EXPECT_EQ(held("auto", 72, by_window, false), held("cake", 72, with("11", "0")));
 }
 
 // A head's compensation token: its evicted tokens by their last query's weights, the mean of its group. It weighs their perplexity, e^entropy, times
