@@ -64,7 +64,6 @@ inline const std::vector<PolicyMode>& policy_modes() {
       {"auto_by_window", "auto", {{"by", "window"}}, false},
       {"auto_by_codes", "auto", {{"by", "codes"}}, true, true},
       {"auto_in_parts", "auto", {{"steps", "3"}, {"tail", "60"}}, false},
-      {"auto_renewing", "auto", {{"by", "window"}, {"tail", "20"}, {"renew", "3"}}, false},
       {"duoattention", "duoattention", {}, false},
       {"razorattention", "razorattention", {}, false},
       {"duoattention_compensated", "duoattention", {{"compensation", "1"}, {"full_share", "0.2"}, {"sinks", "10"}}, false},
