@@ -54,6 +54,8 @@ TEST_P(GpuPolicy, ChoosesAndAnswersAsOnTheCpu) {
   const PolicyMode& mode = mode_of(GetParam().first);
   engine::SessionOptions options = with_mode(mode, share_of_tokens(0.6, KvType::f16, GetParam().second), 128);
   options.device_kv_type = GetParam().second;
+  if (mode.name == std::string("auto_by_window"))   // a GPU has other defaults
+    options.policy_options.insert(options.policy_options.end(), {{"tail", "8"}, {"renew", "3"}});
   std::vector<int32_t> tokens;
   const Answer expected = answer_of(open_spec("qwen3", runtime_options(2, "plain")), options, &tokens);
   const Answer got = answer_of(open_spec("qwen3", on_cuda()), options, &tokens);

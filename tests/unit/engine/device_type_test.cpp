@@ -190,6 +190,8 @@ TEST_P(DeviceType, ThreadsChunksAndTheLinkDoNotShow) {
     const auto model = open_spec("qwen3", runtime);
     SessionOptions o = with(0.6);
     o.chunk_tokens = n_threads == 2 ? 7 : 64;
+    if (mode().name == std::string("auto_by_window"))   // a link has other defaults
+      o.policy_options.insert(o.policy_options.end(), {{"tail", "8"}, {"renew", "3"}});
     const auto session = unwrap(Session::open(model, o));
     unwrap(session->prefill(random_tokens(*model, 150, 4), nullptr, nullptr));
     std::vector<float> trace;
