@@ -89,22 +89,22 @@ void run(const Session& session, const Generation& answer, Result* best) {
 // The KV of a text but for its last tokens, whose queries a policy needs.
 class SavedPrompt {
  public:
-  SavedPrompt(const Model& model, const std::vector<int32_t>& prompt) : rest_(prompt.end() - kRest, prompt.end()) {
+  SavedPrompt(const Model& model, const std::vector<int32_t>& prompt) : prompt_(prompt) {
     const Session session = session_of(model, ORRERY_SPECULATE_OFF, 0, static_cast<uint32_t>(prompt.size()));
     Error error;
     check(orrery_session_evaluate(session.get(), prompt.data(), prompt.size() - kRest, nullptr, &error), error, "orrery_session_evaluate");
     kv_ = save(session);
   }
-  // The tokens that are left to compute.
+  // Returns the whole prompt, whose last tokens are left to compute.
   std::vector<int32_t> load(const Session& session) const {
     Error error;
     check(orrery_session_load_buffer(session.get(), kv_.data(), kv_.size(), &error), error, "orrery_session_load_buffer");
-    return rest_;
+    return prompt_;
   }
 
  private:
   static constexpr ptrdiff_t kRest = 64;
-  const std::vector<int32_t> rest_;
+  const std::vector<int32_t> prompt_;
   std::vector<unsigned char> kv_;
 };
 
