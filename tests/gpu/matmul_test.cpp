@@ -337,10 +337,10 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
           const int64_t n_in = n_rows == 1 ? 2336 : 288;   // a whole round of units, and a rest; or a rest alone
           for (const bool fused : {false, true}) {
             Machine m(true, product_limits(n_rows, n_in));
-            const size_t rows = static_cast<size_t>(n_rows);
-            const Buffer<float> x(&m, normal_values(rows * n_in, 3)), w(&m, normal_values(n_in, 4)), bias(&m, normal_values(2 * n_ff, 5));
-            const Buffer<float> norm(&m, rows * n_in), both(&m, rows * 2 * n_ff), out(&m, rows * n_ff);
-            const std::vector<std::byte> file = random_blocks(type, 2 * n_ff * n_in, 6, 0.1f);
+            const auto rows = static_cast<size_t>(n_rows), width = static_cast<size_t>(n_in);
+            const Buffer<float> x(&m, normal_values(rows * width, 3)), w(&m, normal_values(width, 4)), bias(&m, normal_values(2 * n_ff, 5));
+            const Buffer<float> norm(&m, rows * width), both(&m, rows * 2 * n_ff), out(&m, rows * n_ff);
+            const std::vector<std::byte> file = random_blocks(type, 2 * n_ff * width, 6, 0.1f);
             const Matrix whole(&m, type, 2 * n_ff, n_in, file);
             const std::vector<std::byte> halves[] = {{file.begin(), file.begin() + static_cast<ptrdiff_t>(file.size() / 2)},
                                                      {file.begin() + static_cast<ptrdiff_t>(file.size() / 2), file.end()}};
