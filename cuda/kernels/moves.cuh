@@ -85,7 +85,7 @@ struct Threshold {
   uint32_t bits;
   unsigned n_equal;
 };
-inline __device__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
+__device__ __forceinline__ Threshold find_threshold(const uint32_t* bits, int n, unsigned k) {
   __shared__ unsigned counts[2048], found[2];
   const int thread = static_cast<int>(threadIdx.x);
   uint32_t above = 0;   // the digits that are known
