@@ -105,6 +105,16 @@ TEST_P(GpuMatmul, EveryWeightIsWhereItShouldBe) {
   }
 }
 
+// Rows [first, first + count) of `values`, multiplied alone, have the bits that they have in `all`, the product of every row.
+void expect_same_bits_alone(Machine* m, Phase phase, const Matrix& matrix, const std::vector<float>& values, const std::vector<float>& all,
+                            int32_t first, int32_t count) {
+  const int64_t n_in = matrix.weight.n_cols;
+  const Buffer<float> part(m, std::vector<float>(values.begin() + first * n_in, values.begin() + (first + count) * n_in));
+  const std::vector<float> some = multiply(m, phase, matrix, part, n_in, count);
+  ASSERT_TRUE(same_bits(some.data(), all.data() + first * matrix.weight.n_rows, some.size()))
+      << name(phase) << ", rows " << first << " + " << count;
+}
+
 // A row's bits depend neither on other rows nor on its index.
 TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
   const int64_t n_in = 512, n_out = 20;
@@ -116,12 +126,7 @@ TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
   for (const Phase phase : kPhases) {
     const std::vector<float> all = multiply(&m, phase, matrix, x, n_in, n);
     for (const int32_t first : {0, 31})
-      for (const int32_t count : {1, 2, 3, 8, 9}) {
-        const Buffer<float> part(&m, std::vector<float>(values.begin() + first * n_in, values.begin() + (first + count) * n_in));
-        const std::vector<float> some = multiply(&m, phase, matrix, part, n_in, count);
-        ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size()))
-            << name(phase) << ", rows " << first << " + " << count;
-      }
+      for (const int32_t count : {1, 2, 3, 8, 9}) expect_same_bits_alone(&m, phase, matrix, values, all, first, count);
   }
 }
 
@@ -133,12 +138,7 @@ TEST_P(GpuMatmul, RoundsOfUnitsGiveTheSameBits) {
   const Matrix matrix(&m, GetParam(), n_out, n_in, 17);
   const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 31);
   const std::vector<float> all = multiply(&m, Phase::decode, matrix, Buffer<float>(&m, values), n_in, n);
-  for (const int32_t count : {1, 2, 3}) {
-    const int32_t first = n - count;
-    const Buffer<float> part(&m, std::vector<float>(values.begin() + first * n_in, values.end()));
-    const std::vector<float> some = multiply(&m, Phase::decode, matrix, part, n_in, count);
-    ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size())) << count << " rows";
-  }
+  for (const int32_t count : {1, 2, 3}) expect_same_bits_alone(&m, Phase::decode, matrix, values, all, n - count, count);
 }
 
 // A prompt's row has the same bits in tiles of every size. On a device of four SMs 240 rows of 500 outputs take large tiles, 60 rows take
@@ -166,12 +166,7 @@ TEST_P(GpuMatmul, TilesOfEverySizeGiveTheSameBits) {
   expect_tile(no_large ? 64 : 128, large);
   const uint64_t middle = taken(64), small = taken(32);
 #endif
-  for (const int32_t count : {60, 20}) {
-    const int32_t first = n - count;
-    const Buffer<float> part(&m, std::vector<float>(values.begin() + first * n_in, values.end()));
-    const std::vector<float> some = multiply(&m, Phase::prefill, matrix, part, n_in, count);
-    ASSERT_TRUE(same_bits(some.data(), all.data() + first * n_out, some.size())) << count << " rows";
-  }
+  for (const int32_t count : {60, 20}) expect_same_bits_alone(&m, Phase::prefill, matrix, values, all, n - count, count);
 #ifdef ORRERY_EMULATED
   expect_tile(64, middle), expect_tile(32, small);
 #endif
