@@ -120,10 +120,11 @@ namespace {
 void add_resident_stats(const engine::Resident& resident, orrery_stats* out) {
   const policy::Report report = resident.report();
   const kv::Refills::Stats refills = resident.refill_stats();
-  out->host_to_device_bytes += resident.settled_bytes() + refills.bytes;
+  const uint64_t fetched = refills.bytes + resident.bytes_in_place();
+  out->host_to_device_bytes += resident.settled_bytes() + fetched;
   out->n_settled = report.n_settled;
   out->settle_us = resident.settle_us();
-  out->refill_bytes = refills.bytes;
+  out->refill_bytes = fetched;
   out->transfer_us = refills.transfer_us;
   out->stall_us = refills.stall_us;
   out->n_checks = report.n_checks;

@@ -659,12 +659,12 @@ typedef struct orrery_stats {
   uint64_t device_kv_used_bytes;     /* the part that holds tokens */
   uint64_t shared_kv_bytes;          /* of pages shared with forks */
   uint64_t workspace_bytes;
-  uint64_t host_to_device_bytes, device_to_host_bytes;   /* KV moved between arena and host */
+  uint64_t host_to_device_bytes, device_to_host_bytes;   /* KV moved between arena and host, or read by attention in host memory */
   uint64_t reservoir_bytes;          /* KV in host memory, reserved; 0 while parked */
   /* Of policies other than "full": */
   uint64_t n_settled;                /* how often the resident KV was selected again */
   uint64_t settle_us;                /* time of these selections; part of decode_us */
-  uint64_t refill_bytes;             /* KV fetched while generating; part of host_to_device_bytes */
+  uint64_t refill_bytes;             /* KV fetched, or read in place, while generating; part of host_to_device_bytes */
   uint64_t transfer_us;              /* time of these fetches on the link */
   uint64_t stall_us;                 /* time that steps waited for them: 1 - stall_us / transfer_us was hidden */
   uint64_t n_checks, n_triggers;     /* of HeteroCache's pivots */

@@ -57,6 +57,10 @@ struct TopKeysJob : KeysJob {
   // Optional, with codes, for a single position: candidates whose scores count `stay` times, counted as n_keys.
   Span<const uint32_t> held = {};
   float stay = 1;
+  // Optional, with `out`, for a single position: keys with a smaller score than `least` are left out. *n_found: the number of keys of `out`, at
+  // least 1 and at most k.
+  float least = 0;
+  uint32_t* n_found = nullptr;
   // Optional, with `out` and with codes, for a single position: for each query head log2 of the sum of the weights e^product of the keys that
   // are not among the k best. -infinity: no key is left; or the codes tell too little of this query (kMostCodeVariance).
   Ptr<float> log_evicted = {};       // (n_heads / n_kv_heads)

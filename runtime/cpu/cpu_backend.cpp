@@ -59,6 +59,8 @@ struct ScratchPlan {
   uint64_t top_keys = 0;   // top_keys_scratch
   uint64_t threads = 0;    // (n_threads) thread_bytes each
   uint64_t thread_bytes = 0;
+  uint64_t gathered = 0;   // (n_threads) gathered_bytes each: the tokens of a split that lie anywhere in pages
+  uint64_t gathered_bytes = 0;
   uint64_t total = 0;
   int64_t wave_rows = 1, max_splits = 1;
   int32_t rope_floats = 0;  // floats of one row
@@ -92,6 +94,8 @@ struct ScratchPlan {
                                                             key_code_thread_bytes(dim)})),
                             64);
     threads = take(static_cast<uint64_t>(n_threads) * thread_bytes);
+    gathered_bytes = static_cast<uint64_t>(kSplitTokens) * KvFormat{KvType::f16, 1, 1, dim}.token_bytes();
+    gathered = take(static_cast<uint64_t>(n_threads) * gathered_bytes);
   }
 };
 
@@ -532,7 +536,7 @@ void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v
       const int64_t at = r * stride + static_cast<int64_t>(head) * dim;
       kernels_.store_kv(format.type, host(k) + at, dim, token);
       kernels_.store_kv(format.type, host(v) + at, dim, token + kv.vector_bytes);
-      if (const HeadView* view = head_view(r, layer, head))
+      if (const HeadView* view = head_view(r, layer, head); view && view->append_at)
         convert_values(reinterpret_cast<std::byte*>(view->append_at), step_of(r).heads_kv.type, token, format.type,
                       format.token_values());
     }
@@ -718,11 +722,12 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       ExportedWeights exported;
       float n_alike;    // tokens that a compensation token stands for; 0: these keys are tokens themselves
       const float* logs;   // (group) or null: log2 of the number for each query head
+      const HeadView* gathered;   // not null: keys are slots of this head, whose tokens lie anywhere in kv's pages
     };
     // Rows of one sequence meet the same keys one after another, so memory is read once for all of them.
     const bool same_keys = runs_.size() == 1;
     const auto item_of = [&](int64_t item) {
-      Item i{{}, same_keys ? item % rows : item / row_items, 0, same_keys ? item / rows : item % row_items, 0, 0, {}, 0.0f, nullptr};
+      Item i{{}, same_keys ? item % rows : item / row_items, 0, same_keys ? item / rows : item % row_items, 0, 0, {}, 0.0f, nullptr, nullptr};
       if (n_steps_ > 1) {
         const auto after = std::upper_bound(first_item.begin(), first_item.begin() + rows, item);
         i.row = after - first_item.begin() - 1, i.split = item - *(after - 1);
@@ -744,22 +749,31 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       i.first_key = std::max(start, splits.first_key);
       i.last_key = std::min(start + kSplitTokens, splits.last_key);
       const KvFormat& slots = step_of(wave + i.row).heads_kv;
-      i.kv = view ? KvHead{slots.type, dim, view->tiles, 0, slots.vector_bytes()} : kv_head(wave + i.row, layer, head);
+      i.gathered = view && view->positions ? view : nullptr;
+      i.kv = view && !i.gathered ? KvHead{slots.type, dim, view->tiles, 0, slots.vector_bytes()} : kv_head(wave + i.row, layer, head);
       if (view) i.exported = view->exported;
       return i;
     };
     const int64_t n_items = n_steps_ > 1 ? first_item[static_cast<size_t>(rows)] : rows * row_items;
     run(n_items, [&](int64_t item, int32_t thread) {
-      const Item i = item_of(item);
+      Item i = item_of(item);
       if (i.first_key == i.last_key) return;
       const Item then = item + 1 < n_items ? item_of(item + 1) : Item{};   // most likely this thread's next item
+      std::array<uint64_t, kSplitTokens / kPageTokens> tiles;
+      if (i.gathered) {
+        std::byte* to = scratch_ + plan_.gathered + static_cast<uint64_t>(thread) * plan_.gathered_bytes;
+        gather_tokens(i.kv, *i.gathered, row_at(wave + i.row).position, i.first_key, i.last_key, to);
+        for (size_t t = 0; t < tiles.size(); ++t) tiles[t] = reinterpret_cast<uintptr_t>(to) + t * uint64_t{kPageTokens} * token_bytes(i.kv);
+        i.kv.pages = tiles.data(), i.kv.offset = 0;
+        i.last_key -= i.first_key, i.first_key = 0;
+      }
       const DecodeTask task{i.kv,
                             std::min(together, n_kv - static_cast<int32_t>(i.head)),
                             q + (wave + i.row) * shape.q_stride + i.head * group * dim,
                             group,
                             i.first_key,
                             i.last_key,
-                            then.first_key < then.last_key ? kv_tile(then.kv, then.first_key / kPageTokens) : nullptr,
+                            then.first_key < then.last_key && !then.gathered ? kv_tile(then.kv, then.first_key / kPageTokens) : nullptr,
                             shape.scale,
                             partial(i.row, i.head * group, i.split),
                             plan_.max_splits * floats,

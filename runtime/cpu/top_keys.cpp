@@ -257,6 +257,20 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
   if (by_score) sort_by_score(scores, k, out, candidates);
 }
 
+int64_t select_reaching(const float* scores, int64_t n, int64_t k, float least, uint32_t* candidates, uint32_t* out, const Kernels& kernels) {
+  if (least > 0) {
+    int64_t n_high = 0;
+    const int64_t n_left = kernels.list_reaching(scores, n, least, INFINITY, candidates, &n_high);
+    if (n_left > 0 && n_left <= k) {
+      std::copy(candidates, candidates + n_left, out);
+      return n_left;
+    }
+    if (n_left == 0) k = std::min<int64_t>(k, 1);
+  }
+  select_top(scores, n, k, false, candidates, out, kernels);
+  return k;
+}
+
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates, const Kernels& kernels) {
   if (k <= 0) return 0;
   const uint32_t* left = candidates;
@@ -336,12 +350,16 @@ void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape, const Keys
       for (const uint32_t key : job.held) scores[key] *= job.stay;
       if (job.n_common)
         *job.n_common = count_top(scores, job.n_keys, job.k, job.among, s.candidates(work.base, entry), work.kernels);
+      else if (job.n_found)
+        *job.n_found = static_cast<uint32_t>(select_reaching(scores + job.first_key, job.n_keys - job.first_key, job.k, job.least,
+                                                             s.candidates(work.base, entry), job.out, work.kernels));
       else
         select_top(scores + job.first_key, job.n_keys - job.first_key, job.k, job.by_score, s.candidates(work.base, entry), job.out + i * job.k,
                    work.kernels);
       auto* log_evicted = reinterpret_cast<float*>(static_cast<uintptr_t>(job.log_evicted.address));
       if (!log_evicted) return;
-      logs_of_others(rows, group, s.shares(work.base, entry), job.n_keys, job.first_key, job.out, job.k, log_evicted);
+      logs_of_others(rows, group, s.shares(work.base, entry), job.n_keys, job.first_key, job.out, job.n_found ? *job.n_found : job.k,
+                     log_evicted);
       const double factor = code_factor_square(job, shape.codes);
       for (int32_t g = 0; g < group; ++g)
         if (code_variance(query_of(job, shape, part.first) + int64_t{g} * shape.kv.head_dim, factor, shape) > kMostCodeVariance) log_evicted[g] = -INFINITY;

@@ -45,6 +45,8 @@ struct Needs {
   // Hadamard transform then spreads a large value over two of Q4_0's blocks or more.
   double q4_share = 0;
   double codes_share = 1;       // with Shape::finds_by_codes: that share, if it is smaller
+  static constexpr double kNever = 2;
+  double in_place_share = kNever;   // budgets from this share of F16's bytes on read tokens in place, where Shape::in_place can be set
 };
 
 // A compensation token as a weighted mean of evicted tokens.
@@ -99,6 +101,10 @@ class Policy {
   virtual bool refills_its_layer() const { return false; }
   // before_attend() uses Heads::fetch_pages(), fetch_changed() or fetch_near_best(), where the device has them.
   virtual bool fetches_pages() const { return false; }
+  // Not 0: the number of slots of all heads, which have positions and no memory. Attention reads their tokens in the reservoir, in its type. The
+  // budget holds the policy's digests alone. It asks for no refills, but calls Heads::hold() within before_attend(). Only with
+  // Shape::in_place.
+  virtual uint64_t slots_in_place() const { return 0; }
   // Upper bound on the policy's host memory in bytes: its state between settlements, and the working memory of settle().
   virtual uint64_t host_bytes(const HostShape& host) const = 0;
 

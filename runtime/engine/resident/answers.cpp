@@ -434,6 +434,7 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
     job.k = static_cast<int32_t>(query.k);
     job.out = query.out;
     job.held = query.held, job.stay = query.stay;
+    job.least = query.least, job.n_found = query.n_found;
     if (now_->q && parts_->codes && parts_->codes->format().values) job.log_evicted = logs_of(static_cast<uint32_t>(job.kv_head));
     jobs_.push_back(job);
   }
@@ -443,7 +444,7 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
   backend.keys()->top_keys(jobs_, shape);
   ORRERY_TRY(backend.synchronize());
   for (const policy::PageQuery& query : queries)
-    for (uint32_t i = 0; i < query.k; ++i) query.out[i] += query.first_page;
+    for (uint32_t i = 0; i < (query.n_found ? *query.n_found : query.k); ++i) query.out[i] += query.first_page;
   return ok_status();
 }
 

@@ -94,6 +94,9 @@ class Answers final : public policy::Heads {
     forget_table(head);
     return parts_->refills->add(now_->backend, *pages_, head, what, visible_at);
   }
+  void hold(uint32_t head, uint32_t n_first, Span<const uint32_t> found, uint32_t n_last, uint32_t end) override {
+    parts_->slots->hold(head, n_first, found, n_last, end);
+  }
   Status query_similarity(Span<float> out) override;
   void move_last(uint32_t head, uint32_t n, uint32_t slot) override {
     forget_table(head);

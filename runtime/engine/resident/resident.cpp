@@ -33,6 +33,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   std::unique_ptr<Resident> r(new Resident(shape, pages));
   r->moves_directly_ = shape.moves_directly;
   r->fetches_ = shape.fetches;
+  r->in_place_ = shape.in_place;
   r->attends_pages_ = shape.backend.attends_pages;
   ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, rope));
   const size_t n_heads = r->parts_.slots->n_heads();
@@ -135,7 +136,18 @@ Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stri
   if (waiting_) ORRERY_TRY(place());
   if (!policy_->asks_before_attend()) return ok_status();
   ORRERY_TRY(ask(layer, q));
+  if (in_place_) follow_held(layer);
   return place();
+}
+
+// The policy has chosen other tokens for the layer's heads with codes, perhaps another number of them.
+void Resident::follow_held(int32_t layer) {
+  const auto n_kv_heads = static_cast<uint32_t>(hyper_.n_kv_heads), first = static_cast<uint32_t>(layer) * n_kv_heads;
+  for (uint32_t head = first; head < first + n_kv_heads; ++head) {
+    if (!parts_.codes || !parts_.codes->has(head)) continue;
+    slots_[head] = parts_.slots->length(head);
+    views_[head].own_slot = static_cast<int32_t>(slots_[head]), views_[head].n_keys = views_[head].own_slot + 1;
+  }
 }
 
 template <class Query>

@@ -76,6 +76,8 @@ class Resident final : public model::LayerHook {
     uint64_t kv = 0, searched = 0, rebuilt = 0;
   };
   Reads reads() const;
+  // Bytes that steps have read in the reservoir in place of slots: part of reads().kv.
+  uint64_t bytes_in_place() const { return in_place_ ? kv_read_ : 0; }
   // Bytes that settling has copied from the reservoir, and its time.
   uint64_t settled_bytes() const { return settled_bytes_; }
   uint64_t settle_us() const { return settle_us_; }
@@ -161,6 +163,7 @@ class Resident final : public model::LayerHook {
   Status fill_heads(uint32_t n_tokens, uint32_t first_layer, uint32_t end);
   Status commit_to_pages(uint32_t position);
   Status ask(int32_t layer, Ptr<const float> q);   // asks the policy, with a layer's queries
+  void follow_held(int32_t layer);
   void note_rebuilt(uint32_t head, uint32_t n_slots);
   void rebuild_noted(uint32_t layer);
   void compensate(uint32_t head, uint32_t n_tokens);
@@ -179,6 +182,7 @@ class Resident final : public model::LayerHook {
   Answers answers_;
   bool moves_directly_ = false;                    // ResidentShape::moves_directly
   bool fetches_ = false;                           // ResidentShape::fetches
+  bool in_place_ = false;                          // ResidentShape::in_place
   bool attends_pages_ = false;                     // BackendInfo::attends_pages
   bool settled_ = false;
   struct Parted {                                  // a settlement in parts

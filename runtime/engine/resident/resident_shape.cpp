@@ -68,10 +68,11 @@ Result<ResidentShape> ResidentShape::make(const model::Hyperparameters& h, const
   shape.backend = backend;
   shape.n_context = n_context;
   shape.kept = kv_format(h, options.kv_type);
-  shape.resident = kv_format(h, options.resident_type(h));
+  shape.in_place = policy.slots_in_place() > 0;
+  shape.resident = kv_format(h, shape.in_place ? options.kv_type : options.resident_type(h));
   shape.rotated = options.rotated(h);
   set_summaries(policy, &shape);
-  shape.n_slots = slots_beside(shape, resident_slots(h, options, n_context));
+  shape.n_slots = shape.in_place ? policy.slots_in_place() : slots_beside(shape, resident_slots(h, options, n_context));
   shape.refills = policy.refill_share() > 0;
   shape.moves_ahead = moves_directly && backend.moves_ahead && shape.refills && !policy.refills_its_layer() && !shape.rebuilds();
   shape.moves_directly = moves_directly && (backend.unified_memory || policy.refills_its_layer() || shape.moves_ahead);

@@ -25,6 +25,7 @@ struct ResidentShape {
   std::unique_ptr<policy::Policy> policy;
 
   uint64_t n_slots = 0;               // of all heads, after the other parts on the device have taken their bytes of the budget
+  bool in_place = false;              // slots hold no KV (Policy::slots_in_place())
   kv::DigestSpec digests;             // no heads: no digests
   kv::LowRankSpec low_rank;           // rank 0: no low-rank keys
   kv::KeyCodeSpec codes;              // bits 0: no key codes

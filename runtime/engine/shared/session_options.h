@@ -60,6 +60,8 @@ struct SessionOptions {
   // Of the session that drafts for a session of n_context tokens: full KV in F16.
   SessionOptions of_draft(uint32_t n_context) const;
   KvType resident_type(const model::Hyperparameters& h) const;
+  // policy::Shape::in_place. A device type asks for values that the reservoir does not have, and F32 has more bytes than a gathered token.
+  bool in_place(const model::Hyperparameters& h) const;
   // How the session changes its KV before it is stored (KvTransform). Centred: where form_type() is quantized. Rotated: where it has 4 bits.
   bool centred(const model::Hyperparameters& h) const;
   bool rotated(const model::Hyperparameters& h) const;

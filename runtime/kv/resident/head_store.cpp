@@ -1,6 +1,7 @@
 #include "runtime/kv/resident/head_store.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/base/checked.h"
 
@@ -15,29 +16,33 @@ uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
   return align_up(n_slots * format.token_bytes(), kArenaAlignment);
 }
 
-Region HeadStore::layout(const KvFormat& format, uint64_t n_slots) {
+Region HeadStore::layout(const KvFormat& format, uint64_t n_slots, bool in_place) {
   const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
-  const uint64_t host = n_heads * sizeof(Head) + n_slots * sizeof(uint32_t) + (n_slots / kTile + n_heads) * sizeof(uint64_t) +
-                        kMostMoves * sizeof(KvMove) + (kMostMoves / kPart + n_heads) * sizeof(Part);
-  return {"resident KV", Holds::kv, region_bytes(format, n_slots), 0, host, 0};
+  const uint64_t tables = n_heads * sizeof(Head) + n_slots * sizeof(uint32_t);
+  const uint64_t of_moves = (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove) +
+                            (kMostMoves / kPart + n_heads) * sizeof(Part);
+  if (in_place) return {"positions of attended tokens", Holds::kv, 0, 0, tables, 0};
+  return {"resident KV", Holds::kv, region_bytes(format, n_slots), 0, tables + of_moves, 0};
 }
 
-HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots)
-    : format_(format), region_(std::move(region)) {
+HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots, bool in_place)
+    : format_(format), in_place_(in_place), region_(std::move(region)) {
   const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);
   heads_.resize(n_heads);
   positions_.resize(n_slots);
+  if (in_place) return;
   tiles_.reserve(n_slots / kTile + n_heads);   // the last tile of a head may be partly filled
   moves_.resize(kMostMoves);
   parts_.reserve(kMostMoves / kPart + n_heads);
 }
 
-Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots) {
-  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(format, n_slots)));
-  return std::unique_ptr<HeadStore>(new HeadStore(format, std::move(region), n_slots));
+Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots, bool in_place) {
+  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(format, n_slots, in_place)));
+  return std::unique_ptr<HeadStore>(new HeadStore(format, std::move(region), n_slots, in_place));
 }
 
 uint64_t HeadStore::used_bytes() const {
+  if (in_place_) return 0;
   uint64_t slots = 0;
   for (const Head& head : heads_) slots += head.length;
   return slots * format_.token_bytes();
@@ -50,7 +55,7 @@ void HeadStore::lay_out(Span<const uint32_t> capacities) {
     Head& head = heads_[i];
     const bool stays = head.first == first && head.capacity == capacities[i];
     head = {first, capacities[i], 0, tiles_.size(), stays ? head.length : 0};
-    for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
+    for (uint64_t slot = 0; !in_place_ && slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
     first += head.capacity;
   }
 }
@@ -69,8 +74,22 @@ uint64_t HeadStore::finish_moves_ahead(Backend* backend, KvType from_type) {
   return backend->kv_moves()->move_kv_ahead(moves, format_.type, from_type, format_.token_values());
 }
 
+void HeadStore::hold(uint32_t index, uint32_t n_first, Span<const uint32_t> found, uint32_t n_last, uint32_t end) {
+  Head& head = heads_[index];
+  uint32_t* to = positions_.data() + head.first;
+  std::iota(to, to + n_first, 0u);
+  to = std::copy(found.begin(), found.end(), to + n_first);
+  std::iota(to, to + n_last, end - n_last);
+  head.length = n_first + static_cast<uint32_t>(found.size()) + n_last;
+}
+
 size_t HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t index, Span<const uint32_t> positions, size_t n_held) {
   Head& head = heads_[index];
+  if (in_place_) {
+    head.length = static_cast<uint32_t>(positions.size());
+    std::copy(positions.begin(), positions.end(), positions_.begin() + static_cast<ptrdiff_t>(head.first));
+    return 0;
+  }
   const KvType from_type = reservoir.format().type;
   const PageTable::HeadTokens tokens = reservoir.tokens_of(index);
   const auto before = positions_.begin() + static_cast<ptrdiff_t>(head.first);
@@ -92,8 +111,13 @@ size_t HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t in
 
 HeadView HeadStore::view_with_append(uint32_t index, uint32_t slot) const {
   const Head& head = heads_[index];
-  return {tiles_.data() + head.first_tile, static_cast<int32_t>(std::max(head.length, slot + 1)),
-          slot_address(head, slot)};
+  HeadView view;
+  view.n_keys = static_cast<int32_t>(std::max(head.length, slot + 1));
+  if (in_place_)
+    view.positions = positions_.data() + head.first, view.own_slot = static_cast<int32_t>(slot);
+  else
+    view.tiles = tiles_.data() + head.first_tile, view.append_at = slot_address(head, slot);
+  return view;
 }
 
 void HeadStore::commit(uint32_t index, uint32_t slot, uint32_t position) {
@@ -112,10 +136,10 @@ void HeadStore::append(Backend* backend, const PageTable& reservoir, uint32_t po
   const KvType from_type = reservoir.format().type;
   for (uint32_t index = 0; index < n_heads(); ++index) {
     const uint32_t slot = heads_[index].length;
-    move(backend, {slot_address(heads_[index], slot), reservoir.tokens_of(index).address(position), 1}, from_type);
+    if (!in_place_) move(backend, {slot_address(heads_[index], slot), reservoir.tokens_of(index).address(position), 1}, from_type);
     commit(index, slot, position);
   }
-  finish_moves(backend, from_type);
+  if (!in_place_) finish_moves(backend, from_type);
 }
 
 void HeadStore::drop_last(uint32_t n) {
@@ -192,6 +216,7 @@ void HeadStore::move_last(Backend* backend, uint32_t index, uint32_t n, uint32_t
 void HeadStore::copy_from(Backend* backend, const HeadStore& other) {
   heads_ = other.heads_;
   std::copy(other.positions_.begin(), other.positions_.end(), positions_.begin());
+  if (in_place_) return;
   tiles_.clear();
   for (const Head& head : heads_)
     for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));

@@ -7,6 +7,8 @@
 //
 // The memory is one region of the arena, taken when the session opens. lay_out() divides it among the heads, any number of times. Nothing
 // here allocates after make().
+//
+// A store in place has slots with positions and without memory: attention reads its tokens in the reservoir. Then the formats are equal.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +27,8 @@ namespace orrery::kv {
 class HeadStore {
  public:
   // n_slots: of all heads together. A slot holds one token of one head, in `format`.
-  static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots);
-  static Region layout(const KvFormat& format, uint64_t n_slots);
+  static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots, bool in_place = false);
+  static Region layout(const KvFormat& format, uint64_t n_slots, bool in_place = false);
   static uint64_t region_bytes(const KvFormat& format, uint64_t n_slots);
 
   static constexpr size_t kMostMoves = 16384;  // moves that the backend gets at once: tokens, or runs of tokens
@@ -42,12 +44,15 @@ class HeadStore {
   // (length) the position of each slot.
   Span<const uint32_t> positions(uint32_t head) const { return {positions_.data() + heads_[head].first, heads_[head].length}; }
 
-  // Addresses of the head's tiles. A tile holds kPageTokens slots.
+  // In place: the head's slots are the first n_first tokens, `found`, and the n_last tokens before `end`.
+  void hold(uint32_t head, uint32_t n_first, Span<const uint32_t> found, uint32_t n_last, uint32_t end);
+
+  // Addresses of the head's tiles. A tile holds kPageTokens slots. Not in place.
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + heads_[head].first_tile; }
 
   // Fills slots 0 .. n-1 of the head with `positions` (n <= capacity) from the reservoir, whose type is not coarser. The other slots are
   // empty. Among the first n_held positions, a slot that held the same position at the same address before lay_out() is not copied: the
-  // caller guarantees that these tokens have not changed in the reservoir. Returns the number of copied tokens.
+  // caller guarantees that these tokens have not changed in the reservoir. Returns the number of copied tokens: 0 in place.
   size_t fill(Backend* backend, const PageTable& reservoir, uint32_t head, Span<const uint32_t> positions, size_t n_held = 0);
 
   // The head with its next token in `slot`: length(), or an earlier slot whose token it replaces. Nothing changes until commit().
@@ -97,7 +102,7 @@ class HeadStore {
     size_t at;                         // index of their first move in moves_
   };
   static constexpr size_t kPart = 512;   // most replacements of a Part
-  HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots);
+  HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots, bool in_place);
   void move(Backend* backend, const KvMove& one, KvType from_type);
   void make_moves(const Part& part);
   void finish_moves(Backend* backend, KvType from_type);
@@ -107,6 +112,7 @@ class HeadStore {
   }
 
   KvFormat format_;
+  const bool in_place_;
   ArenaRegion region_;
   std::vector<Head> heads_;
   std::vector<uint32_t> positions_;    // (n_slots) by the slot's index in the region

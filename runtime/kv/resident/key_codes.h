@@ -40,6 +40,7 @@ class KeyCodes {
   int32_t block() const { return shape_.block; }         // of the queries' rotation: KeysShape::code_block
   uint32_t n_tokens() const { return n_tokens_; }        // tokens that have codes
   uint64_t used_bytes() const { return spec_.heads.size() * shape_.codes.head_bytes(n_tokens_); }
+  bool has(uint32_t head) const { return std::binary_search(spec_.heads.begin(), spec_.heads.end(), head); }
   // Addresses of the head's tiles of codes, and of its mean key, (head_dim) floats.
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + index_of(head) * n_tiles_; }
   Ptr<float> mean(uint32_t head) const { return jobs_[index_of(head)].mean; }   // with values: (2, head_dim), then the mean value

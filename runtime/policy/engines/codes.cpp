@@ -7,7 +7,16 @@ namespace orrery::policy {
 
 namespace {
 
-constexpr PagedSettings kDefaults = {1, 4, 8, 0};
+// In place: heads have room for a quarter of the tokens, or for the budget's share if that is more. Of these they read the tokens that weigh
+// more than the mean; at larger budgets also tokens that weigh less, by the square of the share.
+constexpr double kLeastShare = .25;
+double skip_of(double share) { return std::min(1.0, kLeastShare * kLeastShare / (share * share)); }
+constexpr PagedSettings kDefaults = [] {
+  PagedSettings s = {1, 4, 8, 0};
+  s.compensation = true;
+  s.least_share = kLeastShare;
+  return s;
+}();
 // A resident token's score counts kStay times where heads hold at least one of kFewStay tokens. Where they hold less, a query's best tokens are
 // worth more than fetching them costs.
 constexpr float kStay = 4;
@@ -98,12 +107,12 @@ void KeyCodesPolicy::keep_evicted(Span<float> weights, size_t n_best) const {
 
 }  // namespace
 
-bool two_bits_fit(const Shape& shape, const Budget& budget, bool compensation) {
+bool codes_fit(uint32_t bits, const Shape& shape, const Budget& budget, bool compensation, bool in_place) {
   const WindowRings rings(shape);
-  const KeyCodeFormat two = {2, static_cast<int32_t>(shape.head_dim), compensation};
-  const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings.slots());
-  const bool too_large = 4 * rings.n_other_heads() * two.head_bytes(shape.n_context) > 3 * slots * shape.slot_bytes;
-  return !too_large && 2 * shape.head_dim <= kMostCodeBits;
+  const KeyCodeFormat codes = {static_cast<int32_t>(bits), static_cast<int32_t>(shape.head_dim), compensation};
+  const uint64_t slots = budget.max_slots - std::min(budget.max_slots, rings.slots()), quarters = in_place ? 4 : 3;
+  return 4 * rings.n_other_heads() * codes.head_bytes(shape.n_context) <= quarters * slots * shape.slot_bytes &&
+         bits * shape.head_dim <= kMostCodeBits;
 }
 
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options) {
@@ -118,14 +127,27 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   ORRERY_TRY(reader.choice("reduce", kReduce, &reduce));
   ORRERY_TRY(reader.choice("heads", kHeads, &heads));
   ORRERY_TRY(reader.fraction("floor", &floor));
-  s.compensation = true;
   ORRERY_TRY(reader.flag("compensation", &s.compensation));
   double stay = 0;
   ORRERY_TRY(reader.number("stay", 1, 64, &stay));
   s.stay = static_cast<float>(stay);
+  bool copy = !shape.in_place || stay > 0;
+  ORRERY_TRY(reader.flag("copy", &copy));
+  s.in_place = !copy;
+  ORRERY_TRY(reader.fraction("least", &s.least_share));
+  double skip = skip_of(budget.share.of_tokens());
+  ORRERY_TRY(reader.number("skip", 0, 64, &skip));
+  s.skip = static_cast<float>(skip);
   ORRERY_TRY(s.read_kept(&reader));
-  s.code_bits = reader.given("bits") ? 1u << bits : two_bits_fit(shape, budget, s.compensation) ? 2 : 1;
+  s.code_bits = reader.given("bits") ? 1u << bits : codes_fit(2, shape, budget, s.compensation, s.in_place) ? 2 : 1;
   ORRERY_TRY(reader.finish());
+  if (s.in_place && !shape.in_place)
+    return error(Code::invalid_argument,
+                 "policy %s: copy=0 needs a device whose memory is the reservoir's, without a link, and KV of 16 bits or less in one type", name);
+  if (s.in_place && stay > 0) return error(Code::invalid_argument, "policy %s: stay needs copy=1: read in place, no token is resident", name);
+  for (const char* option : {"least", "skip"})
+    if (copy && reader.given(option))
+      return error(Code::invalid_argument, "policy %s: %s needs copy=0: the budget's slots hold the tokens", name, option);
   if (s.code_bits * shape.head_dim > kMostCodeBits)
     return error(Code::invalid_argument, "policy %s: codes of %u bits for %u dimensions of a head, expected at most %u bits together",
                  name, s.code_bits, shape.head_dim, kMostCodeBits);

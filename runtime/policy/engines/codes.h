@@ -1,4 +1,6 @@
 // Heads that hold, in each step, the tokens that the step's query finds by key codes (runtime/backend/key_codes.h): keycodes, auto. Base: tokens.h.
+//
+// Where the device's memory is the reservoir's (Shape::in_place), nothing is copied: attention reads the found tokens in the reservoir.
 #pragma once
 
 #include "runtime/policy/engines/tokens.h"
@@ -14,6 +16,11 @@ inline constexpr OptionRow kCodeOptions[] = {
     {"compensation", "1", "evicted tokens stay as one compensation token, which each step weighs by their codes; 0: they are dropped"},
     {"stay", "(4, or 1 where heads hold less than an eighth)",
      "a resident token's score counts this many times, from 1 to 64: fewer tokens are fetched"},
+    {"copy", "(0 where the device's memory is the reservoir's, and neither stay nor device_kv_type is given)",
+     "1: found tokens are copied to the device, and the budget counts them; 0: they are read in place"},
+    {"skip", "(1, or less where the budget is more than a quarter)",
+     "read in place: tokens whose weight is less than this times the mean weight are left out, from 0 to 64"},
+    {"least", "(.25, read in place)", "of the tokens, read in place: heads attend to at least this part, however small the budget"},
     with(kSinksRow, "4"),
     with(kTokenWindowRow, "8"),
     with(kFirstLayersRow, "0"),
@@ -21,7 +28,7 @@ inline constexpr OptionRow kCodeOptions[] = {
 
 // The policy, with these options.
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options);
-// Whether codes have 2 bits by default: they take at most three quarters of the budget, and heads are not too wide for them. Else they have 1 bit.
-bool two_bits_fit(const Shape& shape, const Budget& budget, bool compensation);
+// Whether codes of these bits take at most three quarters of the budget, or in place at most all of it, and heads are not too wide for them.
+bool codes_fit(uint32_t bits, const Shape& shape, const Budget& budget, bool compensation, bool in_place);
 
 }  // namespace orrery::policy

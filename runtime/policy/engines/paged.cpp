@@ -75,6 +75,7 @@ PagedPolicy::PagedPolicy(const char* name, const Shape& shape, const Budget& bud
 
 Status PagedPolicy::check() const {
   const uint64_t least = least_tokens();
+  if (settings_.in_place) return check_digests();
   if (full_.size() * uint64_t{n_context_} <= budget_.max_slots &&
       (heads_.empty() || slots_at(n_context_) >= std::min<uint64_t>(least, n_context_)))
     return ok_status();
@@ -94,6 +95,20 @@ Status PagedPolicy::check() const {
                name_, heads_.size(), static_cast<unsigned long long>(least), settings_.page, n_context_, full_.size(),
                static_cast<unsigned long long>(slots), budget_.share.of_bytes(),
                static_cast<unsigned long long>(budget_.max_slots + rings_.slots()), least_share(slots));
+}
+
+Status PagedPolicy::check_digests() const {
+  const uint64_t slots = heads_.empty() ? 0 : digest_slots(n_context_, settings_.page), most = budget_.max_slots;
+  if (slots <= most) return ok_status();
+  const auto bytes = [this](uint64_t n) { return static_cast<unsigned long long>(n * slot_bytes_); };
+  return error(Code::invalid_argument,
+               "policy %s: %zu heads with digests of %u tokens take %llu bytes, which a KV budget of %llu bytes does not hold", name_,
+               heads_.size(), n_context_, bytes(slots), bytes(most));
+}
+
+uint64_t PagedPolicy::slots_in_place() const {
+  if (!settings_.in_place) return 0;
+  return rings_.slots() + full_.size() * uint64_t{n_context_} + heads_.size() * slots_at(n_context_);
 }
 
 void PagedPolicy::begin_settling(uint32_t n_tokens, Span<uint32_t> capacity) {
@@ -205,7 +220,8 @@ uint64_t PagedPolicy::budget_at(uint32_t n_tokens) const {
 
 uint64_t PagedPolicy::slots_at(uint32_t n_tokens) const {
   const auto left = [this](uint64_t slots, uint32_t n) {
-    return (slots - std::min(slots, digest_slots(n, settings_.page))) / std::max<uint64_t>(heads_.size(), 1);
+    const uint64_t digests = settings_.in_place ? 0 : digest_slots(n, settings_.page);
+    return std::max((slots - std::min(slots, digests)) / std::max<uint64_t>(heads_.size(), 1), least_in_place(n));
   };
   return std::min({std::max(left(budget_at(n_tokens), n_tokens), least_tokens()), left(planned_slots(), n_context_), uint64_t{n_context_}});
 }

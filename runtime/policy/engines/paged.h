@@ -29,6 +29,9 @@ struct PagedSettings {
   uint32_t code_bits = 0;              // not 0: pages are single tokens, digests key codes of these bits
   bool compensation = false;           // with key codes: Policy::compensates_by_codes()
   float stay = 0;                      // with key codes: how often the score of a resident token counts; 0: by the budget
+  bool in_place = false;               // with key codes: Policy::slots_in_place()
+  double least_share = 0;              // in place: of the tokens. A head has at least as many slots, however small the budget
+  float skip = 0;                      // in place: tokens whose weight is less than this part of the candidates' mean are left out
   bool first_layers_given = false;     // by an option: the budget's size does not change it
   // Reads the options that all page policies have.
   Status read(OptionReader* reader);
@@ -57,6 +60,7 @@ class PagedPolicy : public Policy {
   const char* name() const override { return name_; }
   uint32_t n_full_heads() const override { return static_cast<uint32_t>(full_.size()); }
   uint32_t queries_wanted() const override { return 1; }
+  uint64_t slots_in_place() const override;
   PageDigests digests() const override { return {settings_.page, settings_.deviation ? PageDigest::deviation : PageDigest::range, heads_}; }
   void select(uint32_t head, uint32_t n_tokens, uint32_t, std::vector<uint32_t>* out) override;
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override {
@@ -100,16 +104,21 @@ class PagedPolicy : public Policy {
   uint32_t n_pages_ = 0, n_sink_pages_ = 0, n_window_pages_ = 0, n_selected_pages_ = 0;
 
  private:
-  // Slots that the digests of n tokens take, of all heads.
+  // Slots whose bytes the digests of n tokens take, of all heads.
   uint64_t digest_slots(uint32_t n_tokens, uint32_t page) const;
   // Tokens of a head with the fewest pages: the page that is written, the one before it, a candidate, one more.
   uint64_t least_tokens() const { return 4 * std::max<uint64_t>(settings_.page, 4); }
   // Slots of all paged heads, digests included: in the plan, and for n tokens.
   uint64_t planned_slots() const;
   uint64_t budget_at(uint32_t n_tokens) const;
-  // Slots of one head, without digests. Far from the end of the context the plan has room for the fewest pages.
+  // Slots of one head, without digests. Far from the end of the context the plan has room for the fewest pages. In place, slots and digests take
+  // different memory: each may have the whole budget.
   uint64_t slots_at(uint32_t n_tokens) const;
+  uint64_t least_in_place(uint32_t n_tokens) const {
+    return settings_.in_place ? static_cast<uint64_t>(settings_.least_share * n_tokens) : 0;
+  }
   double least_share(uint64_t slots) const;
+  Status check_digests() const;
 
   std::vector<uint32_t> selected_;       // of all heads_, one after another
   std::vector<size_t> selected_begin_;   // (heads_ + 1) index of each head's in selected_

@@ -23,6 +23,7 @@ uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& 
 }
 
 uint32_t TokenPolicy::slot_for(uint32_t head, uint32_t length, uint32_t capacity) {
+  if (settings_.in_place && paged_ && !rings_.has(head)) return std::min(length, capacity - 1);   // until hold()
   if (rings_.has(head) || length < capacity || !paged_) return PagedPolicy::slot_for(head, length, capacity);
   return capacity - n_window_pages_ - 1 + (n_window_pages_ + n_steps_) % (n_window_pages_ + 1);
 }
@@ -34,6 +35,7 @@ Status TokenPolicy::settle_tokens(Heads* heads, const ScoreRule& rule, uint32_t 
   plans_.resize(n_plans());
   for (Plan& plan : plans_) plan.marks.resize(n_context_), plan.misses.reserve(n_context_);
   queries_.reserve(heads_.size());
+  n_read_.resize(settings_.in_place ? n_kv_heads_ : 0);
   ORRERY_TRY(make_digests(heads, n_tokens, true));
   ORRERY_TRY(divide(heads, n_tokens, capacity));
   return select_best(heads, rule, 0, heads_.size(), n_tokens - 1, n_tokens);
@@ -64,6 +66,18 @@ Status TokenPolicy::refill(Heads* heads, size_t begin, size_t end, uint32_t n_wa
 Status TokenPolicy::fetch_best(Heads* heads, const ScoreRule& rule, uint32_t layer, uint64_t step, uint32_t position) {
   const auto [begin, end] = heads_of(layer);
   if (!paged_ || begin == end) return ok_status();
+  if (settings_.in_place) {
+    ask(begin, end, position, position);
+    const float least = settings_.skip / static_cast<float>(n_candidates(position));
+    for (size_t i = 0; i < end - begin; ++i) queries_[i].least = least, queries_[i].n_found = &n_read_[i];
+    ORRERY_TRY(heads->top_pages(queries_, rule));
+    for (size_t i = begin; i < end; ++i) {
+      const uint32_t n = n_read_[i - begin];
+      heads->hold(heads_[i], n_sink_pages_, selected(i).first(n), n_window_pages_, position);
+      report_.wanted_tokens += n, report_.missed_tokens += n;
+    }
+    return ok_status();
+  }
   for (size_t i = begin; i < end; ++i) report_.wanted_tokens += selected(i).size();
   if (heads->fetches_pages()) {
     ask(begin, end, position, position);

@@ -3,7 +3,8 @@
 //
 // A head's slots are its sinks, its selected tokens in any order, and a ring of the last tokens. A token that leaves the ring is a candidate
 // from then on. When it has no digest yet, after_step() makes the digests of all tokens that lack them. Nothing is settled again, however long
-// the answer gets.
+// the answer gets. In place (Policy::slots_in_place()) slots are only positions, and each step's selected tokens take the places of the last
+// step's, in order.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ uint32_t rank_of(uint32_t asked, double part, const Shape& shape, const Budget& 
 
 class TokenPolicy : public PagedPolicy {
  public:
-  double refill_share() const override { return heads_.empty() ? 0 : kNextStepShare; }
+  double refill_share() const override { return heads_.empty() || settings_.in_place ? 0 : kNextStepShare; }
   PageDigests digests() const override {
     return {1, kind_, heads_, heads_.empty() ? 0 : settings_.rank, settings_.code_bits, settings_.compensation};
   }
@@ -63,13 +64,14 @@ class TokenPolicy : public PagedPolicy {
   Status refill(Heads* heads, size_t begin, size_t end, uint32_t n_wanted, uint64_t visible_at);
   std::vector<Plan> plans_;              // (n_kv_heads_)
   ReservedVector<PageQuery> queries_;    // since settle()
+  std::vector<uint32_t> n_read_;         // (n_kv_heads_) in place: the found tokens of a layer's heads
   float stay_ = 1;                       // since settle(): how often the score of a resident token counts
 
  private:
   Status make_digests(Heads* heads, uint32_t n_tokens, bool with_basis) const {
     return kind_ == PageDigest::codes ? heads->make_codes(n_tokens) : heads->make_low_rank(n_tokens, with_basis);
   }
-  uint64_t n_plans() const { return heads_.empty() ? 0 : n_kv_heads_; }
+  uint64_t n_plans() const { return heads_.empty() || settings_.in_place ? 0 : n_kv_heads_; }
   const PageDigest kind_;
   // Since settle():
   uint32_t n_steps_ = 0;

@@ -20,6 +20,8 @@ struct Shape {
   // Tokens can be found by key codes and fetched within a step: the backend has codes, the reservoir is not behind a link, and the policy need
   // not draft.
   bool finds_by_codes = false;
+  // And attention may read these tokens in the reservoir, in place of slots (Policy::slots_in_place()).
+  bool in_place = false;
 };
 
 // A share of full KV's bytes. Full KV takes kept_bytes for a token of one head: the reservoir's type. The device takes slot_bytes for it.

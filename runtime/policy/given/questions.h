@@ -85,6 +85,9 @@ struct PageQuery {
   uint32_t n_others = 0;        // of fetch_pages() with lowest_first, and fetch_near_best(): pages that the head holds beside the k
   Span<const uint32_t> held = {};       // of top_pages(), with codes: pages whose scores count `stay` times
   float stay = 1;
+  // Of top_pages(), with codes: pages with a smaller weight than `least` are left out, and *n_found is the number that is left, at least 1.
+  float least = 0;
+  uint32_t* n_found = nullptr;
 };
 
 // How much does a position's query attend to a head's pages 0 .. n_pages - 1, by their codes? Softmax weights over these pages.
@@ -202,6 +205,11 @@ class Heads {
   // Schedules a refill: from step `visible_at` on, the slots hold the given tokens; until then their old ones. List misses only: every entry
   // is fetched. A head has at most one pending refill.
   virtual Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) = 0;
+  // Within before_attend(), with Policy::slots_in_place(), for heads with codes: the head's slots are the first n_first tokens, `found`, and the
+  // n_last tokens before `end`. The step's token takes the slot behind them.
+  virtual void hold(uint32_t head, uint32_t n_first, Span<const uint32_t> found, uint32_t n_last, uint32_t end) {
+    (void)head, (void)n_first, (void)found, (void)n_last, (void)end;
+  }
   // At once: the head's last n tokens move to the n slots from `slot` on, and the head is n shorter.
   virtual void move_last(uint32_t head, uint32_t n, uint32_t slot) = 0;
   // Within before_attend(): for each KV head the mean over the group of the cosine of this step's query and the last step's, (n_kv_heads).

@@ -29,8 +29,8 @@ constexpr WindowSettings kSmallDefaults = [] {
 constexpr int32_t kLeastBlock = 64;   // of the Hadamard transform, for by=codes without being asked
 // Of F16's bytes: below it twice the tokens in Q4_0 are worth more than Q8_0's bits. tests/bench/results/real-models.md has the measurements.
 constexpr double kQ4Share = .125;
-// Of F16's bytes: from here on auto goes by codes of 2 bits, which take three quarters at most (two_bits_fit(): 18 of 256 bytes of heads of 64).
-constexpr double kCodesShare = .094;
+// Of F16's bytes: from here on auto goes by codes (codes_fit()), in place those of 1 bit: 10 of 256 bytes of heads of 64.
+constexpr double kCodesShare = .05;
 constexpr auto kWindowOptions = window_options(kDefaults);
 
 // `by`, the window's options, and those of the codes that the window has not.
@@ -89,7 +89,8 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   static constexpr const char* kBy[] = {"codes", "window"};
   const bool rotates = hadamard_block(static_cast<int32_t>(shape.head_dim)) >= kLeastBlock;
   const bool holds_all = budget.share.of_tokens() >= 1 && budget.max_slots >= uint64_t{shape.n_layers} * shape.n_kv_heads * shape.n_context;
-  uint32_t by = shape.finds_by_codes && options.empty() && rotates && !holds_all && two_bits_fit(shape, budget, true) ? 0 : 1;
+  const bool fit = codes_fit(shape.in_place ? 1 : 2, shape, budget, true, shape.in_place);
+  uint32_t by = shape.finds_by_codes && options.empty() && rotates && !holds_all && fit ? 0 : 1;
   OptionReader reader("auto", options);
   ORRERY_TRY(reader.choice("by", kBy, &by));
   for (const OptionRow& row : kOptions) reader.allow(row.name);
@@ -115,7 +116,7 @@ constexpr Method kAuto = {
      /* device   */ "in Q8_0, at small budgets Q4_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of "
                     "floats a head",
      /* link     */ kSelectionAndMissesOnLink, all(auto_method::kOptions), auto_method::kPage},
-    {kMaxWindow, KvType::q8_0, false, auto_method::kQ4Share, auto_method::kCodesShare},
+    {kMaxWindow, KvType::q8_0, false, auto_method::kQ4Share, auto_method::kCodesShare, auto_method::kCodesShare},
     auto_method::make};
 
 }  // namespace orrery::policy

@@ -50,7 +50,7 @@ constexpr Method kKeyCodes = {{"keycodes", "Resident key codes", "",
                                               "positions' queries",
                                /* link     */ kSelectionAndWaitOnLink,
                                all(kCodeOptions), keycodes_method::kPage},
-                              {kPageQueries, KvType::q8_0},
+                              {kPageQueries, KvType::q8_0, false, 0, 1, 0},
                               keycodes_method::make};
 
 }  // namespace orrery::policy

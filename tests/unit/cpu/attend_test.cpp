@@ -540,6 +540,65 @@ TEST_P(CpuAttend, PositionsBeforeTheWindowCannotReachIn) {
   EXPECT_TRUE(same_bits(a_out.data() + 110 * 192, b_out.data() + 110 * 192, 90 * 192));
 }
 
+// A head whose slots are positions reads the tokens where they lie, in the order of its slots: the bits of slots that hold copies of them.
+TEST_P(CpuAttend, TokensInPlaceGiveTheBitsOfTheirCopies) {
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0})
+    for (const int32_t dim : {32, 64, 128}) {
+      const int32_t n = 900, n_heads = 6, n_kv = 2, layer = 1;
+      const Attention a{{type, 2, n_kv, dim}, n_heads, 0, .2f};
+      const Sequence s(a.format, n, 5);
+      const size_t width = static_cast<size_t>(n_heads * dim);
+      Random random(8);
+      std::vector<float> q(width);
+      for (float& x : q) x = random.normal();
+      std::vector<std::vector<uint32_t>> positions(4);   // of both layers' heads: over and below a split
+      std::vector<std::vector<std::byte>> slots(4);
+      std::vector<std::vector<uint64_t>> tiles(4);
+      std::vector<HeadView> in_place(4), copied(4);
+      const int32_t own_slots[] = {0, 0, 333, 99}, lengths[] = {1, 1, 700, 100};
+      std::vector<float> outs[3];
+      for (const int32_t n_threads : {1, 3}) {
+        Rig rig(GetParam(), n_threads, {n, n, n_heads, n_kv, dim, 64});
+        run(rig, a, Phase::prefill, s, 0, n - 1, nullptr, layer);
+        for (size_t head = 0; head < 4; ++head) {
+          positions[head].clear();
+          for (int32_t i = 0; i < lengths[head]; ++i) positions[head].push_back(static_cast<uint32_t>(random.below(static_cast<uint64_t>(n - 1))));
+          slots[head].assign(static_cast<size_t>(lengths[head]) * a.format.token_bytes(), std::byte{});
+          for (size_t i = 0; i < positions[head].size(); ++i)
+            std::memcpy(&slots[head][i * a.format.token_bytes()],
+                        s.bytes(static_cast<int32_t>(positions[head][i] / 64)) + a.format.head_offset(layer, static_cast<int32_t>(head % 2)) +
+                            positions[head][i] % 64 * a.format.token_bytes(),
+                        a.format.token_bytes());
+          tiles[head].clear();
+          for (int32_t i = 0; i < lengths[head]; i += kPageTokens)
+            tiles[head].push_back(reinterpret_cast<uintptr_t>(&slots[head][static_cast<size_t>(i) * a.format.token_bytes()]));
+          in_place[head] = HeadView(), copied[head] = HeadView();
+          in_place[head].n_keys = copied[head].n_keys = lengths[head];
+          in_place[head].positions = positions[head].data(), in_place[head].own_slot = own_slots[head];
+          copied[head].tiles = tiles[head].data();
+          copied[head].append_at = reinterpret_cast<uintptr_t>(&slots[head][static_cast<size_t>(own_slots[head]) * a.format.token_bytes()]);
+          positions[head][static_cast<size_t>(own_slots[head])] = UINT32_MAX;   // stands for the step's token
+        }
+        const Row row{0, n - 1, 0};
+        const KvView view = s.view();
+        for (const bool copies : {true, false}) {
+          Guarded<float> queries(width), out(width);
+          std::memcpy(queries.data(), q.data(), width * sizeof(float));
+          Step step;
+          step.phase = Phase::decode, step.rows = {&row, 1}, step.sequences = {&view, 1}, step.kv = a.format;
+          step.heads = copies ? copied : in_place, step.heads_kv = a.format;
+          rig->begin_step(step);
+          rig->append_kv(layer, s.k(n - 1), s.v(n - 1), s.stride());
+          rig->attend(layer, queries.cptr(), out.ptr(), {n_heads, static_cast<int64_t>(width), static_cast<int64_t>(width), a.scale, 0});
+          rig->end_step();
+          outs[copies] = std::vector<float>(out.data(), out.data() + width);
+        }
+        for (const float x : outs[1]) ASSERT_TRUE(std::isfinite(x));
+        ASSERT_TRUE(same_bits(outs[0].data(), outs[1].data(), width)) << dim << " dimensions, " << n_threads << " threads";
+      }
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, CpuAttend, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace

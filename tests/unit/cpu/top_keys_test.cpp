@@ -106,6 +106,30 @@ TEST_P(CpuSelectTop, CountsWhatTheHeadOfTheListHasInCommon) {
     }
 }
 
+// The keys whose score reaches a bound: as many as there are, at most k, at least one.
+TEST_P(CpuSelectTop, KeysThatReachABoundAreSelected) {
+  const cpu::Kernels& kernels = *cpu::find_kernels(GetParam()).value();
+  for (const int64_t n : {1, 7, 64, 1000, 20000}) {
+    std::vector<float> scores(static_cast<size_t>(n));
+    Random random(static_cast<uint64_t>(n));
+    for (float& x : scores) x = std::fabs(random.normal());
+    if (n > 10) scores[3] = std::numeric_limits<float>::quiet_NaN(), scores[5] = scores[6];
+    for (const float least : {0.0f, .5f, 1.0f, scores[0], 3.0f, 100.0f})
+      for (const int64_t k : {int64_t{1}, (n + 1) / 2, n}) {
+        std::vector<uint32_t> wanted, by_score, out(static_cast<size_t>(k), 7777), candidates(static_cast<size_t>(n));
+        for (int64_t i = 0; i < n; ++i) by_score.push_back(static_cast<uint32_t>(i));
+        const auto value = [&](uint32_t i) { return std::isnan(scores[i]) ? 0.0f : scores[i]; };
+        std::stable_sort(by_score.begin(), by_score.end(), [&](uint32_t a, uint32_t b) { return value(a) > value(b); });
+        for (const uint32_t i : by_score)
+          if (static_cast<int64_t>(wanted.size()) < k && (wanted.empty() || value(i) >= least)) wanted.push_back(i);
+        std::sort(wanted.begin(), wanted.end());
+        const int64_t found = cpu::select_reaching(scores.data(), n, k, least, candidates.data(), out.data(), kernels);
+        out.resize(static_cast<size_t>(found));
+        ASSERT_EQ(out, wanted) << n << " scores, k " << k << ", at least " << least;
+      }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, CpuSelectTop, ::testing::ValuesIn(paths()), PathName());
 
 // ---- KeyOperations::top_keys ----

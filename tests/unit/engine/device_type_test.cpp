@@ -391,6 +391,7 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
     o.kv_type = kept;
     if (o.compressed()) o.kv_share = .4;
     unwrap(o.validate(of.hyper()));
+    o.see_device(of.runtime().device().info(), of.runtime().moves_directly());
     const KvType type = o.resident_type(of.hyper());
     EXPECT_EQ(plan_session(of, o).device_type, type);
     return type;
@@ -401,10 +402,13 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
       EXPECT_EQ(type_of(*model, policy, kept), kept) << policy;
     }
     EXPECT_EQ(type_of(*model, "full", kept), kept);
-    const KvType own = finer(kept, KvType::q8_0) ? KvType::q8_0 : kept;
-    EXPECT_EQ(type_of(*model, "auto", kept), own);
+    const KvType own = finer(kept, KvType::q8_0) ? KvType::q8_0 : kept, in_place = kept == KvType::f32 ? own : kept;
+    EXPECT_EQ(type_of(*model, "keycodes", kept), in_place);
+    EXPECT_EQ(type_of(*model, "keycodes", kept, {{"copy", "1"}}), own);
+    EXPECT_EQ(type_of(*model, "keycodes", kept, {{"stay", "2"}}), own);
+    EXPECT_EQ(type_of(*model, "auto", kept, {{"by", "codes"}}), in_place);
+    EXPECT_EQ(type_of(*model, "auto", kept), model->hyper().head_dim % 64 == 0 ? in_place : own);
     EXPECT_EQ(type_of(*model, "auto", kept, {{"compensation", "0"}, {"width", "7"}}), own);
-    EXPECT_EQ(type_of(*model, "keycodes", kept), own);
   }
   for (const KvType kept : {KvType::f32, KvType::f16}) EXPECT_EQ(type_of(*odd, "auto", kept), kept);   // of 40 values
   SessionOptions o = with_mode({"auto", "auto", {}, false}, .4);
@@ -487,7 +491,7 @@ TEST(DeviceTypeOfAPolicy, ASmallBudgetIsPlannedTakenAndGoesOn) {
     SessionOptions o;
     o.n_context = 512, o.policy = "auto", o.kv_share = .1;
     if (in_bytes) o.kv_share = 1, o.kv_budget_bytes = bytes_of_f16(h, .1);
-    EXPECT_EQ(plan_session(*model, o).device_type, KvType::q8_0) << "by codes";
+    EXPECT_EQ(plan_session(*model, o).device_type, KvType::f16) << "by codes, in place";
     o.policy_options = {{"by", "window"}};
     const kv::Plan plan = plan_session(*model, o);
     EXPECT_EQ(plan.device_type, KvType::q4_0);

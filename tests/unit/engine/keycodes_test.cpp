@@ -22,15 +22,14 @@ using Doubles = std::vector<double>;
 constexpr uint32_t kPrompt = 500;
 
 std::unique_ptr<Session> open(const std::shared_ptr<engine::LanguageModel>& model, double share, KvType type, KvType device_type,
-                              const policy::Options& options) {
+                              const policy::Options& options, bool in_place = false) {
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "keycodes";
   o.kv_share = share_of_tokens(share, type, device_type);
   o.kv_type = type;
-  o.device_kv_type = device_type;
   o.policy_options = options;
-  o.policy_options.emplace_back("stay", "1");   // the best tokens alone
+  if (!in_place) o.device_kv_type = device_type, o.policy_options.emplace_back("stay", "1");   // the best tokens alone
   auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, kPrompt, 51), nullptr, nullptr));
   return session;
@@ -94,6 +93,7 @@ struct Case {
   bool max;
   double share;
   KvType type, device_type;
+  double skip = -1;    // not negative: in place, by this option
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
@@ -103,10 +103,11 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   const Case& c = GetParam();
   const auto model = open_demo();
   const auto& h = model->hyper();
-  const auto session = open(model, c.share, c.type, c.device_type, c.options);
+  const bool in_place = c.skip >= 0;
+  const auto session = open(model, c.share, c.type, c.device_type, c.options, in_place);
   const Resident& resident = *session->resident();
   const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
-  uint64_t n_weighed = 0, n_close = 0, n_all = 0, n_wrong_exactly = 0;
+  uint64_t n_weighed = 0, n_close = 0, n_all = 0, n_wrong_exactly = 0, n_fewer = 0, n_most = 0, n_read = 0;
   session->resident()->set_step_fault([&](uint64_t) {
     const uint32_t n_tokens = session->n_computed(), end = n_tokens - c.n_last;   // of the candidates
     EXPECT_EQ(resident.key_codes()->format().bits, c.bits);
@@ -161,7 +162,13 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         std::sort(sorted.begin(), sorted.end(), std::greater<>());
         return sorted[held.size() - c.n_last - c.n_first - 1];
       };
-      const double last = least_of(scores), true_last = least_of(true_scores);
+      // In place a head may read fewer tokens than it has room for: those that weigh enough.
+      const bool fewer = held.size() < resident.store().capacity(head), enough = in_place && fewer;
+      (fewer ? n_fewer : n_most) += 1;
+      const double last = enough ? c.skip / static_cast<double>(scores.size()) : least_of(scores), true_last = least_of(true_scores);
+      if (in_place && !enough) {
+        EXPECT_GE(last * std::exp(most_off), c.skip / static_cast<double>(scores.size()));
+      }
       const double margin = std::exp(most_off) - 1;
       for (uint32_t i = 0; i < scores.size(); ++i) {
         n_wrong_exactly += (scores[i] > last) != (true_scores[i] > true_last);
@@ -171,6 +178,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         EXPECT_EQ(tokens.count(i + c.n_first) == 1, scores[i] > last) << "head " << head << ", token " << i + c.n_first << " of " << n_tokens;
       }
     }
+    for (uint32_t head = 0; head < resident.store().n_heads(); ++head) n_read += resident.store().length(head);
     return ::testing::Test::HasFailure() ? error(Code::internal, "see above") : ok_status();
   });
   greedy(session.get(), 45);
@@ -181,8 +189,21 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   EXPECT_GT(n_wrong_exactly * 400, n_all);
   const policy::Report report = resident.report();
   EXPECT_GT(report.missed_tokens, 1000u);
-  EXPECT_EQ(report.missed_tokens, resident.refill_stats().tokens);
-  EXPECT_LT(report.missed_tokens * 2, report.wanted_tokens) << "hits stay";
+  if (in_place) {
+    EXPECT_GT(n_fewer, 20u);
+    if (c.skip < 2) {
+      EXPECT_GT(n_most, 20u);
+    }
+    EXPECT_EQ(report.missed_tokens, report.wanted_tokens) << "nothing is resident";
+    EXPECT_EQ(resident.bytes_in_place(), n_read * resident.format().token_bytes());
+    EXPECT_EQ(resident.format().type, c.type);
+    EXPECT_EQ(resident.settled_bytes(), 0u);
+    EXPECT_EQ(resident.used_bytes(), resident.key_codes()->used_bytes());
+  } else {
+    EXPECT_EQ(report.missed_tokens, resident.refill_stats().tokens);
+    EXPECT_LT(report.missed_tokens * 2, report.wanted_tokens) << "hits stay";
+    EXPECT_EQ(resident.bytes_in_place(), 0u);
+  }
   EXPECT_EQ(report.n_settled, 1u);
 }
 
@@ -190,6 +211,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineKeyCodes,
                          ::testing::Values(Case{"two_bits", {}, 2, 4, 8, true, .4, KvType::f16, KvType::q8_0},
                                            Case{"signs_by_means", {{"bits", "1"}, {"window", "1"}, {"sinks", "0"}, {"reduce", "mean"}}, 1, 0, 2, false, .5, KvType::f16, KvType::f16},
                                            Case{"centred_pages", {{"bits", "4"}, {"window", "8"}}, 4, 4, 8, true, .5, KvType::q8_0, KvType::q8_0},
+                                           Case{"in_place", {}, 2, 4, 8, true, .2, KvType::f16, KvType::f16, 1},
+                                           Case{"in_place_few", {{"skip", "2"}, {"least", ".6"}, {"bits", "1"}}, 1, 4, 8, true, .2, KvType::q8_0, KvType::q8_0, 2},
                                            Case{"rotated_pages", {{"bits", "2"}, {"window", "8"}}, 2, 4, 8, true, .5, KvType::q4_0, KvType::q4_0}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
@@ -251,7 +274,7 @@ TEST(EngineKeyCodesParts, AutoGoesByCodesWhereTheReservoirIsNear) {
   EXPECT_TRUE(goes_by_codes(near, nothing));
   EXPECT_FALSE(goes_by_codes(far, nothing));
   EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->speculate = engine::Speculate::policy; }));
-  EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->kv_share = .08; })) << "codes would take most of it";
+  EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->kv_share = .04; })) << "codes would take more than that";
   EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->policy_options = {{"tail", "20"}}; }));
 }
 

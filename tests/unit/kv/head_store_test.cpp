@@ -133,6 +133,49 @@ TEST(KvHeadStore, WhatIsHeldIsNotFilledAgain) {
   s.check(*s.store, positions);
 }
 
+// A store in place takes no device memory. Its slots are positions, which views, forks and steps follow.
+TEST(KvHeadStore, InPlaceSlotsArePositions) {
+  Stores s(KvType::f16, KvType::f16);
+  const uint64_t used = s.device->used();
+  auto made = HeadStore::make(s.device.get(), s.format(), 400, true);
+  ASSERT_TRUE(made.ok());
+  HeadStore& store = **made;
+  EXPECT_EQ(s.device->used(), used);
+  EXPECT_EQ(HeadStore::layout(s.format(), 400, true).device_bytes, 0u);
+  EXPECT_LT(HeadStore::layout(s.format(), 400, true).host_bytes, HeadStore::layout(s.format(), 400).host_bytes);
+  store.lay_out({kCapacity, kHeads});
+  const uint32_t head = 3;
+  const std::vector<uint32_t> first = {9, 200, 3, 77};
+  EXPECT_EQ(store.fill(&s.backend, *s.table, head, first), 0u) << "nothing is copied";
+  const auto positions = [&](const HeadStore& of) { return std::vector<uint32_t>(of.positions(head).begin(), of.positions(head).end()); };
+  EXPECT_EQ(positions(store), first);
+  HeadView view = store.view_with_append(head, 4);
+  EXPECT_EQ(view.n_keys, 5);
+  EXPECT_EQ(view.own_slot, 4);
+  EXPECT_EQ(view.positions, store.positions(head).begin());
+  EXPECT_EQ(view.tiles, nullptr);
+  EXPECT_EQ(view.append_at, 0u);
+  store.commit(head, 4, 201);
+  view = store.view_with_append(head, 1);   // the step's token takes the place of another
+  EXPECT_EQ(view.n_keys, 5);
+  EXPECT_EQ(view.own_slot, 1);
+  EXPECT_EQ(positions(store)[1], 200u) << "until commit()";
+  store.commit(head, 1, 202);
+  EXPECT_EQ(positions(store), (std::vector<uint32_t>{9, 202, 3, 77, 201}));
+  const std::vector<uint32_t> found = {50, 60, 150};
+  store.hold(head, 2, found, 3, 203);
+  EXPECT_EQ(positions(store), (std::vector<uint32_t>{0, 1, 50, 60, 150, 200, 201, 202}));
+  store.hold(head, 2, Span<const uint32_t>(found).first(1), 2, 204);
+  EXPECT_EQ(positions(store), (std::vector<uint32_t>{0, 1, 50, 202, 203}));
+  auto copy = HeadStore::make(s.device.get(), s.format(), 400, true);
+  ASSERT_TRUE(copy.ok());
+  (*copy)->copy_from(&s.backend, store);
+  EXPECT_EQ(positions(**copy), positions(store));
+  EXPECT_EQ(store.used_bytes(), 0u);
+  (*copy)->hold(head, 0, found, 0, 0);
+  EXPECT_EQ(positions(store).size(), 5u) << "a fork has positions of its own";
+}
+
 TEST(KvHeadStore, FilledRefilledAppendedAndCopiedTokensDeriveFromTheReservoir) {
   for (const KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
     for (const KvType device_type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {

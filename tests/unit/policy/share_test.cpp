@@ -156,7 +156,7 @@ TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
   for (const PolicyRow& row : policy_rows())
     EXPECT_EQ(policy_needs(row.name, {}).q4_share, row.name == std::string("auto") ? .125 : 0) << row.name;
   EXPECT_EQ(policy_needs("auto", {{"by", "window"}}).q4_share, .125);
-  EXPECT_EQ(policy_needs("auto", {}).codes_share, .094);
+  EXPECT_EQ(policy_needs("auto", {}).codes_share, .05);
   EXPECT_EQ(policy_needs("auto", {{"tail", "8"}}).codes_share, 1) << "one of the window's";
   EXPECT_EQ(policy_needs("auto", {{"by", "codes"}}).q4_share, 0);
   EXPECT_FALSE(policy_needs("full", {}).device_type.has_value());
