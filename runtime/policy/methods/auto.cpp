@@ -1,5 +1,6 @@
 // auto: the default under a KV budget. Two ways, by `by`:
-// codes: keycodes with its defaults. Each step finds its tokens by codes of all keys, with its own query. Engine: engines/codes.
+// codes: keycodes with its defaults. Each step finds its tokens by codes of all keys, with its own query, and reads them in place. Engine:
+// engines/codes.
 // window: CAKE's scores and Ada-KV's selection over heads, and five things of our own: layers compete like heads, a wide max pooling, a short
 // tail, a compensation token, settling in parts. Engine: engines/window.
 //   score     mean + 200 variance, over the last 32 queries, of each query head's softmax weights; max pooling over 15 keys; mean over the
@@ -29,8 +30,9 @@ constexpr WindowSettings kSmallDefaults = [] {
 constexpr int32_t kLeastBlock = 64;   // of the Hadamard transform, for by=codes without being asked
 // Of F16's bytes: below it twice the tokens in Q4_0 are worth more than Q8_0's bits. tests/bench/results/real-models.md has the measurements.
 constexpr double kQ4Share = .125;
-// Of F16's bytes: from here on auto goes by codes (codes_fit()), in place those of 1 bit: 10 of 256 bytes of heads of 64.
-constexpr double kCodesShare = .05;
+// Of F16's bytes: from here on auto goes by codes (codes_fit()). Copied tokens need codes of 2 bits in three quarters of the budget, 18 of 256
+// bytes of heads of 64. In place codes of 1 bit take 10 of 256.
+constexpr double kCodesShare = .094, kInPlaceShare = .05;
 constexpr auto kWindowOptions = window_options(kDefaults);
 
 // `by`, the window's options, and those of the codes that the window has not.
@@ -44,15 +46,16 @@ constexpr auto kOptions = [] {
 }();
 constexpr char kPage[] =
     "The policy of a KV budget without a named policy. It has two ways to choose the resident tokens, by=codes and by=window.\n"
-    "- codes: each step finds its tokens by codes of all keys (policy keycodes). On published models its KL from full attention at\n"
-    "  10 and 20% is a third to a tenth of the window's. It is the default on the CPU. It takes keycodes' options, if by=codes is\n"
-    "  given. A step scores all tokens and fetches some, so it takes 0.8 to 1.4 times one of full attention (4K and 16K tokens,\n"
-    "  two threads), where the window's takes 0.4 to 1.1 times.\n"
+    "- codes: each step finds its tokens by codes of all keys (policy keycodes), and reads them in the reservoir. On published\n"
+    "  models its KL from full attention at 10 and 20% is about that of full attention in Q8_0, a tenth or less of the window's.\n"
+    "  It is the default on the CPU. It takes keycodes' options, if by=codes is given. A step scores all tokens and reads up to a\n"
+    "  quarter of them anywhere in memory, so it takes 0.8 to 1.4 times one of full attention (4K and 16K tokens, two threads),\n"
+    "  where the window's takes 0.4 to 1.1 times.\n"
     "- window: a window of queries chooses the tokens once for each turn. It is the default with speculate=policy, on a GPU, where\n"
-    "  the reservoir lies behind a link, where an option of the window is given, and where codes of 2 bits would take more than\n"
-    "  three quarters of the budget (from 9.4% of F16's bytes down, with heads of 64): codes of 1 bit are behind it there. And\n"
-    "  where the Hadamard transform has blocks of less than 64, as in heads of 32 (the demo model): it spreads a key over too\n"
-    "  few dimensions, and codes keep fewer answers at 10% (.95 of 37; window: all).\n"
+    "  the reservoir lies behind a link, where an option of the window is given, below 5% of F16's bytes, where codes do not fit,\n"
+    "  and where tokens must be copied (device_kv_type, KV in F32) and codes of 2 bits would take more than three quarters of the\n"
+    "  budget (below 9.4%, with heads of 64). And where the Hadamard transform has blocks of less than 64, as in heads of 32 (the\n"
+    "  demo model): it spreads a key over too few dimensions.\n"
     "The window's way: short answers over several turns. At 10% of the KV no other measured policy that chooses once comes near\n"
     "it, up to 4,096 tokens. It moves half of what quest moves, and no step waits for the link. It repeats long lists as well as\n"
     "quest at half of the KV, and better with less.\n"
@@ -76,10 +79,10 @@ constexpr char kPage[] =
     "- Behind a long prompt, and when a tail is full, the first 8 steps attend to everything. Beside each runs a part of the\n"
     "  selection. So no step waits for all of it. Where a tail has less than 16 slots (below about 1,400 tokens at 10%, 700 at\n"
     "  20%), the selection is short, and runs at once. It also runs at once on a GPU, and in models with sliding windows.\n"
-    "- KV on the device is Q8_0, unless device_kv_type says otherwise: where KV is kept in F16 the same bytes hold 1.88 times\n"
+    "- Its KV on the device is Q8_0, unless device_kv_type says otherwise: where KV is kept in F16 the same bytes hold 1.88 times\n"
     "  the tokens. A head's second-best keys are worth more than the last bits of its best keys. From 53.2% of the KV on all of\n"
     "  it fits, and nothing is evicted.\n"
-    "- Below an eighth of F16's bytes (where codes are the default: below 9.4%) it is Q4_0, in heads of a multiple of 64: again\n"
+    "- Below an eighth of F16's bytes (where codes are the default: below 5%) it is Q4_0, in heads of a multiple of 64: again\n"
     "  1.89 times the tokens. The session then rotates and centres its KV. At 15 and 20% one of two published models loses by\n"
     "  Q4_0; at 10 and 5% both gain. Smaller heads stay in Q8_0, and so do by=codes and speculate=policy. A budget in bytes\n"
     "  counts as a share only where n_context is given.\n"
@@ -116,7 +119,7 @@ constexpr Method kAuto = {
      /* device   */ "in Q8_0, at small budgets Q4_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of "
                     "floats a head",
      /* link     */ kSelectionAndMissesOnLink, all(auto_method::kOptions), auto_method::kPage},
-    {kMaxWindow, KvType::q8_0, false, auto_method::kQ4Share, auto_method::kCodesShare, auto_method::kCodesShare},
+    {kMaxWindow, KvType::q8_0, false, auto_method::kQ4Share, auto_method::kCodesShare, auto_method::kInPlaceShare},
     auto_method::make};
 
 }  // namespace orrery::policy

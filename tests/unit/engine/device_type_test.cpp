@@ -459,6 +459,13 @@ TEST(DeviceTypeOfAPolicy, AutosIsQ4WhereTheBudgetIsSmall) {
   o.speculate = engine::Speculate::policy;
   EXPECT_EQ(type_at(.1), KvType::q8_0);
   o.speculate = engine::Speculate::off;
+  o.policy_options = {}, o.finds_by_codes = true;
+  EXPECT_EQ(type_at(.05), KvType::f16) << "in place";
+  EXPECT_EQ(type_at(.049), KvType::q4_0);
+  o.kv_type = KvType::f32;
+  EXPECT_EQ(type_at(.046), KvType::q4_0);
+  EXPECT_EQ(type_at(.048), KvType::q8_0) << "copied";
+  o.kv_type = KvType::f16, o.finds_by_codes = false, o.policy_options = {{"by", "window"}};
   o.device_kv_type = KvType::f16;
   EXPECT_EQ(type_at(.1), KvType::f16);
   o.device_kv_type.reset();

@@ -274,7 +274,13 @@ TEST(EngineKeyCodesParts, AutoGoesByCodesWhereTheReservoirIsNear) {
   EXPECT_TRUE(goes_by_codes(near, nothing));
   EXPECT_FALSE(goes_by_codes(far, nothing));
   EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->speculate = engine::Speculate::policy; }));
-  EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->kv_share = .04; })) << "codes would take more than that";
+  EXPECT_TRUE(goes_by_codes(near, [](engine::SessionOptions* o) { o->kv_share = .05; }));
+  EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->kv_share = .049; }));
+  const auto copied = [](double share) {
+    return [share](engine::SessionOptions* o) { o->kv_share = share, o->device_kv_type = KvType::q8_0; };
+  };
+  EXPECT_TRUE(goes_by_codes(near, copied(.1)));
+  EXPECT_FALSE(goes_by_codes(near, copied(.08))) << "codes would take most of it";
   EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->policy_options = {{"tail", "20"}}; }));
 }
 

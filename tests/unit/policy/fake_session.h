@@ -270,8 +270,12 @@ class FakeSession final : public Heads {
       for (const uint32_t page : query.held) scores.at(page - query.first_page) *= query.stay;
       Tokens best;
       top_k(scores, query.k, &best);
+      if (query.n_found) {
+        while (best.size() > 1 && scores[best.back()] < query.least) best.pop_back();
+        *query.n_found = static_cast<uint32_t>(best.size());
+      }
       std::sort(best.begin(), best.end());
-      for (uint32_t i = 0; i < query.k; ++i) query.out[i] = best[i] + query.first_page;
+      for (uint32_t i = 0; i < best.size(); ++i) query.out[i] = best[i] + query.first_page;
       asked_pages_.push_back({query, n_tokens_});
     }
     return ok_status();
@@ -365,6 +369,19 @@ class FakeSession final : public Heads {
   uint32_t group() const override { return group_; }
 
   Span<const uint32_t> positions(uint32_t head) const override { return held_[head]; }
+
+  void hold(uint32_t head, uint32_t n_first, Span<const uint32_t> found, uint32_t n_last, uint32_t end) override {
+    EXPECT_TRUE(within_ && policy_->slots_in_place() > 0 && end == n_tokens_);
+    Tokens& held = held_[head];
+    held.resize(n_first);
+    std::iota(held.begin(), held.end(), 0u);
+    held.insert(held.end(), found.begin(), found.end());
+    for (uint32_t p = end - n_last; p < end; ++p) held.push_back(p);
+    EXPECT_TRUE(std::is_sorted(held.begin(), held.end())) << "head " << head;
+    slots_[head] = static_cast<uint32_t>(held.size());   // of the step's token
+    EXPECT_LT(slots_[head], capacity_[head]);
+    check_unique(head);
+  }
 
   Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) override {
     EXPECT_FALSE(settling_);

@@ -232,6 +232,11 @@ TEST(PolicyAuto, GoesByCodesWhereItCan) {
   // 64 tiles * 1,152 + 512 bytes a head are 3 / 4 of 386.7 tokens' 256 bytes.
   EXPECT_EQ(bits(true, {}, kDim, .0945), 2u);
   EXPECT_EQ(bits(true, {}, kDim, .094), 0u) << "codes of 2 bits take too much";
+  Shape near = shape_of({kNoWindows, 3}, 4, 4096, kDim);
+  near.finds_by_codes = near.in_place = true;
+  EXPECT_EQ(must(make_policy("auto", near, budget_of(near, .05), {}))->digests().bits, 1u);
+  EXPECT_EQ(must(make_policy("auto", near, budget_of(near, .08), {}))->digests().bits, 2u);
+  EXPECT_EQ(must(make_policy("auto", near, budget_of(near, .039), {}))->digests().bits, 0u) << "codes of 1 bit do not fit";
   EXPECT_EQ(bits(true, {{"by", "window"}}), 0u);
   EXPECT_EQ(bits(true, {{"tail", "16"}}), 0u);
   EXPECT_EQ(bits(true, {{"by", "codes"}, {"bits", "4"}}), 4u);
@@ -282,6 +287,82 @@ TEST(PolicyKeyCodes, BitsFollowTheBudget) {
   const auto refused = make_policy("keycodes", shape, budget_of(shape, .5), {{"bits", "2"}});
   ASSERT_FALSE(refused.ok());
   EXPECT_NE(std::string(refused.status().message()).find("expected at most 1028 bits together"), std::string::npos) << refused.status().message();
+}
+
+// In place the budget holds codes alone: bits, and the slots of a head, of which none takes memory.
+TEST(PolicyKeyCodes, InPlaceTheBudgetHoldsCodes) {
+  const struct {
+    double share;
+    Options options;
+    uint32_t bits, slots, all;   // bits 0: refused; slots at 4,032 of 4,096 tokens, and at 4,096
+  } kWorked[] = {{.2, {}, 2, 1008, 1024},                        // a quarter of the tokens
+                 {.5, {}, 2, 2016, 2048},
+                 {.2, {{"least", ".5"}}, 2, 2016, 2048},
+                 {.3, {{"least", "0"}}, 2, 1209, 1228},          // the share
+                 {.073, {}, 2, 1008, 1024},                      // 300 tokens of 256 bytes: 64 tiles * 1,152 + 512 = 74,240 fit
+                 {.0725, {{"compensation", "0"}}, 2, 1008, 1024},   // 297 of 256: 73,984
+                 {.07, {}, 1, 1008, 1024},
+                 {.04, {}, 1, 1008, 1024},                       // 164 of 256: 64 tiles * 640 + 512 = 41,472
+                 {.039, {}, 0, 0, 0},
+                 {.1, {{"bits", "4"}}, 0, 0, 0},
+                 {.2, {{"bits", "4"}, {"first_layers", "0"}}, 4, 1008, 1024},
+                 {.2, {{"copy", "1"}}, 2, 520, 0}};              // as on a device of its own
+  for (const auto& w : kWorked) {
+    SCOPED_TRACE(w.share);
+    Shape shape = shape_of({kNoWindows, 1}, 1, 4096, 64);
+    shape.in_place = true;
+    auto made = make_policy("keycodes", shape, budget_of(shape, w.share), w.options);
+    ASSERT_EQ(made.ok(), w.bits > 0);
+    if (w.bits == 0) {
+      EXPECT_NE(std::string(made.status().message()).find("which a KV budget of"), std::string::npos) << made.status().message();
+      continue;
+    }
+    EXPECT_EQ((*made)->slots_in_place(), w.all);
+    EXPECT_EQ((*made)->refill_share() > 0, w.all == 0) << "nothing is fetched in place";
+    FakeSession s(std::move(made).value(), 1, 1, 4096, [](uint32_t, uint32_t, uint32_t n_keys) { return std::vector<float>(n_keys); });
+    EXPECT_EQ(s.policy().digests().bits, w.bits);
+    s.settle(4032);
+    EXPECT_EQ(s.capacity(0), w.slots);
+  }
+  const auto refusal = [](bool in_place, const Options& options) {
+    Shape shape = shape_of({kNoWindows, 1}, 1, 4096, 64);
+    shape.in_place = in_place;
+    return std::string(make_policy("keycodes", shape, budget_of(shape, .3), options).status().message());
+  };
+  EXPECT_NE(refusal(false, {{"copy", "0"}}).find("copy=0 needs a device whose memory is the reservoir's"), std::string::npos);
+  EXPECT_NE(refusal(true, {{"copy", "0"}, {"stay", "2"}}).find("stay needs copy=1"), std::string::npos);
+  EXPECT_NE(refusal(true, {{"copy", "1"}, {"skip", "1"}}).find("skip needs copy=0"), std::string::npos);
+  EXPECT_NE(refusal(false, {{"least", ".5"}}).find("least needs copy=0"), std::string::npos);
+  EXPECT_NE(refusal(true, {{"skip", "65"}}), "");
+  EXPECT_EQ(refusal(true, {{"skip", "64"}, {"least", "1"}}), "");
+}
+
+// A layer's heads ask for the tokens that weigh enough, and hold them between the first and the last.
+TEST(PolicyKeyCodes, InPlaceHeadsHoldWhatWeighsEnough) {
+  const struct {
+    double share;
+    Options options;
+    float skip;
+  } cases[] = {{.2, {}, 1}, {.25, {}, 1}, {.5, {}, .25f}, {.35, {}, .0625f / (.35f * .35f)}, {.5, {{"skip", "2"}}, 2}};
+  for (const auto& c : cases) {
+    Shape shape = shape_of({kNoWindows, 3});
+    shape.in_place = true;
+    FakeSession s(must(make_policy("keycodes", shape, budget_of(shape, c.share), c.options)), 12, kGroup, kContext, restless);
+    s.settle(380);
+    const size_t before = s.asked_pages().size();
+    s.prepare();
+    s.ask_layers(1);
+    ASSERT_EQ(s.asked_pages().size(), before + 4);
+    for (uint32_t head = 0; head < 4; ++head) {
+      const PageQuery& query = s.asked_pages()[before + head].query;
+      EXPECT_NEAR(query.least, c.skip / static_cast<float>(query.n_pages), 1e-6f) << c.share;
+      ASSERT_NE(query.n_found, nullptr);
+      EXPECT_TRUE(query.held.empty());
+    }
+    for (int t = 0; t < 5; ++t) s.step(3);
+    EXPECT_EQ(s.policy().report().missed_tokens, s.policy().report().wanted_tokens);
+    EXPECT_GT(s.policy().report().wanted_tokens, 0u);
+  }
 }
 
 // Low-rank keys and bases of the default rank, and the slots that they leave to a head.

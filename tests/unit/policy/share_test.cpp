@@ -156,7 +156,18 @@ TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
   for (const PolicyRow& row : policy_rows())
     EXPECT_EQ(policy_needs(row.name, {}).q4_share, row.name == std::string("auto") ? .125 : 0) << row.name;
   EXPECT_EQ(policy_needs("auto", {{"by", "window"}}).q4_share, .125);
-  EXPECT_EQ(policy_needs("auto", {}).codes_share, .05);
+  EXPECT_EQ(policy_needs("auto", {}).codes_share, .094);
+  const auto from = [](const char* name, const Options& options) { return policy_needs(name, options).in_place_share; };
+  EXPECT_EQ(from("auto", {}), .05);
+  EXPECT_EQ(from("auto", {{"by", "codes"}}), 0) << "as keycodes has it";
+  EXPECT_EQ(from("keycodes", {}), 0);
+  EXPECT_EQ(from("keycodes", {{"bits", "1"}, {"copy", "0"}}), 0);
+  for (const Options& copies : {Options{{"copy", "1"}}, Options{{"stay", "1"}}})
+    EXPECT_EQ(from("keycodes", copies), Needs::kNever);
+  for (const Options& windows : {Options{{"by", "window"}}, Options{{"tail", "8"}}, Options{{"by", "codes"}, {"copy", "1"}}})
+    EXPECT_EQ(from("auto", windows), Needs::kNever);
+  for (const PolicyRow& row : policy_rows())
+    EXPECT_EQ(from(row.name, {}) < Needs::kNever, row.name == std::string("auto") || row.name == std::string("keycodes")) << row.name;
   EXPECT_EQ(policy_needs("auto", {{"tail", "8"}}).codes_share, 1) << "one of the window's";
   EXPECT_EQ(policy_needs("auto", {{"by", "codes"}}).q4_share, 0);
   EXPECT_FALSE(policy_needs("full", {}).device_type.has_value());
