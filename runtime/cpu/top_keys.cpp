@@ -257,18 +257,22 @@ void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32
   if (by_score) sort_by_score(scores, k, out, candidates);
 }
 
-int64_t select_reaching(const float* scores, int64_t n, int64_t k, float least, uint32_t* candidates, uint32_t* out, const Kernels& kernels) {
-  if (least > 0) {
-    int64_t n_high = 0;
-    const int64_t n_left = kernels.list_reaching(scores, n, least, INFINITY, candidates, &n_high);
-    if (n_left > 0 && n_left <= k) {
-      std::copy(candidates, candidates + n_left, out);
-      return n_left;
-    }
-    if (n_left == 0) k = std::min<int64_t>(k, 1);
+int64_t select_reaching(float* scores, int64_t n, int64_t k, float least, uint32_t* candidates, uint32_t* out, const Kernels& kernels) {
+  int64_t n_left = n, n_high = 0;
+  if (least > 0) n_left = kernels.list_reaching(scores, n, least, INFINITY, candidates, &n_high);
+  if (n_left == 0) k = std::min<int64_t>(k, 1);
+  if (n_left > k && 2 * n_left <= n) {   // of these alone; their scores move to the front
+    for (int64_t i = 0; i < n_left; ++i) scores[i] = scores[candidates[i]];
+    select_top(scores, n_left, k, false, candidates + n_left, out, kernels);
+    for (int64_t i = 0; i < k; ++i) out[i] = candidates[out[i]];
+    return k;
   }
-  select_top(scores, n, k, false, candidates, out, kernels);
-  return k;
+  if (n_left == 0 || n_left > k || least <= 0) {
+    select_top(scores, n, k, false, candidates, out, kernels);
+    return k;
+  }
+  std::copy(candidates, candidates + n_left, out);
+  return n_left;
 }
 
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates, const Kernels& kernels) {

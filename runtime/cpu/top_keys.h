@@ -59,9 +59,9 @@ class TopKeysScratch {
 // The k best of scores (n), k <= n. NaN and negative scores count as 0. Order: higher score first, ties by lower index. `out` is in
 // that order (by_score), or in ascending order of index. candidates: room for n.
 void select_top(const float* scores, int64_t n, int64_t k, bool by_score, uint32_t* candidates, uint32_t* out, const Kernels& kernels);
+// The same of the scores that reach `least`, at least one of them, in ascending order of index. Returns how many there are. It may move scores.
+int64_t select_reaching(float* scores, int64_t n, int64_t k, float least, uint32_t* candidates, uint32_t* out, const Kernels& kernels);
 // How many of the keys in `among`, which ascend, select_top() would select. candidates: room for n.
-// The same of the scores that reach `least`, at least one of them: *out ascends. Returns how many there are.
-int64_t select_reaching(const float* scores, int64_t n, int64_t k, float least, uint32_t* candidates, uint32_t* out, const Kernels& kernels);
 uint32_t count_top(const float* scores, int64_t n, int64_t k, Span<const uint32_t> among, uint32_t* candidates, const Kernels& kernels);
 
 // The kernels, threads and scratch memory of the work.

@@ -20,7 +20,7 @@ inline constexpr OptionRow kCodeOptions[] = {
      "1: found tokens are copied to the device, and the budget counts them; 0: they are read in place"},
     {"skip", "(1, or less where the budget is more than a quarter)",
      "read in place: tokens whose weight is less than this times the mean weight are left out, from 0 to 64"},
-    {"least", "(.25, read in place)", "of the tokens, read in place: heads attend to at least this part, however small the budget"},
+    {"least", "(.25, read in place)", "of the tokens, read in place: heads have room for at least this part, however small the budget"},
     with(kSinksRow, "4"),
     with(kTokenWindowRow, "8"),
     with(kFirstLayersRow, "0"),

@@ -77,18 +77,26 @@ std::string architecture_of(const std::string& path) {
 }
 
 // What part of full KV's bytes lies in the arena; 1 where no policy leaves any out.
-double share_of(const orrery_plan_result& plan) {
+// Whether attention reads tokens in host memory, so that the device has their codes alone.
+bool in_place(const orrery_plan_result& plan) { return plan.compressed_kv_bytes == 0 && plan.digests_bytes > 0; }
+
+double share_of(const orrery_plan_result& plan, const orrery_session_options& session) {
+  const double all = static_cast<double>(plan.reservoir_bytes);
+  if (in_place(plan) && session.kv_budget_bytes > 0) return static_cast<double>(session.kv_budget_bytes) / all;
+  if (in_place(plan)) return static_cast<double>(session.kv_budget_share);
   const uint64_t resident = plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes;
-  return plan.compressed_kv_bytes == 0 || resident >= plan.reservoir_bytes ? 1 : static_cast<double>(resident) / static_cast<double>(plan.reservoir_bytes);
+  const bool whole = plan.compressed_kv_bytes + plan.digests_bytes == 0 || resident >= plan.reservoir_bytes;
+  return whole ? 1 : static_cast<double>(resident) / all;
 }
 
 // Nothing: the whole KV is kept, or the policy was not measured with these options.
 std::optional<ExpectedLoss> loss_of(const Args& args, const orrery_plan_result& plan, const orrery_session_options& session) {
-  if (share_of(plan) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
+  if (share_of(plan, session) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
     return std::nullopt;
-  return expected_loss(session.policy ? session.policy : "auto", architecture_of(args.words()[0]), share_of(plan));
+  return expected_loss(session.policy ? session.policy : "auto", architecture_of(args.words()[0]), share_of(plan, session));
 }
 
+// share: of the tokens that stay within reach.
 void print_loss(const std::optional<ExpectedLoss>& loss, double share, Output& out) {
   if (loss)
     out.write(format("%-32s %20s  nats of KL from full attention, %s %s\n", "Loss to expect",
@@ -180,7 +188,7 @@ int print_plan(const Args& args, Output& out) {
     out.write(dump_json(json, 2) + "\n");
   } else {
     print_table(plan, session, pinned, out);
-    print_loss(loss, share_of(plan), out);
+    print_loss(loss, in_place(plan) ? 1 : share_of(plan, session), out);
     print_regions(regions, out);
   }
   return plan.fits ? kExitOk : kExitDoesNotFit;
