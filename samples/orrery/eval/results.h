@@ -55,12 +55,16 @@ struct EvalResults {
   };
   std::vector<Entry> entries;  // in the order of evaluation
   bool aware = true;           // policies settle after the question, unless the sample says otherwise
+  bool multi_turn = true;      // the questions are one conversation, unless the sample says otherwise
 
   std::vector<uint64_t> lengths() const;    // ascending
   std::vector<std::string> tasks() const;   // in the samples' order
   EvalRow row(size_t config, uint64_t length, const std::string& task) const;
   std::vector<EvalRow> rows() const;        // for all tasks together, and for each task
   std::vector<EvalPoint> points() const;
+  // Full attention's margin at the first token that differs, in the answer or before it in its conversation. No value: all tokens are
+  // equal, or the question was not asked.
+  std::optional<float> margin_at_difference(const Entry& entry, size_t question) const;
 };
 
 // The lines of the table.
