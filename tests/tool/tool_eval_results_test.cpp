@@ -170,6 +170,25 @@ TEST(EvalResults, MarginWhereTokensPart) {
   say(4, 0, {7, 2}, {6, 5});
   say(5, 0, {7, 8}, {});
   EXPECT_EQ(margin(5, 0), 5.0f) << "another sample";
+  // Entry 1 has lost its second answer, whose conversation parts at .25; the policy at 60 bytes has lost a quarter at 5.
+  results.multi_turn = true;
+  const auto lost = [&](size_t config) { return results.row(config, 1000, "").lost_at_ties; };
+  EXPECT_EQ(lost(1), 1);
+  EXPECT_EQ(lost(2), 0);
+  say(6, 0, {7, 8}, {});
+  EXPECT_EQ(lost(2), 0) << "the margin is 5";
+  say(4, 0, {7, 2}, {6, kNearTie});
+  EXPECT_EQ(lost(2), 0);
+  say(4, 0, {7, 2}, {6, kNearTie - .01f});
+  EXPECT_EQ(lost(2), .25);
+  say(0, 0, {7, 8, 9}, {3, 1, 1});
+  EXPECT_EQ(lost(1), 0);
+  say(0, 0, {7, 8, 9}, {3, .25f, 1});
+  const auto rows = results_json(results).at("rows");
+  EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const Json& r) {
+    return r.at("budget") == "25%" && r.at("length") == 1000 && r.at("task").is_null() && r.at("lost_at_ties") == 1;
+  }));
+  results.multi_turn = false;
   const Json answers = results_json(results).at("answers");   // two of entry 0, two of entry 1
   EXPECT_TRUE(answers[0].at("margin").is_null());
   EXPECT_EQ(answers[2].at("margin"), .25);

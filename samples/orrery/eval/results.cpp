@@ -66,6 +66,8 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
       if (counts_as_kept(sample.metric, sample.questions[i].answers, of_full.score, of_full.cut)) {
         row.kept_of += of_full.score;
         both += std::min(answer.score, of_full.score);
+        if (answer.score < of_full.score && margin_at_difference(entry, i).value_or(kNearTie) < kNearTie)
+          row.lost_at_ties += of_full.score - answer.score;
       }
       kl.insert(kl.end(), answer.kl.begin(), answer.kl.end());
       agreed += answer.agreed;
@@ -218,6 +220,7 @@ Json results_json(const EvalResults& results) {
       entry["kept"] = optional_json(row.kept);
       entry["kept_95"] = row.kept ? Json({row.kept_low, row.kept_high}) : Json();
       entry["kept_of"] = row.kept_of;
+      entry["lost_at_ties"] = row.lost_at_ties;
       entry["kl"] = optional_json(row.kl);
       entry["kl_p99"] = optional_json(row.kl_p99);
       entry["top1"] = optional_json(row.top1);

@@ -30,6 +30,7 @@ struct EvalRow {
   // interval is Wilson's at 95%, as if each point of full attention's score was one trial.
   std::optional<double> kept;
   double kept_low = 0, kept_high = 1, kept_of = 0;   // kept_of: full attention's score, in whole answers
+  double lost_at_ties = 0;                 // of the lost score: where the first token that differs was a near tie of full attention
   std::optional<double> kl, top1;          // KL(full || policy) in nats, and agreement: means over answer tokens
   std::optional<double> kl_p99;            // the 99th percentile over answer tokens
   const char* question = "aware";          // "aware", "agnostic", or "both": whether policies settle before the question
@@ -45,6 +46,9 @@ struct EvalRow {
   // tokens.
   std::optional<double> hits, hidden, exposed_us, triggers;
 };
+
+// A margin of full attention below this is a near tie: the best token is less than e^.5 = 1.65 times as likely as the second.
+constexpr float kNearTie = .5f;
 
 struct EvalResults {
   std::vector<EvalConfig> configs;  // the first is full attention
