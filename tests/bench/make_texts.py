@@ -17,6 +17,8 @@ Tasks (each question of a text is asked alone, except in dialogues):
     summaries   a summary: the distributions are compared, no answer is right
     dialogues   four turns: what the text is about, two codes, and which code came first
 Tasks with "-after" have the same texts, and the policy settles before it knows the question.
+
+A text that spells a control token is left out for every model: `orrery eval` refuses it. The others keep their numbers.
 """
 import argparse
 import ast
@@ -36,6 +38,9 @@ AFTER = ["needles", "functions", "lookup", "dialogues"]
 SKIPPED = {"test", "tests", "idlelib", "idle_test", "lib2to3", "site-packages", "dist-packages", "__pycache__", "turtledemo", "ensurepip",
            "pydoc_data", "encodings", "lib-dynload", "distutils", "tkinter"}
 MANUALS = ["cp", "cut", "date", "dd", "df", "du", "ls", "mv", "od", "pr", "rm", "shred", "sort", "split", "stat", "tail", "tr", "uniq"]
+# The control tokens of ChatML and of Qwen2.5, and those of SmolLM2 and StarCoder2.
+CONTROL = re.compile(r"<\|[a-z_]+\|>|<(?:repo_?name|file_sep|filename|gh_stars|issue_(?:start|comment|closed)|"
+                     r"jupyter_(?:start|text|code|output|script)|empty_output)>")
 THINGS = ["amber", "anvil", "beacon", "canyon", "cedar", "comet", "copper", "ember", "falcon", "garnet", "harbor", "indigo", "juniper",
           "lantern", "maple", "meadow", "nectar", "onyx", "orchid", "pepper", "quartz", "raven", "saffron", "tundra", "violet", "walnut"]
 
@@ -249,6 +254,10 @@ def sample(inputs, task, length, number):
             "turns": "multi" if task == "dialogues" else "single", "context": text, "questions": questions}
 
 
+def spells_control_token(made):
+    return any(CONTROL.search(text) for text in [made["context"]] + [entry["question"] for entry in made["questions"]])
+
+
 def half_of(name):
     return "report" if hashlib.sha256(name.encode()).digest()[0] & 1 else "tune"
 
@@ -267,6 +276,8 @@ def main():
                 files = {"tune": [], "report": []}
                 for number in range(args.texts):
                     made = sample(inputs, task, length, number)
+                    if spells_control_token(made):
+                        continue
                     half = half_of(made["id"])
                     if after:
                         made["id"], made["task"], made["question_after"] = "after-" + made["id"], task + "-after", True

@@ -2,7 +2,8 @@
 """What KV policies keep on published models: real_models.py [options] MODEL.gguf ...
 
 Runs `orrery eval` over the evaluation set of make_texts.py, file by file, and prints a Markdown table for each model, length and budget:
-the share of full attention's right answers that a policy keeps, with Wilson's interval; KL(full || policy) in nats, mean and 99th
+the share of full attention's right answers that a policy keeps, with Wilson's interval; how many it loses, and how many of these at a near
+tie, where full attention's likeliest token is less than 1.65 times as likely as the second; KL(full || policy) in nats, mean and 99th
 percentile over tokens, all tasks together and task by task; top-1; and bytes that a generated token moves. Finished results stay in
 --out; the same command goes on where an interruption left it. DuoAttention and RazorAttention get a head profile, made of two texts of
 the tuning half.
@@ -75,14 +76,17 @@ def table(options, rows, budget):
         elif row.get("budget") in (budget, None):
             of.setdefault(row["policy"], {})[row["task"]] = row
     tasks = [task for task in options.tasks if any(task in by_task for by_task in of.values())]
-    lines = ["| policy | kept (95%) | KL, mean | KL, 99% | top-1 | " + " | ".join(f"KL, {task}" for task in tasks) +
-             " | on the device | moved per token |", "| --- " * (7 + len(tasks)) + "|"]
+    lines = ["| policy | kept (95%) | lost, at near ties | KL, mean | KL, 99% | top-1 | " + " | ".join(f"KL, {task}" for task in tasks) +
+             " | on the device | moved per token |", "| --- " * (8 + len(tasks)) + "|"]
     for policy, by_task in sorted(of.items(), key=lambda item: item[1][None]["kl"] if item[0] != "full" else -1):
         row = by_task[None]
         least, most = row.get("kept_95") or (None, None)
         kept = f"{number(row['kept'], 2)} ({number(least, 2)}-{number(most, 2)})" if row.get("kept_95") else "–"
+        lost = "–"
+        if row.get("kept_95"):
+            lost = f"{row['kept_of'] * (1 - row['kept']):.1f}, {row['lost_at_ties']:.1f}"
         moved = row["host_to_device_bytes"] / max(row["generated_tokens"], 1)
-        lines.append(f"| {policy.split(':head-profile')[0]} | {kept} | {number(row['kl'])} | {number(row['kl_p99'], 2)} | "
+        lines.append(f"| {policy.split(':head-profile')[0]} | {kept} | {lost} | {number(row['kl'])} | {number(row['kl_p99'], 2)} | "
                      f"{number(row['top1'], 3)} | " +
                      " | ".join(number(by_task[task]["kl"] if task in by_task else None) for task in tasks) +
                      f" | {size(row['device_kv_bytes'])} {row['device_kv_type'].upper()} | {size(moved)} |")

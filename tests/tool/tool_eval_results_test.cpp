@@ -139,6 +139,62 @@ TEST(EvalResults, JsonHoldsEveryAnswerAndEveryError) {
   EXPECT_EQ(json.at("samples").size(), 3u);
 }
 
+// Full attention's margin at the first token that differs tells a near tie from a loss.
+TEST(EvalResults, MarginWhereTokensPart) {
+  EvalResults results = made_up();
+  const auto say = [&](size_t entry, size_t i, std::vector<int32_t> tokens, std::vector<float> margin) {
+    results.entries[entry].record.answers[i].tokens = std::move(tokens);
+    results.entries[entry].record.answers[i].margin = std::move(margin);
+  };
+  say(0, 0, {7, 8, 9}, {3, .25f, 1});
+  say(0, 1, {5, 6}, {4, 2});
+  say(1, 0, {7, 4, 3, 9}, {});   // parts at the second token; the fourth is behind full attention's end
+  say(1, 1, {5, 6}, {});
+  say(2, 0, {7, 8, 9}, {});
+  say(2, 1, {5, 7}, {});
+  const auto margin = [&](size_t entry, size_t question) { return results.margin_at_difference(results.entries[entry], question); };
+  EXPECT_EQ(margin(1, 0), .25f);
+  EXPECT_EQ(margin(2, 0), std::nullopt);
+  EXPECT_EQ(margin(2, 1), 2.0f);
+  EXPECT_EQ(margin(0, 1), std::nullopt) << "full attention agrees with itself";
+  EXPECT_EQ(margin(1, 1), .25f) << "the conversation has parted before";
+  results.samples[0].multi_turn = false;
+  EXPECT_EQ(margin(1, 1), std::nullopt) << "asked alone, its tokens are equal";
+  results.samples[0].multi_turn = {};
+  results.multi_turn = false;
+  EXPECT_EQ(margin(1, 1), std::nullopt);
+  say(1, 1, {5, 6, 9}, {});
+  EXPECT_EQ(margin(1, 1), std::nullopt) << "behind full attention's end there is no margin";
+  say(1, 1, {}, {});
+  EXPECT_EQ(margin(1, 1), std::nullopt) << "the question was not asked";
+  say(4, 0, {7, 2}, {6, 5});
+  say(5, 0, {7, 8}, {});
+  EXPECT_EQ(margin(5, 0), 5.0f) << "another sample";
+  // Entry 1 has lost its second answer, whose conversation parts at .25; the policy at 60 bytes has lost a quarter at 5.
+  results.multi_turn = true;
+  const auto lost = [&](size_t config) { return results.row(config, 1000, "").lost_at_ties; };
+  EXPECT_EQ(lost(1), 1);
+  EXPECT_EQ(lost(2), 0);
+  say(6, 0, {7, 8}, {});
+  EXPECT_EQ(lost(2), 0) << "the margin is 5";
+  say(4, 0, {7, 2}, {6, kNearTie});
+  EXPECT_EQ(lost(2), 0);
+  say(4, 0, {7, 2}, {6, kNearTie - .01f});
+  EXPECT_EQ(lost(2), .25);
+  say(0, 0, {7, 8, 9}, {3, 1, 1});
+  EXPECT_EQ(lost(1), 0);
+  say(0, 0, {7, 8, 9}, {3, .25f, 1});
+  const auto rows = results_json(results).at("rows");
+  EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const Json& r) {
+    return r.at("budget") == "25%" && r.at("length") == 1000 && r.at("task").is_null() && r.at("lost_at_ties") == 1;
+  }));
+  results.multi_turn = false;
+  const Json answers = results_json(results).at("answers");   // two of entry 0, two of entry 1
+  EXPECT_TRUE(answers[0].at("margin").is_null());
+  EXPECT_EQ(answers[2].at("margin"), .25);
+  EXPECT_TRUE(answers[3].at("margin").is_null());
+}
+
 // 20 tokens of which two are far off: the 99th percentile is the larger one, and the mean is of all.
 TEST(EvalResults, PercentileOfKl) {
   EvalResults results = made_up();

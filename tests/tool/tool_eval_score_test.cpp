@@ -85,5 +85,12 @@ TEST(EvalScore, Divergence) {
   EXPECT_NEAR(kl_divergence(large, p, 2), std::log(2.0), 1e-12);
 }
 
+TEST(EvalScore, MarginOfTheLikeliest) {
+  for (const auto& logits : {std::vector<float>{1, -3, 5, 2.5f}, {5, 2.5f, 1}, {2.5f, 1, 5}, {-7, -9.5f}})
+    EXPECT_EQ(top_margin(logits.data(), logits.size()), 2.5f);
+  const float equal[] = {4, 1, 4};
+  EXPECT_EQ(top_margin(equal, 3), 0);
+}
+
 }  // namespace
 }  // namespace orrery::tool

@@ -696,6 +696,41 @@ TEST_F(EvalResume, RecordsServeLaterRuns) {
   unlink(records.c_str());
 }
 
+// Two files whose texts need contexts of 256 and 768 tokens, under one length: the records of each, joined, serve both together.
+TEST_F(EvalResume, RecordsOfFilesServeAllOfThem) {
+  const auto file = [&](const char* name, size_t sentences) {
+    std::string text = "Ada lives in Oslo.";
+    for (size_t i = 0; i < sentences; ++i) text += " The grass is green. The sky is blue.";
+    const Json sample = {{"id", name}, {"task", name}, {"length", 512}, {"context", text},
+                         {"questions", {{{"question", "Where does Ada live?"}, {"answer", "Ada lives in Oslo."}}}}};
+    write_file(scratch_path(name), sample.dump() + "\n");
+    return scratch_path(name);
+  };
+  const std::string near = file("near.jsonl", 10), far = file("far.jsonl", 60), joined = scratch_path("joined.jsonl");
+  const auto with = [&](const std::string& tasks, const std::string& records) {
+    return eval({"--policies", "streaming", "--budgets", "40%", "--tasks", tasks, "--max-tokens", "16", "--records", records, "--json", path_});
+  };
+  ASSERT_EQ(with(near, scratch_path("near-records.jsonl")).code, 0);
+  ASSERT_EQ(with(far, scratch_path("far-records.jsonl")).code, 0);
+  const std::string all = read_whole(scratch_path("near-records.jsonl")) + read_whole(scratch_path("far-records.jsonl"));
+  write_file(joined, all);
+  for (const std::string& both : {near + "," + far, far + "," + near}) {
+    ASSERT_EQ(with(both, joined).code, 0);
+    EXPECT_EQ(read_whole(joined), all) << "texts were evaluated again";
+    EXPECT_EQ(row(result(), "streaming", "40%").at("answers"), 2);
+  }
+  const auto bytes = [&](const char* task) { return row(result(), "full", "", task).at("device_kv_bytes").get<uint64_t>(); };
+  EXPECT_EQ(bytes("far.jsonl"), 3 * bytes("near.jsonl"));
+  std::istringstream lines(all);   // full attention's and the policy's, of each text
+  for (std::string line; std::getline(lines, line);) {
+    const Json answer = Json::parse(line).at("record").at("answers")[0];
+    const std::vector<double> kl = answer.at("kl"), margin = answer.at("margin");
+    const bool full = std::all_of(kl.begin(), kl.end(), [](double x) { return x == 0; });
+    EXPECT_EQ(margin.size(), full ? answer.at("tokens").size() : 0u) << line;
+  }
+  for (const char* name : {"near.jsonl", "far.jsonl", "near-records.jsonl", "far-records.jsonl", "joined.jsonl"}) unlink(scratch_path(name).c_str());
+}
+
 TEST_F(EvalResume, InterruptedAndKilled) {
   const Json uninterrupted = timeless(eval_json(words_, "calm.json"));
   RunOptions interrupt, kill;

@@ -236,24 +236,18 @@ Json config_json(const EvalConfig& config) {
   return {config.policy, config.budget, config.head_profile ? Json(digest_of(*config.head_profile)) : Json()};
 }
 
-// The context that the largest sample in [first, last) needs, in units of 256 tokens: another sample of about that length
-// changes no other sample's session.
-uint32_t context_for(const EvalRunner& runner, const std::vector<EvalSample>& samples, size_t first, size_t last,
-                     uint32_t wished) {
-  uint64_t most = 0;
-  for (size_t i = first; i < last; ++i) {
-    const uint64_t needed = runner.context_needed(samples[i]);
-    if (wished > 0 && needed > wished) {
-      throw Failure(kExitDoesNotFit,
-                    format("sample %s needs a context of %llu tokens with its answers, --context is %u",
-                           samples[i].id.c_str(), static_cast<unsigned long long>(needed), wished));
-    }
-    most = std::max(most, needed);
+// The context of a sample's sessions, in units of 256 tokens. Other samples do not decide it, so records of several files serve an
+// evaluation of all of them.
+uint32_t context_for(const EvalRunner& runner, const EvalSample& sample, uint32_t wished) {
+  const uint64_t needed = runner.context_needed(sample);
+  if (wished > 0 && needed > wished) {
+    throw Failure(kExitDoesNotFit,
+                  format("sample %s needs a context of %llu tokens with its answers, --context is %u",
+                         sample.id.c_str(), static_cast<unsigned long long>(needed), wished));
   }
-  if (wished > 0) return wished;
-  most = (most + 255) / 256 * 256;
-  if (most > UINT32_MAX) throw Failure(kExitDoesNotFit, "the samples are longer than any context");
-  return static_cast<uint32_t>(most);
+  const uint64_t rounded = (needed + 255) / 256 * 256;
+  if (wished == 0 && rounded > UINT32_MAX) throw Failure(kExitDoesNotFit, "the samples are longer than any context");
+  return wished > 0 ? wished : static_cast<uint32_t>(rounded);
 }
 
 class Evaluation {
@@ -313,6 +307,7 @@ int eval(const Args& args, Output& out) {
   results.configs = parse_configs(args);
   const EvalMode mode = parse_mode(args);
   results.aware = mode.aware;
+  results.multi_turn = mode.multi_turn;
   const SessionSettings session_settings(args);
   const TemplateSettings chat(args);
   {
@@ -343,7 +338,11 @@ int eval(const Args& args, Output& out) {
   const orrery_model_info info = model_info(loaded.model.get());
   const orrery_session_options session = session_settings.options();
   EvalRunner runner(loaded.model, chat, session, mode);
-  for (const EvalSample& sample : results.samples) runner.check(sample);
+  std::vector<uint32_t> contexts;
+  for (const EvalSample& sample : results.samples) {
+    runner.check(sample);
+    contexts.push_back(context_for(runner, sample, session.n_context));
+  }
 
   const std::string* json_path = args.find("--json");
   Output words(json_path && is_standard_output(*json_path) ? kStderr : kStdout);   // tables never mix with the JSON
@@ -370,7 +369,6 @@ int eval(const Args& args, Output& out) {
   for (size_t first = 0, last; first < n; first = last) {
     const uint64_t length = results.samples[first].length;
     for (last = first; last < n && results.samples[last].length == length;) ++last;
-    const uint32_t n_context = context_for(runner, results.samples, first, last, session.n_context);
     for (size_t s = first; s < last; ++s) {
       const std::string& task = results.samples[s].task;
       bool ends_task = true;
@@ -386,7 +384,7 @@ int eval(const Args& args, Output& out) {
         if (s + 1 == last && one_task) words.text(table_line(results, results.row(c, length, "")));
         if (ends_task) words.flush();
       };
-      evaluation.run_sample(s, n_context, before, done);
+      evaluation.run_sample(s, contexts[s], before, done);
     }
     for (size_t c = 0; !one_task && c < results.configs.size(); ++c) words.text(table_line(results, results.row(c, length, "")));
     words.flush();

@@ -66,6 +66,8 @@ EvalRow EvalResults::row(size_t config, uint64_t length, const std::string& task
       if (counts_as_kept(sample.metric, sample.questions[i].answers, of_full.score, of_full.cut)) {
         row.kept_of += of_full.score;
         both += std::min(answer.score, of_full.score);
+        if (answer.score < of_full.score && margin_at_difference(entry, i).value_or(kNearTie) < kNearTie)
+          row.lost_at_ties += of_full.score - answer.score;
       }
       kl.insert(kl.end(), answer.kl.begin(), answer.kl.end());
       agreed += answer.agreed;
@@ -141,6 +143,18 @@ std::vector<EvalPoint> EvalResults::points() const {
   return all;
 }
 
+std::optional<float> EvalResults::margin_at_difference(const Entry& entry, size_t question) const {
+  const auto full = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.sample == entry.sample && e.config == 0; });
+  for (size_t i = samples[entry.sample].multi_turn.value_or(multi_turn) ? 0 : question; i <= question; ++i) {
+    const EvalAnswer &ours = entry.record.answers[i], &theirs = full->record.answers[i];
+    const size_t n = std::min({ours.tokens.size(), theirs.tokens.size(), theirs.margin.size()});
+    const auto differs = std::mismatch(theirs.tokens.begin(), theirs.tokens.begin() + static_cast<std::ptrdiff_t>(n), ours.tokens.begin());
+    const auto at = static_cast<size_t>(differs.first - theirs.tokens.begin());
+    if (at < n) return theirs.margin[at];
+  }
+  return std::nullopt;
+}
+
 std::string table_head() {
   return format("%8s  %-14s  %-32s %7s %6s %6s %11s %9s %9s %6s %9s %16s %12s %6s %7s %8s %8s\n", "length", "task", "policy, budget",
                 "answers", "score", "kept", "95% between", "KL", "KL p99", "top-1", "tokens/s", "device KV", "moved/token", "hits", "hidden",
@@ -206,6 +220,7 @@ Json results_json(const EvalResults& results) {
       entry["kept"] = optional_json(row.kept);
       entry["kept_95"] = row.kept ? Json({row.kept_low, row.kept_high}) : Json();
       entry["kept_of"] = row.kept_of;
+      entry["lost_at_ties"] = row.lost_at_ties;
       entry["kl"] = optional_json(row.kl);
       entry["kl_p99"] = optional_json(row.kl_p99);
       entry["top1"] = optional_json(row.top1);
@@ -258,6 +273,8 @@ Json results_json(const EvalResults& results) {
         json["score"] = sample.has_right_answer(i) ? Json(answer.score) : Json();
         json["kl"] = mean(std::accumulate(answer.kl.begin(), answer.kl.end(), 0.0));
         json["top1"] = mean(static_cast<double>(answer.agreed));
+        const std::optional<float> margin = results.margin_at_difference(entry, i);
+        json["margin"] = margin ? Json(*margin) : Json();   // of full attention, where the tokens part
       }
       answers.push_back(std::move(json));
     }

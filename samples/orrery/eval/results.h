@@ -30,6 +30,7 @@ struct EvalRow {
   // interval is Wilson's at 95%, as if each point of full attention's score was one trial.
   std::optional<double> kept;
   double kept_low = 0, kept_high = 1, kept_of = 0;   // kept_of: full attention's score, in whole answers
+  double lost_at_ties = 0;                 // of the lost score: where the first token that differs was a near tie of full attention
   std::optional<double> kl, top1;          // KL(full || policy) in nats, and agreement: means over answer tokens
   std::optional<double> kl_p99;            // the 99th percentile over answer tokens
   const char* question = "aware";          // "aware", "agnostic", or "both": whether policies settle before the question
@@ -46,6 +47,9 @@ struct EvalRow {
   std::optional<double> hits, hidden, exposed_us, triggers;
 };
 
+// A margin of full attention below this is a near tie: the best token is less than e^.5 = 1.65 times as likely as the second.
+constexpr float kNearTie = .5f;
+
 struct EvalResults {
   std::vector<EvalConfig> configs;  // the first is full attention
   std::vector<EvalSample> samples;
@@ -55,12 +59,16 @@ struct EvalResults {
   };
   std::vector<Entry> entries;  // in the order of evaluation
   bool aware = true;           // policies settle after the question, unless the sample says otherwise
+  bool multi_turn = true;      // the questions are one conversation, unless the sample says otherwise
 
   std::vector<uint64_t> lengths() const;    // ascending
   std::vector<std::string> tasks() const;   // in the samples' order
   EvalRow row(size_t config, uint64_t length, const std::string& task) const;
   std::vector<EvalRow> rows() const;        // for all tasks together, and for each task
   std::vector<EvalPoint> points() const;
+  // Full attention's margin at the first token that differs, in the answer or before it in its conversation. No value: all tokens are
+  // equal, or the question was not asked.
+  std::optional<float> margin_at_difference(const Entry& entry, size_t question) const;
 };
 
 // The lines of the table.

@@ -53,7 +53,8 @@ Json opening(const EvalSample& sample) {
 struct EvalRunner::Forcing {
   std::vector<int32_t> forced;
   size_t n_question = 0;              // number of forced tokens that belong to the question, not to an answer
-  std::vector<float>* keep = nullptr;        // receives the logits of the answer's tokens
+  std::vector<float>* keep = nullptr;        // receives the logits of the answer's tokens,
+  std::vector<float>* margin = nullptr;      // and this vector the margin of each token
   const std::vector<float>* against = nullptr;  // full attention's logits
   const std::vector<int32_t>* tokens = nullptr;  // and its tokens: the comparison ends at the first different token
   EvalAnswer* compared = nullptr;
@@ -66,7 +67,10 @@ int32_t EvalRunner::on_logits(void* user, float* logits, size_t n_vocab, const i
   const size_t step = f.step++;
   if (step >= f.n_question) {
     const size_t at = step - f.n_question;
-    if (f.keep) f.keep->insert(f.keep->end(), logits, logits + n_vocab);
+    if (f.keep) {
+      f.keep->insert(f.keep->end(), logits, logits + n_vocab);
+      f.margin->push_back(top_margin(logits, n_vocab));
+    }
     if (f.against && f.same && (at + 1) * n_vocab <= f.against->size()) {
       const float* full = f.against->data() + at * n_vocab;
       const auto chosen = std::max_element(logits, logits + n_vocab) - logits;
@@ -259,7 +263,10 @@ EvalRecord EvalRunner::ask(orrery_session* session, const EvalSample& sample, co
     forcing.forced.assign(asked.tokens.begin() + static_cast<ptrdiff_t>(asked.settled), asked.tokens.end());
     forcing.n_question = forcing.forced.size();
     std::vector<float> logits;
-    if (reference) forcing.keep = &logits;
+    if (reference) {
+      forcing.keep = &logits;
+      forcing.margin = &answer.margin;
+    }
     // A question without a right answer, asked alone, needs no answer of the policy: replay() compares the distributions.
     if (against && !sample.has_right_answer(i) && !multi_turn(sample)) {
       record.answers.emplace_back();
@@ -396,7 +403,8 @@ Json record_json(const EvalRecord& record) {
                        {"score", answer.score},
                        {"cut", answer.cut},
                        {"agreed", answer.agreed},
-                       {"kl", answer.kl}});
+                       {"kl", answer.kl},
+                       {"margin", answer.margin}});
   }
   return {{"answers", answers},
           {"prompt_tokens", record.prompt_tokens},
@@ -429,6 +437,7 @@ EvalRecord record_from(const Json& json) {
     answer.cut = entry.at("cut").get<bool>();
     answer.agreed = entry.at("agreed").get<uint64_t>();
     answer.kl = entry.at("kl").get<std::vector<float>>();
+    answer.margin = entry.at("margin").get<std::vector<float>>();
     record.answers.push_back(std::move(answer));
   }
   record.prompt_tokens = json.at("prompt_tokens").get<uint64_t>();

@@ -41,6 +41,8 @@ struct EvalAnswer {
   // Over full attention's answer tokens, with the same preceding tokens for both:
   std::vector<float> kl;  // KL(full || policy) of each token, nats
   uint64_t agreed = 0;    // tokens whose likeliest token is the same
+  // Of full attention's own answers: the best logit minus the second best, for each token. A small margin is a near tie.
+  std::vector<float> margin;
 };
 
 struct EvalRecord {

@@ -76,5 +76,7 @@ bool counts_as_kept(Metric metric, const std::vector<std::string>& right, double
 
 // KL(p || q) of the softmax of two rows of logits (n), in nats, at least 0.
 double kl_divergence(const float* p, const float* q, size_t n);
+// The best of the logits (n) minus the second best: the log of how much likelier the likeliest token is than any other.
+float top_margin(const float* logits, size_t n);
 
 }  // namespace orrery::tool

@@ -157,4 +157,13 @@ double kl_divergence(const float* p, const float* q, size_t n) {
   return std::max(0.0, kl);  // only rounding gives a negative value
 }
 
+float top_margin(const float* logits, size_t n) {
+  float best = -INFINITY, second = -INFINITY;
+  for (size_t v = 0; v < n; ++v) {
+    second = std::max(second, std::min(best, logits[v]));
+    best = std::max(best, logits[v]);
+  }
+  return best - second;
+}
+
 }  // namespace orrery::tool

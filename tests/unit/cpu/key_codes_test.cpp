@@ -10,6 +10,7 @@
 
 #include "runtime/backend/hadamard.h"
 #include "runtime/base/half.h"
+#include "tests/support/rounded_products.h"
 #include "tests/unit/cpu/keys_fixture.h"
 
 namespace orrery::key_codes_test {
@@ -41,10 +42,10 @@ struct Codes {
   double factor(int32_t key) const {
     return static_cast<double>(half_to_float(reinterpret_cast<const uint16_t*>(tile(key) + format.factors_offset())[key % kPageTokens]));
   }
-  // The key that the codes stand for, rotated and centred.
-  Doubles decoded(int32_t key) const {
+  // The key that the codes stand for, rotated and centred, in units of its factor.
+  Doubles levels(int32_t key) const {
     Doubles out;
-    for (int32_t i = 0; i < format.head_dim; ++i) out.push_back(factor(key) * static_cast<double>(key_code_level(format.bits, code(key, i))));
+    for (int32_t i = 0; i < format.head_dim; ++i) out.push_back(static_cast<double>(key_code_level(format.bits, code(key, i))));
     return out;
   }
 };
@@ -118,8 +119,8 @@ TEST_P(CpuKeyCodes, AreTheNearestLevelsOfRotatedCentredKeys) {
   }
 }
 
-// The k best of the candidates by the decoded keys, and for each query head the sum of the weights of the others. Tables round products to
-// bytes: scores closer together than that may change places.
+// The k best of the candidates by products as tables round them, and for each query head the sum of the weights of the others. Floats may round a
+// product to the next step: scores closer together than that may change places.
 TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
   for (const Case& c : kCases)
     for (const bool max : {false, true}) {
@@ -151,26 +152,19 @@ TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
         for (int32_t g = 0; g < group; ++g) {
           const float* q = store.query(0, 301) + (head * group + g) * c.dim;
           const Doubles turned = rotated(Doubles(q, q + c.dim), block);
+          const RoundedProducts products(turned, c.bits);
+          const auto scale = static_cast<double>(store.scale());
           Doubles row;
+          double total = 0;
           for (int32_t t = first; t < first + n; ++t) {
-            const Doubles key = codes.decoded(t);
-            row.push_back(static_cast<double>(store.scale()) * std::inner_product(key.begin(), key.end(), turned.begin(), 0.0));
+            row.push_back(scale * products(codes.levels(t), codes.factor(t)));
+            most_off = std::max(most_off, scale * products.step() * codes.factor(t));
           }
-          double widest = 0, largest = 0, total = 0;
-          for (int32_t i = 0; i < c.dim; i += 4 / c.bits) {
-            double sum = 0;
-            for (int32_t j = i; j < std::min(c.dim, i + 4 / c.bits); ++j) sum += std::fabs(turned[static_cast<size_t>(j)]);
-            widest = std::max(widest, sum);
-          }
-          for (int32_t t = first; t < first + n; ++t) largest = std::max(largest, codes.factor(t));
-          // Half a step a group, if all roundings were on one side; five times the root is beyond chance.
-          const double half_step = widest * static_cast<double>(key_code_level(c.bits, (1 << c.bits) - 1)) / cpu::most_entry(c.bits);
-          most_off = std::max(most_off, 5 * .6 * half_step * std::sqrt(codes.format.n_groups()) * largest * static_cast<double>(store.scale()));
           const double most = *std::max_element(row.begin(), row.end());
           double others = 0;
           for (uint32_t i = 0; i < row.size(); ++i) others += best_keys.count(i) ? 0 : std::exp(row[i]);
           const double log = std::log(2.0) * static_cast<double>(logs[static_cast<size_t>(g)]);
-          EXPECT_NEAR(log, std::log(others), most_off) << g;
+          EXPECT_NEAR(log, std::log(others), .005) << g;
           for (double& x : row) total += x = std::exp(x - most);
           for (size_t i = 0; i < row.size(); ++i)
             scores[i] = max ? std::max(scores[i], row[i] / total) : scores[i] + row[i] / total / group;
@@ -178,7 +172,7 @@ TEST_P(CpuKeyCodes, FindTheKeysThatTheyStandFor) {
         Doubles order = scores;
         std::sort(order.begin(), order.end(), std::greater<>());
         const double last = order[static_cast<size_t>(k - 1)], next = order[static_cast<size_t>(k)], margin = std::exp(most_off) - 1;
-        ASSERT_LT(margin, .7);
+        ASSERT_LT(margin, .1);
         std::vector<bool> found(static_cast<size_t>(n));
         int32_t n_checked = 0;
         for (int32_t i = 0; i < k; ++i) {
@@ -290,17 +284,15 @@ TEST_P(CpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
   job.tiles = e.codes.addresses.data(), job.offset = 0, job.mean = true, job.out = weights.data();
   e.rig->keys()->key_weights({&job, 1}, e.shape_of_queries());
   const float* q = e.store.query(0, kKeys);
-  const Doubles query = rotated(Doubles(q, q + 16), 16);
+  const RoundedProducts products(rotated(Doubles(q, q + 16), 16), 2);
   Doubles expected;
   double sum = 0;
   for (int32_t t = 0; t < kKeys; ++t) {
-    double product = 0;
-    const Doubles key = e.codes.decoded(t);
-    for (size_t i = 0; i < 16; ++i) product += key[i] * query[i];
-    expected.push_back(std::exp(product * static_cast<double>(e.store.shape({}).scale))), sum += expected.back();
+    expected.push_back(std::exp(products(e.codes.levels(t), e.codes.factor(t)) * static_cast<double>(e.store.shape({}).scale)));
+    sum += expected.back();
   }
   for (int32_t t = 0; t < kKeys; ++t) ASSERT_NEAR(static_cast<double>(weights[static_cast<size_t>(t)]), expected[static_cast<size_t>(t)] / sum,
-                .2 * expected[static_cast<size_t>(t)] / sum) << t;   // tables round products to 6 bits
+                .001 * expected[static_cast<size_t>(t)] / sum) << t;
 
   std::vector<uint32_t> order(kKeys), best, held;
   std::iota(order.begin(), order.end(), 0u);
@@ -318,7 +310,7 @@ TEST_P(CpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
     EXPECT_EQ(best, wanted) << stay;
     double others = 0;
     for (uint32_t t = 0; t < kKeys; ++t) others += std::count(best.begin(), best.end(), t) > 0 ? 0 : static_cast<double>(weights[t]);
-    EXPECT_NEAR(static_cast<double>(log), std::log2(others * sum), .04) << stay;
+    EXPECT_NEAR(static_cast<double>(log), std::log2(others * sum), .001) << stay;
   }
 }
 

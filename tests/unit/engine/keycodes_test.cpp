@@ -7,9 +7,9 @@
 
 #include "runtime/backend/hadamard.h"
 #include "runtime/base/half.h"
-#include "runtime/cpu/kernels/kernels.h"
 #include "tests/support/policy_sessions.h"
 #include "tests/support/resident_oracle.h"
+#include "tests/support/rounded_products.h"
 
 namespace orrery::keycodes_test {
 namespace {
@@ -54,37 +54,6 @@ Decoded decoded(const kv::KeyCodes& codes, uint32_t head, uint32_t position) {
   return {levels, factor};
 }
 
-// A query's products with decoded keys, as tables have them: a group's product is rounded to steps, parts of the widest range.
-class RoundedProducts {
- public:
-  RoundedProducts(const std::vector<float>& query, int32_t bits) : query_(query), of_group_(static_cast<size_t>(4 / bits)) {
-    const auto largest_level = static_cast<double>(key_code_level(bits, (1 << bits) - 1));
-    for (size_t i = 0; i < query.size(); i += of_group_) {
-      double sum = 0;
-      for (size_t d = i; d < std::min(i + of_group_, query.size()); ++d) sum += std::fabs(static_cast<double>(query[d]));
-      largest_.push_back(sum * largest_level);
-    }
-    step_ = 2 * *std::max_element(largest_.begin(), largest_.end()) / cpu::most_entry(bits);
-  }
-  double operator()(const Decoded& key) const {
-    double sum = 0;
-    for (size_t i = 0; i < query_.size(); i += of_group_) {
-      double product = 0;
-      const double largest = largest_[i / of_group_];
-      for (size_t d = i; d < std::min(i + of_group_, query_.size()); ++d) product += static_cast<double>(query_[d]) * key.levels[d];
-      sum += step_ * std::floor((product + largest) / step_ + .5) - largest;
-    }
-    return sum * key.factor;
-  }
-  double step() const { return step_; }
-
- private:
-  std::vector<float> query_;
-  const size_t of_group_;
-  Doubles largest_;   // of each group's products
-  double step_;
-};
-
 struct Case {
   const char* name;
   policy::Options options;
@@ -123,7 +92,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
       for (size_t g = 0; g < group; ++g) {
         std::vector<float> turned(q + g * dim, q + (g + 1) * dim);
         if (c.type != KvType::q4_0) hadamard(turned.data(), h.head_dim, hadamard_block(h.head_dim));   // q4_0: pages and queries are rotated
-        products.emplace_back(turned, c.bits);
+        products.emplace_back(Doubles(turned.begin(), turned.end()), c.bits);
       }
       double most_off = 0;   // a product's step: doubles and floats may round apart
       for (uint32_t key = c.n_first; key < end; ++key) {
@@ -132,7 +101,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
         for (size_t g = 0; g < group; ++g) {
           double true_sum = 0;
           for (size_t i = 0; i < dim; ++i) true_sum += static_cast<double>(q[g * dim + i]) * static_cast<double>(stored[i]);
-          rows[g][key - c.n_first] = products[g](code) / std::sqrt(static_cast<double>(dim));
+          rows[g][key - c.n_first] = products[g](code.levels, code.factor) / std::sqrt(static_cast<double>(dim));
           exact[g][key - c.n_first] = true_sum / std::sqrt(static_cast<double>(dim));
           most_off = std::max(most_off, products[g].step() * code.factor / std::sqrt(static_cast<double>(dim)));
         }
