@@ -77,9 +77,10 @@ kv::Plan plan_of(const LayoutInput& input, uint64_t budget) {
 }
 
 // An automatic session is full if full KV fits. Else it is auto with the largest share of the KV that fits, at least a tenth: a smaller
-// share keeps too little to be chosen without asking.
+// share keeps too little to be chosen without asking. Where tokens are read in place, any share fits, and more than a quarter of them takes as
+// long as all.
 kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budget) {
-  constexpr int kLeast = 100, kMost = 999;   // thousandths
+  constexpr int kLeast = 100, kMost = 999, kMostInPlace = 250;   // thousandths
   const kv::Plan full = plan_of(input, budget);
   if (!options->automatic) return full;
   if (options->n_context == 0 || full.fits) {
@@ -94,7 +95,8 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budg
     part.kv_share = thousandths / 1000.;
     return plan_of(of_part, budget);
   };
-  int low = kLeast - 1, high = kMost + 1;
+  part.kv_share = kMostInPlace / 1000.;
+  int low = kLeast - 1, high = (part.in_place(input.hyper) ? kMostInPlace : kMost) + 1;
   while (low + 1 < high) {
     const int middle = low + (high - low) / 2;
     (plan_of_part(middle).fits ? low : high) = middle;

@@ -669,6 +669,26 @@ TEST(DeviceTypeOfAPolicy, AutomaticSessionsHaveAutos) {
   }
 }
 
+// Where tokens are read in place any share fits, and automatic sessions take a quarter.
+TEST(DeviceTypeOfAPolicy, AutomaticSessionsInPlaceHaveAQuarter) {
+  engine::RuntimeOptions runtime = runtime_options();
+  SessionOptions o;
+  o.n_context = 512;
+  o.automatic = true;
+  runtime.device_budget_bytes = uint64_t{1} << 28;
+  const auto roomy = open_spec("qwen3-tied", runtime);
+  const uint64_t weights = roomy->runtime().arena().used();
+  const kv::Plan full = plan_session(*roomy, o);
+  ASSERT_EQ(unwrap(Session::open(roomy, o))->options().policy, "full");
+  runtime.device_budget_bytes = weights + full.device_bytes - full.full_kv_bytes / 20;
+  const auto tight = open_spec("qwen3-tied", runtime);
+  const auto part = unwrap(Session::open(tight, o));
+  EXPECT_EQ(part->options().policy, "auto");
+  EXPECT_EQ(part->options().kv_share, .25);
+  EXPECT_EQ(part->resident()->format().type, KvType::f16);
+  EXPECT_EQ(plan_session(*tight, o).compressed_kv_bytes, 0u);
+}
+
 // Types without blocks take any head dimension.
 TEST(DeviceTypeRefused, HalvesOfAnyHeadDimensionAreNot) {
   const auto model = open_spec("llama-hd40");
