@@ -760,7 +760,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       if (i.first_key == i.last_key) return;
       const Item then = item + 1 < n_items ? item_of(item + 1) : Item{};   // most likely this thread's next item
       std::array<uint64_t, kSplitTokens / kPageTokens> tiles;
-      if (i.gathered) {
+      if (i.gathered && !lie_in_order(*i.gathered, row_at(wave + i.row).position, i.first_key, i.last_key)) {
         std::byte* to = scratch_ + plan_.gathered + static_cast<uint64_t>(thread) * plan_.gathered_bytes;
         gather_tokens(i.kv, *i.gathered, row_at(wave + i.row).position, i.first_key, i.last_key, to);
         for (size_t t = 0; t < tiles.size(); ++t) tiles[t] = reinterpret_cast<uintptr_t>(to) + t * uint64_t{kPageTokens} * token_bytes(i.kv);
