@@ -93,7 +93,9 @@ double share_of(const orrery_plan_result& plan, const orrery_session_options& se
 std::optional<ExpectedLoss> loss_of(const Args& args, const orrery_plan_result& plan, const orrery_session_options& session) {
   if (share_of(plan, session) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
     return std::nullopt;
-  return expected_loss(session.policy ? session.policy : "auto", architecture_of(args.words()[0]), share_of(plan, session));
+  std::string policy = session.policy ? session.policy : "auto";
+  if (policy == "auto" && !in_place(plan)) policy = "auto by window";   // by codes its tokens are read in place
+  return expected_loss(policy, architecture_of(args.words()[0]), share_of(plan, session));
 }
 
 // share: of the tokens that stay within reach.
