@@ -642,7 +642,7 @@ struct Told {
   }
 };
 
-// An answer, a fork of it, a rewind with another prompt, a step that fails, and a rewind to fewer tokens.
+// An answer, a fork of it, a rewind with another prompt, steps that fail, and a rewind to fewer tokens.
 Told told(const std::shared_ptr<engine::LanguageModel>& model, const engine::SessionOptions& options, bool on_host) {
   Told all;
   const auto session = unwrap(Session::open(model, options));
@@ -662,13 +662,18 @@ Told told(const std::shared_ptr<engine::LanguageModel>& model, const engine::Ses
   unwrap(session->rewind(76));
   unwrap(session->prefill(random_tokens(*model, 5, 2), nullptr, nullptr));
   greedy(session.get(), 3, &all.logits);
-  session->resident()->set_step_fault([](uint64_t) { return error(Code::internal, "a fault"); });
-  session->push_generated(7);
-  EXPECT_FALSE(session->decode().ok());
-  session->resident()->set_step_fault(nullptr);
+  const auto fail = [&] {
+    session->resident()->set_step_fault([](uint64_t) { return error(Code::internal, "a fault"); });
+    session->push_generated(7);
+    EXPECT_FALSE(session->decode().ok());
+    session->resident()->set_step_fault(nullptr);
+  };
+  fail();
+  greedy(session.get(), 4, &all.logits);   // completes a page
+  fail();
   unwrap(session->rewind(61));   // heads have fewer slots than in the step that failed
   unwrap(session->prefill(random_tokens(*model, 3, 4), nullptr, nullptr));
-  greedy(session.get(), 4, &all.logits);
+  greedy(session.get(), 2, &all.logits);
   all.add(session.get());
   all.fetched = session->resident()->refill_stats().tokens;
   return all;
