@@ -2,7 +2,8 @@
 """Predicts what the CUDA backend's steps take on a card.
 
 gpu_model.py BUILD [--models 8b,1b] [--counts FILE...] [--write PAGE]; gpu_model.py BUILD --check: layers of a tiny model add up;
-gpu_model.py BUILD --policies PAGE: steps of 8b on an RTX 4090 under policies, from the page's steps without one
+gpu_model.py BUILD --policies PAGE: steps of 8b on an RTX 4090 under policies, from the page's steps without one;
+gpu_model.py BUILD --layer FILE...: what a layer adds under a policy, out of counts of two layers (layers=1,1 policy=NAME:SHARE)
 
 tests/bench/gpu_model.cpp counts what the library's launches do (bytes, sectors, executions by line of the source). ptxas and nvdisasm say
 what the compiled kernels take (registers, shared memory, machine instructions by line). A launch takes the largest of these times, and a
@@ -293,15 +294,45 @@ def policy_table(page):
     return lines
 
 
+def layer_table(files, build):
+    """The launches of attention, and those that a policy adds, of one layer."""
+    own = ("matmul", "rms_norm", "rotate", "quantize", "shortlist", "embed", "prepare_rope", "add_", "swiglu")
+    lines = ["| step | kernel | launches | blocks | us each | bound | memory, MB |", "| --- |" + " --- |" * 6]
+    for counts in (json.load(open(file)) for file in files):
+        for run in counts["runs"]:
+            card = next(c for c in CARDS if f"{c.architecture}:{c.sms}:{c.cache}" == run["card"])
+            code = {}
+            for step in run["steps"]:
+                total = 0
+                for launch in step["launches"]:
+                    kernel = counts["kernels"][launch["kernel"]]
+                    name = short(kernel["name"])
+                    if name.startswith(own):
+                        continue
+                    if kernel["module"] not in code:
+                        code[kernel["module"]] = sass(build, kernel["module"], card.architecture)
+                    seconds, bound, _ = time_of(launch, kernel, card, code[kernel["module"]])
+                    blocks = launch["grid"][0] * launch["grid"][1] * launch["grid"][2]
+                    n, n_layers = launch["n"], sum(run["layers"])
+                    total += 0 if name.startswith(("attend", "merge")) else seconds / n_layers
+                    lines.append(f"| {step['name']} | `{name}` | {n / n_layers:g} | {blocks} | {figure(1e6 * seconds / n)} | {bound} | "
+                                 f"{figure(32e-6 * launch['own_sectors'] / n)} |")
+                lines.append(f"| {step['name']} | without attention | | | {figure(1e6 * total)} | | |")
+    return lines
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("build")
     options.add_argument("--models", default="8b,1b,qwen2.5-0.5b,smollm2-135m")
     options.add_argument("--counts", nargs="*", help="files that gpu_model has written, in place of runs of it")
     options.add_argument("--policies", metavar="PAGE", help="prints steps under policies; nothing is counted")
+    options.add_argument("--layer", nargs="+", metavar="FILE")
     options.add_argument("--check", action="store_true")
     options.add_argument("--write", help="the page's tables go here, behind its line <!-- tables -->")
     options = options.parse_args()
+    if options.layer:
+        return print("\n".join(layer_table(options.layer, options.build)))
     if options.policies:
         return print("\n".join(policy_table(options.policies)))
     if options.check:
