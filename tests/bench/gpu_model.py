@@ -45,8 +45,9 @@ NODE_SECONDS = 1.7e-6
 LAYERS = {"8b": (16, 16), "8b-q8_0": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12, 12), "smollm2-135m": (15, 15), "tiny": (2, 3)}
 # Budgets of resident KV: steps without selection and refills, whose times come on top under other policies.
 POLICIES = ["streaming:0.25", "streaming:0.125"]
-# Steps under policies (policy_table). `moved`: bytes of refills a token over the resident bytes, of SmolLM2-135M at 50 and 20% of 1,024 tokens of
-# text, the larger of the two (real-models.md: moved per token, less what snapkv moves there, which settles alone). `searched`: bytes that find
+# Steps under policies (policy_table). `moved`: bytes of refills a token over the resident bytes. Of quest, freekv and heterocache those of
+# Qwen2.5-Coder-0.5B (gpu-predictions.md: refills); of synckv and shadowkv those of SmolLM2-135M at 50 and 20% of 1,024 tokens of text, the
+# larger of the two (real-models.md). Each is moved per token, less what snapkv moves there, which settles alone. `searched`: bytes that find
 # pages over the bytes of all KV. `keys`: what a head selects among, over its tokens. `serial`: seconds of the kernels of one block per head in a
 # layer, at 1,024 keys and for each further 1,024 (cuda/kernels/README.md: a selection of 32K keys takes 100 us, a plan of 256 pages 5 us).
 # `nodes`: launches and copies of a layer beside the step's graph, on the main stream. `within`: the share of refills that the layer waits for.
@@ -54,10 +55,10 @@ POLICIES = ["streaming:0.25", "streaming:0.125"]
 Policy = collections.namedtuple("Policy", "name share moved searched keys serial nodes within every")
 REFILLING = [
     Policy("auto", .20, 0, 0, 0, (0, 0), 0, 0, 1),
-    Policy("heterocache", .25, .001, 0, 0, (0, 0), 0, 0, 5),
+    Policy("heterocache", .25, 0, 0, 0, (0, 0), 0, 0, 5),
     Policy("synckv", .25, .012, 0, 0, (0, 0), 1, 0, 5),
-    Policy("freekv", .125, .058, 1 / 32, 1 / 32, (8e-6, 3e-6), 11, .1, 1),
-    Policy("quest", .125, .089, 1 / 16, 1 / 16, (8e-6, 3e-6), 9, 1, 1),
+    Policy("freekv", .125, .131, 1 / 32, 1 / 32, (8e-6, 3e-6), 11, .056, 1),
+    Policy("quest", .125, .144, 1 / 16, 1 / 16, (8e-6, 3e-6), 9, 1, 1),
     Policy("shadowkv", .0625, .033, 1 / 16, 1 / 8, (8e-6, 3e-6), 10, 1, 1),
 ]
 KV_OF_8B = 32 * 8 * 2 * 128 * 2   # bytes of a token
