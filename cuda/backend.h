@@ -109,6 +109,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) override;
   void fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
                      const QueryChange& change, const Download& tables) override;
+  void fetch_followers(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const QueryChange& change,
+                       Span<const Download> tables) override;
   uint64_t fetch_near_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, float alpha,
                            const Download& tables) override;
   void download_tables(Span<const Download> tables) override;
@@ -145,6 +147,9 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   // Selection on the device.
   void add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_out);
   const FetchPart* upload_fetch_parts();
+  std::byte* scores_of(int32_t entry) const;   // of top_keys(), as numbers of order
+  // (n_kv_heads) 1 where a head's query has changed, in the memory of moments.
+  const uint32_t* find_changes(const TopKeysShape& shape, const QueryChange& change);
   // changed: null, or of fetch_changed(), for jobs with these candidates.
   void fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const uint32_t* changed = nullptr,
                      Candidates candidates = Candidates::of_both);
@@ -213,7 +218,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   std::vector<TopKeysPart> key_parts_;
   std::vector<const void*> key_owners_;   // of each part: its job
   std::vector<FetchPart> fetch_parts_;
-  std::vector<FetchPart> ahead_parts_;    // of fetch_changed(): until the layer's attention has been sent
+  std::vector<FetchPart> ahead_parts_;    // of fetch_changed() and fetch_followers(): until the layer's attention has been sent
+  std::vector<FetchJob> follower_jobs_;   // of a batch of fetch_followers()
   FetchShape ahead_shape_;
 
   // Results on their way to the host (collect()): in results_, one behind the other.

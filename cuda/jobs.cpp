@@ -20,7 +20,8 @@ int64_t most_entries(const FetchJob& job) { return std::max(job.n_keys, job.n_he
 // Runs jobs in batches of queries, as many as fit. A job's queries share a batch if they fit, so that its keys are read once for all of
 // them.
 //
-// fill(job, the first query's index in the job, part) sets the part's other members; it may add to uploads_. Then parts and tiles go to the
+// fill(job, the first query's index in the job, part) sets the part's other members; it may add to uploads_, and take the part's keys away
+// (n_keys = 0). Then parts and tiles go to the
 // device, and use(parts, owner of a part, n_parts, n_entries, most_keys) launches the kernels; it may add to downloads_. The host waits
 // once for the results of all batches (collect()).
 template <class Job, class Fill, class Use>
@@ -63,10 +64,9 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
         part.first_position = job.first_position + next_position;
         part.n_positions = count;
         part.first_entry = n_entries;
-        uploads_.push_back({at + tiles, job.tiles, bytes});
         fill(job, next_position, &part);
+        if (part.n_keys > 0) uploads_.push_back({at + tiles, job.tiles, bytes}), tiles += bytes;
         key_owners_.push_back(&job);
-        tiles += bytes;
         n_entries += count;
         most_keys = std::max(most_keys, job.n_keys);
       }
@@ -222,6 +222,12 @@ void CudaBackend::add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_o
   fetch_parts_.push_back(to);
 }
 
+std::byte* CudaBackend::scores_of(int32_t entry) const {
+  const TopKeysPlan& plan = batch_plan_;
+  return scratch_ + plan_.top_keys + plan.entries + static_cast<uint64_t>(entry) * plan.entry_bytes + plan.pairs -
+         static_cast<uint64_t>(plan.stride) * sizeof(uint32_t);
+}
+
 // The parts of a batch, for kernels.
 const FetchPart* CudaBackend::upload_fetch_parts() {
   std::byte* list = scratch_ + plan_.moves;
@@ -312,18 +318,66 @@ void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shap
   send_table(tables);
 }
 
-// The numbers of changed queries lie in the memory of moments.
-void CudaBackend::fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
-                                const QueryChange& change, const Download& tables) {
-  const OnDevice here(*gpu_, queue_);
+const uint32_t* CudaBackend::find_changes(const TopKeysShape& shape, const QueryChange& change) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
   auto* changed = reinterpret_cast<uint32_t*>(scratch_ + plan_.top_keys + plan.moments);
   query_changes(queue_, device(shape.queries.data), device(change.before), shape.n_heads / plan.group, plan.group, shape.kv.head_dim,
                 change.tau, changed);
+  return changed;
+}
+
+void CudaBackend::fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
+                                const QueryChange& change, const Download& tables) {
+  const OnDevice here(*gpu_, queue_);
+  const uint32_t* changed = find_changes(shape, change);
   ahead_shape_ = fetch;
   fetch_by_head(jobs, shape, fetch, changed, next.empty() ? Candidates::of_both : Candidates::of_this_step);
   if (!next.empty()) fetch_by_head(next, shape, fetch, changed, Candidates::of_next_step);
   send_table(tables);
+}
+
+// In batches of as many jobs as entries. A batch's first job of each leader has the leader's scores in its entry; these jobs stand first.
+// All jobs select by these scores before a plan overwrites them.
+void CudaBackend::fetch_followers(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const QueryChange& change,
+                                  Span<const Download> tables) {
+  const OnDevice here(*gpu_, queue_);
+  const uint32_t* changed = find_changes(shape, change);
+  ahead_shape_ = fetch;
+  int64_t most = 0;
+  for (const FetchJob& job : jobs) most = std::max(most, most_entries(job));
+  const auto at_once = static_cast<size_t>(plan_.top_keys_plan.fitted(most, static_cast<int64_t>(jobs.size())).n_queries);
+  for (size_t at = 0; at < jobs.size() && !queue_.failed(); at += at_once) {
+    const Span<const FetchJob> batch = jobs.subspan(at, std::min(at_once, jobs.size() - at));
+    const auto leads = [&](size_t i) { return i == 0 || batch[i].kv_head != batch[i - 1].kv_head; };
+    follower_jobs_.clear();
+    for (size_t i = 0; i < batch.size(); ++i)
+      if (leads(i)) follower_jobs_.push_back(batch[i]);
+    const auto n_leaders = static_cast<int32_t>(follower_jobs_.size());
+    for (size_t i = 0; i < batch.size(); ++i)
+      if (!leads(i)) follower_jobs_.push_back(batch[i]);
+    int32_t n_out = 0;
+    fetch_parts_.clear();
+    const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
+      if (part->first_entry >= n_leaders) part->n_keys = 0;
+      add_fetch_part(job, part->first_entry, n_out);
+      n_out += job.k;
+      int32_t leader = 0;
+      while (follower_jobs_[static_cast<size_t>(leader)].kv_head != job.kv_head) ++leader;
+      fetch_parts_.back().order = reinterpret_cast<unsigned long long*>(scores_of(leader));
+      fetch_parts_.back().kv_head = job.follower;
+    };
+    for_each_batch(
+        Span<const FetchJob>(follower_jobs_), shape, fill,
+        [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t, int32_t most_keys) {
+          const FetchPart* parts = upload_fetch_parts();
+          key_scores(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_leaders, n_leaders, most_keys);
+          select_by_order(queue_, parts, nullptr, n_parts);
+          plan_changed(queue_, parts, changed, shape.n_heads / batch_plan_.group, Candidates::of_both, n_parts);
+          fill_fetched(parts, fetch);
+          ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
+        });
+  }
+  for (const Download& table : tables) send_table(table);
 }
 
 // The counts of all heads lie in the memory of moments. A batch's misses lie in its entries behind the scores. Where there are several
@@ -341,9 +395,8 @@ uint64_t CudaBackend::fetch_near_best(Span<const FetchJob> jobs, const TopKeysSh
     if (part->first_entry == 0) n_out = 0, fetch_parts_.clear();
     add_fetch_part(job, part->first_entry, n_out);
     FetchPart& to = fetch_parts_.back();
-    auto* entry = reinterpret_cast<std::byte*>(to.misses);
-    to.order = reinterpret_cast<unsigned long long*>(entry);
-    to.misses = reinterpret_cast<FetchMiss*>(entry + batch_plan_.pairs - static_cast<uint64_t>(batch_plan_.stride) * sizeof(uint32_t));
+    to.order = reinterpret_cast<unsigned long long*>(to.misses);
+    to.misses = reinterpret_cast<FetchMiss*>(scores_of(part->first_entry));
     n_out += job.k;
   };
   const auto use = [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {

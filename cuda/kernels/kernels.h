@@ -234,11 +234,14 @@ void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, con
 struct FetchPart;
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys, const FetchPart* excluding = nullptr);
+// What top_keys() selects by: each query's scores, as numbers of order.
+void key_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
+                int32_t most_keys);
 // FetchShape::one_set, batch by batch; shape.products is set. The batches before had n_before queries, of n_all. Adds the products to `sums`
 // (n_keys). Behind the last batch `sums` has the order of the mean scores, as whole numbers (policy::order_of()).
 void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                 int32_t n_keys, int32_t n_before, int32_t n_all, float* sums);
-// Writes each part's best keys by these numbers.
+// Writes each part's best keys by these numbers. null: by its scores().
 void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts);
 // FetchOperations::fetch_near_best(), batch by batch; shape.products is set. counts: of the batch's heads; products near the best. The start
 // of each entry gets the scores of its keys.
@@ -265,7 +268,7 @@ struct FetchPart {
   uint32_t* held;          // (n_held), and one more entry for the other plans than plan_fetch()
   uint32_t* before;        // (n_held) of plan_changed() and plan_lowest(): differs from `held` where pages are to come, and only there
   FetchMiss* misses;       // (n_held): the results, *n_misses() of them; and behind them 4 (n_held + 1) bytes
-  // (n_held) working memory of plan_replacing(); it may overlap the memory behind `misses`. Of plan_lowest(): scores().
+  // (n_held) working memory of plan_replacing(); it may overlap the memory behind `misses`. Of select_by_order() and plan_lowest(): scores().
   unsigned long long* order;
   uint64_t slots, from;    // FetchJob
   const uint32_t* excluded;   // (n_excluded)
@@ -281,7 +284,7 @@ void plan_replacing(Queue& queue, const FetchPart* parts, const uint32_t* scores
 // changed: (n_kv_heads) 1 where a head's query has changed (QueryChange).
 void query_changes(Queue& queue, const float* now, const float* before, int32_t n_kv_heads, int32_t group, int32_t head_dim, double tau,
                    uint32_t* changed);
-// FetchOperations::fetch_changed(). The misses are those of heads whose query has changed; fill_changed() reads the others.
+// FetchOperations::fetch_changed() and fetch_followers(). The misses are those of heads whose query has changed; fill_changed() reads the others.
 enum class Candidates : uint32_t { of_both, of_this_step, of_next_step };   // of_both: the step completes no page
 void plan_changed(Queue& queue, const FetchPart* parts, const uint32_t* changed, int32_t n_kv_heads, Candidates candidates,
                   int32_t n_parts);

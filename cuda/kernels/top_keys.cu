@@ -6,7 +6,7 @@
 // 3. top_keys: a score for each key, pooled. key_weights: weights, their mean or sum, end here. key_moments: sums and squares end here.
 // 4. top_keys: selection, one thread block for each query.
 // near_best() has kernel 1, counts and scores; select_near_best() is kernel 4 for as many keys as it has counted.
-// add_scores() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean.
+// add_scores() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean, or on scores that heads share.
 // key_weights() of products needs kernel 1 alone.
 #include <algorithm>
 
@@ -367,7 +367,8 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
 __global__ void __launch_bounds__(kSelectThreads) select_by_order_kernel(const FetchPart* parts, const uint32_t* order) {
   const FetchPart part = parts[blockIdx.x];
   if (part.k <= 0) return;
-  write_selected(order, part.n_keys, find_threshold(order, part.n_keys, static_cast<unsigned>(part.k)), part.best, nullptr);
+  const uint32_t* scores = order ? order : part.scores();
+  write_selected(scores, part.n_keys, find_threshold(scores, part.n_keys, static_cast<unsigned>(part.k)), part.best, nullptr);
 }
 
 // A thread block has a head. Products less than alpha below the best one of their query head are counted. A key's score is its smallest
@@ -477,15 +478,28 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   return w;
 }
 
+// Launches kernels 1 to 3.
+TopKeysWork begin_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts,
+                         int32_t n_entries, int32_t most_keys) {
+  TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, most_keys);
+  w.scoring = shape.scoring;
+  const Dim3 grid(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_entries));
+  launch<key_scores_kernel>(queue, {grid, Dim3(kScoreThreads)}, w);
+  return w;
+}
+
 }  // namespace top_keys_cu
 using namespace top_keys_cu;
 
+void key_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
+                int32_t most_keys) {
+  begin_scores(queue, plan, scratch, shape, n_parts, n_entries, most_keys);
+}
+
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
               int32_t most_keys, const FetchPart* excluding) {
-  TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, most_keys);
-  w.scoring = shape.scoring;
+  const TopKeysWork w = begin_scores(queue, plan, scratch, shape, n_parts, n_entries, most_keys);
   const unsigned entries = static_cast<unsigned>(n_entries);
-  launch<key_scores_kernel>(queue, {Dim3(blocks(most_keys, kScoreThreads), entries), Dim3(kScoreThreads)}, w);
   if (excluding) launch<exclude_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, w, excluding);
   launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
 }

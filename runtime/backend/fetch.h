@@ -18,9 +18,10 @@ struct FetchJob : TopKeysJob {   // of one position; without out, among and by_s
   int32_t n_others = 0;          // only with FetchShape::lowest_first
   Span<const uint32_t> excluded = {};   // keys that are not among the best: at least k others remain
   Ptr<uint32_t> held;            // (n_held()) the page in each place, each page once; the job updates it. lowest_first: one more entry
-  Ptr<uint32_t> before;          // of fetch_changed(): (n_held()) working memory, until the step ends
+  Ptr<uint32_t> before;          // of fetch_changed() and the calls below it: (n_held()) working memory, until the step ends
   Ptr<std::byte> slots;          // the first place, page_tokens slots of FetchShape::slot_type
   uint64_t from = 0;             // of the head's first token in a page of the reservoir: KvFormat::head_offset()
+  int32_t follower = 0;          // of fetch_followers(): the KV head that has `slots`; kv_head has the keys and the query
   int32_t n_wanted() const { return n_first + k + n_last; }
   int32_t n_held() const { return n_wanted() + n_others; }
 };
@@ -62,6 +63,10 @@ class FetchOperations {
   // unwanted place stays as it is, for the completed page, and is added to held[n_held()].
   virtual void fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
                              const QueryChange& change, const Download& tables) = 0;
+  // fetch_changed() for heads that follow another head of their layer, leader by leader: a job's keys and query are the leader's, and its
+  // slots the follower's. What counts as changed is the follower's own query. Each job has `before`; n_first, n_last and n_others are 0.
+  virtual void fetch_followers(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const QueryChange& change,
+                               Span<const Download> tables) = 0;
   // InfiniGen. jobs: all KV heads of a layer, each with `before`, and n_others if the slots hold more than k keys. Pages are keys. A key's
   // score is its smallest distance, over the query heads, from a query head's best product. Each head wants as many of its best keys as
   // products lie less than alpha below their query head's best one, in the mean over the layer's query heads, at most k. held[n_held()]
@@ -69,7 +74,7 @@ class FetchOperations {
   // later key leaves. They arrive in parallel with the layers behind. Returns a number for KvMoves::join_moves(), before the layer attends.
   virtual uint64_t fetch_near_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, float alpha,
                                    const Download& tables) = 0;
-  // Behind the step: returns when the `tables` of its calls of fetch_best() have arrived.
+  // Behind the step: returns when the `tables` of its calls have arrived.
   virtual void download_tables(Span<const Download> tables) = 0;
 
  protected:

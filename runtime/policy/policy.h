@@ -99,7 +99,7 @@ class Policy {
   virtual bool asks_a_layer_ahead() const { return false; }
   // Nearly all refills are asked for by before_attend(), and are of its own layer. No transfer of them could run in parallel with the step.
   virtual bool refills_its_layer() const { return false; }
-  // before_attend() uses Heads::fetch_pages(), fetch_changed() or fetch_near_best(), where the device has them.
+  // before_attend() uses Heads::fetch_pages(), fetch_changed(), fetch_near_best() or fetch_followers(), where the device has them.
   virtual bool fetches_pages() const { return false; }
   // Not 0: the number of slots of all heads, which have positions and no memory. Attention reads their tokens in the reservoir, in its type. The
   // budget holds the policy's digests alone. It asks for no refills, but calls Heads::hold() within before_attend(). Only with

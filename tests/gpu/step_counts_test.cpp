@@ -100,7 +100,7 @@ TEST_P(GpuStepCounts, ATokenMakesNoGraphAndWaitsFewTimes) {
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuStepCounts,
                          ::testing::Values(Bound{"full", 1}, Bound{"streaming", 1}, Bound{"h2o", 2}, Bound{"heterocache", 2, 12},
-                                           Bound{"heterocache_speculative", 4}, Bound{"synckv", 2, 12}, Bound{"synckv_every_step", 2},
+                                           Bound{"heterocache_speculative", 2}, Bound{"synckv", 2, 12}, Bound{"synckv_every_step", 2},
                                            Bound{"razorattention", 1}, Bound{"freekv", 2}, Bound{"quest", 2}, Bound{"arkvale", 2},
                                            Bound{"raas_top", 2}, Bound{"omnikv", 2}, Bound{"loki", 1}, Bound{"infinigen", 1},
                                            Bound{"shadowkv", 2}));

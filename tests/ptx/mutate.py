@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Removes each barrier, warp barrier and wait for asynchronous copies from the kernels, one by one, and looks whether a test notices.
 
-mutate.py BUILD [FAMILY...]: for each family of the table below, runs its tests on PTX without one of these instructions. It prints, for each,
+mutate.py BUILD [FAMILY[:KERNEL]...]: for each family of the table below (or of one of its kernels), runs its tests on PTX without one of these instructions. It prints, for each,
 `caught`, `harmless` with the reason that mutations.txt gives, or `SURVIVES`. With --write it rewrites mutations.txt; reasons stay. It fails
 if a mutant survives that has no reason, or if one is caught that has a reason.
 
@@ -31,6 +31,12 @@ FAMILIES = {
     "attend_decode": "GpuAttendDecode.EveryTypeAndHeadSize:GpuAttendDecode.LongerSplits:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
     "matmul_prefill": "*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*",
     "matmul_cublas": "*GpuCublas.*",
+}
+# Kernels that fewer tests run.
+FEWER = {
+    "select_by_order_kernel": "GpuFetch.OneSetForAllHeads:GpuFetchFollowers.TiesAndNoNumbers",
+    "near_best_kernel": "GpuFetch.KeysNearTheBest",
+    "select_near_best_kernel": "GpuFetch.KeysNearTheBest",
 }
 REMOVED = re.compile(r"^\s*(@!?%p\d+\s+)?(bar\.sync|bar\.warp\.sync|cp\.async\.wait_group|membar|fence)\b.*;\s*$")
 LETTERS = {"bar.sync": "barrier", "bar.warp.sync": "warp barrier", "cp.async.wait_group": "wait"}
@@ -83,7 +89,8 @@ def main():
                 known[key] = verdict
     bad = 0
     for family in options.families or FAMILIES:
-        tests = FAMILIES[family]
+        family, _, only = family.partition(":")
+        tests = FEWER.get(only, FAMILIES[family])
         folder = tempfile.mkdtemp()
         try:
             for name in os.listdir(ptx):
@@ -99,9 +106,10 @@ def main():
             for symbol, begin, end in entries(text):
                 full = subprocess.run(["c++filt", symbol], capture_output=True, text=True).stdout.strip().replace("_", " ")
                 barriers = [i for i in range(begin, end) if REMOVED.match(text[i])]
-                if full in launches and barriers:
+                if full in launches and barriers and only in ("", short(symbol).split("<")[0]):
                     templates[short(symbol).split("<")[0], len(barriers)].append(barriers)
             for (template, n_barriers), instances in sorted(templates.items()):
+                tests_of = FEWER.get(template, tests)
                 ordinal = collections.Counter()
                 for k in range(n_barriers):
                     kind = REMOVED.match(text[instances[0][k]]).group(2)
@@ -113,7 +121,7 @@ def main():
                         mutant[barriers[k]] = ""
                     with open(path, "w") as out:
                         out.write("\n".join(mutant))
-                    caught = not run(program, folder, tests)
+                    caught = not run(program, folder, tests_of)
                     before = known.get(key, "")
                     if caught:
                         verdict = "caught"

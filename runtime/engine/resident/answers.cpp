@@ -27,7 +27,8 @@ uint64_t projected_bytes(const ResidentShape& s) {
 }
 
 // Entries of all tables of held pages. 0: the host selects.
-uint64_t table_entries(const ResidentShape& s) { return s.fetches ? s.n_slots / s.digests.page_tokens + 1 : 0; }
+uint32_t page_tokens(const ResidentShape& s) { return std::max(s.digests.page_tokens, 1u); }
+uint64_t table_entries(const ResidentShape& s) { return s.fetches ? s.n_slots / page_tokens(s) + 1 : 0; }
 uint64_t table_bytes(const ResidentShape& s) { return align_up(table_entries(s) * sizeof(uint32_t), kv::kArenaAlignment); }
 // Whether steps fetch for the next one: then each table has a working copy on the device.
 bool fetches_ahead(const ResidentShape& s) { return s.fetches && !s.policy->refills_its_layer(); }
@@ -69,7 +70,7 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
   projected_bytes_ = projected_bytes(s);
   fetches_ = s.fetches;
   if (fetches_) {
-    page_tokens_ = s.digests.page_tokens;
+    page_tokens_ = page_tokens(s);
     tables_.resize(table_entries(s));
     on_device_.resize(s.n_heads());
     next_places_.resize(s.n_heads(), kNoPlace);
@@ -259,13 +260,17 @@ void Answers::add_fetch_job(const policy::PageQuery& query, const policy::PagePl
   job.k = static_cast<int32_t>(query.k);
   job.first_page = static_cast<int32_t>(query.first_page);
   job.n_first = static_cast<int32_t>(places.n_first), job.n_last = static_cast<int32_t>(places.n_last);
-  job.slots = parts_->slots->slot(query.head, places.first_slot);
   job.excluded = query.excluded;
   job.n_others = static_cast<int32_t>(query.n_others);
-  job.from = pages_->format().head_offset(query.head);
-  job.held = Ptr<uint32_t>{region_.data().address + projected_bytes_} + table_of(query.head);
-  job.before = Ptr<uint32_t>{job.held.address + before_bytes_};
+  set_places(query.head, places.first_slot, &job);
   jobs->push_back(job);
+}
+
+void Answers::set_places(uint32_t head, uint32_t first_slot, FetchJob* job) const {
+  job->slots = parts_->slots->slot(head, first_slot);
+  job->from = pages_->format().head_offset(head);
+  job->held = Ptr<uint32_t>{region_.data().address + projected_bytes_} + table_of(head);
+  job->before = Ptr<uint32_t>{job->held.address + before_bytes_};
 }
 
 // Sends the tables of fetched_'s last heads, those of fetch_jobs_, where the device's are not valid.
@@ -283,10 +288,10 @@ void Answers::upload_tables(const policy::PagePlaces& places) {
   if (!uploads_.empty()) now_->backend->upload_all(uploads_);
 }
 
-// The tables of fetch_jobs_, which finish_fetches() reads.
-const Download& Answers::add_tables(Entry entry) {
-  const uint64_t of_last = static_cast<uint64_t>(fetch_jobs_.back().n_held()) + (entry != Entry::none);
-  const uint64_t first = fetch_jobs_.front().held.address, end = (fetch_jobs_.back().held + of_last).address;
+// The tables from the first job's to the last one's, which finish_fetches() reads.
+const Download& Answers::add_tables(Entry entry, const FetchJob& first_job, const FetchJob& last) {
+  const uint64_t of_last = static_cast<uint64_t>(last.n_held()) + (entry != Entry::none);
+  const uint64_t first = first_job.held.address, end = (last.held + of_last).address;
   const uint64_t at = (first - region_.data().address - projected_bytes_) / sizeof(uint32_t);
   tables_read_.push_back({&tables_[at], {first}, end - first});
   return tables_read_.back();
@@ -304,7 +309,7 @@ void Answers::begin_fetches(Span<const policy::PageQuery> queries, const policy:
   fetch_jobs_.clear();
   for (const policy::PageQuery& query : queries) {
     add_fetch_job(query, places, &fetch_jobs_);
-    fetched_.push_back({query.head, places.first_slot, static_cast<uint32_t>(fetch_jobs_.back().n_held()), entry});
+    fetched_.push_back({query.head, queries[0].head, places.first_slot, static_cast<uint32_t>(fetch_jobs_.back().n_held()), entry});
   }
 }
 
@@ -338,9 +343,39 @@ Status Answers::fetch_changed(Span<const policy::PageQuery> queries, Span<const 
     f.searched_ahead = next.empty() ? f.searched : static_cast<uint64_t>(next_jobs_[i].n_keys) * digest_bytes(shape);
   }
   upload_tables(places);
-  QueryChange change;
-  change.before = parts_->queries->row(static_cast<uint64_t>(now_->layer), now_->n_tokens - 1), change.tau = tau;
-  now_->backend->fetches()->fetch_changed(fetch_jobs_, next_jobs_, shape, fetch_shape(places), change, add_tables(Entry::changed));
+  now_->backend->fetches()->fetch_changed(fetch_jobs_, next_jobs_, shape, fetch_shape(places), query_change(tau), add_tables(Entry::changed));
+  return ok_status();
+}
+
+QueryChange Answers::query_change(double tau) const {
+  return {parts_->queries->row(static_cast<uint64_t>(now_->layer), now_->n_tokens - 1), tau};
+}
+
+Status Answers::fetch_followers(Span<const policy::FollowerQuery> queries, const policy::ScoreRule& rule, double tau) {
+  if (queries.empty()) return ok_status();
+  TopKeysShape shape;
+  static_cast<KeysShape&>(shape) = keys_shape();
+  shape.scoring = key_scoring(rule);
+  fetch_jobs_.clear();
+  for (const policy::FollowerQuery& query : queries) {
+    FetchJob job;
+    set_keys(policy::KeyQuery{query.leader, query.position, 1, query.n_keys}, &job);
+    job.follower = static_cast<int32_t>(query.head % static_cast<uint32_t>(hyper_->n_kv_heads));
+    job.k = static_cast<int32_t>(query.k);
+    set_places(query.head, 0, &job);
+    const bool of_another = fetch_jobs_.empty() || fetch_jobs_.back().kv_head != job.kv_head;   // the followers share one search
+    const uint64_t searched = of_another ? query.n_keys * shape.kv.vector_bytes() : 0;
+    fetched_.push_back({query.head, query.leader, 0, query.k, Entry::changed, searched, searched});
+    fetch_jobs_.push_back(job);
+  }
+  upload_tables({});
+  const size_t n_before = tables_read_.size();
+  for (size_t i = 0, end = 0; i < queries.size(); i = end) {   // tables of neighbours lie side by side
+    for (end = i + 1; end < queries.size() && queries[end].head == queries[end - 1].head + 1;) ++end;
+    add_tables(Entry::changed, fetch_jobs_[i], fetch_jobs_[end - 1]);
+  }
+  now_->backend->fetches()->fetch_followers(fetch_jobs_, shape, fetch_shape({}), query_change(tau),
+                                            Span<const Download>(tables_read_).subspan(n_before, tables_read_.size() - n_before));
   return ok_status();
 }
 
@@ -392,8 +427,8 @@ Status Answers::finish_fetches() {
   ORRERY_TRY(backend.synchronize());
   const auto entry = [this](const Fetched& f) { return tables_[table_of(f.head) + f.n_held]; };
   const auto changed = [&](const Fetched& f) { return f.entry == Entry::changed && (entry(f) & QueryChange::kChanged) != 0; };
-  for (auto begin = fetched_.begin(), end = begin; begin != fetched_.end(); begin = end) {   // a layer
-    end = std::find_if(begin, fetched_.end(), [&](const Fetched& f) { return layer_of(f.head) != layer_of(begin->head); });
+  for (auto begin = fetched_.begin(), end = begin; begin != fetched_.end(); begin = end) {   // heads that select together
+    end = std::find_if(begin, fetched_.end(), [&](const Fetched& f) { return f.leader != begin->leader; });
     const bool selects_now = std::any_of(begin, end, changed);
     for (auto f = begin; f != end; ++f) {
       next_places_[f->head] = f->entry == Entry::next_place ? entry(*f)

@@ -82,6 +82,7 @@ class Answers final : public policy::Heads {
   Status fetch_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule, const policy::PagePlaces& places) override;
   Status fetch_changed(Span<const policy::PageQuery> queries, Span<const policy::PageQuery> next, const policy::ScoreRule& rule,
                        const policy::PagePlaces& places, double tau) override;
+  Status fetch_followers(Span<const policy::FollowerQuery> queries, const policy::ScoreRule& rule, double tau) override;
   Status fetch_near_best(Span<const policy::PageQuery> queries, const policy::PagePlaces& places, float alpha) override;
   uint64_t take_wanted_tokens() override { return std::exchange(wanted_tokens_, 0); }
   uint32_t take_changes(uint32_t head) override { return std::exchange(changes_[head], 0); }
@@ -132,7 +133,9 @@ class Answers final : public policy::Heads {
   template <class Job>
   void count_pages_searched(const std::vector<Job>& jobs, const KeysShape& shape);
   void add_fetch_job(const policy::PageQuery& query, const policy::PagePlaces& places, std::vector<FetchJob>* jobs) const;
+  void set_places(uint32_t head, uint32_t first_slot, FetchJob* job) const;
   FetchShape fetch_shape(const policy::PagePlaces& places) const;
+  QueryChange query_change(double tau) const;
   // A head's table begins at the index of its first slot, divided by page_tokens_.
   uint64_t table_of(uint32_t head) const { return parts_->slots->first_slot(head) / page_tokens_; }
   void forget_table(uint32_t head) {
@@ -159,13 +162,14 @@ class Answers final : public policy::Heads {
   // the number of wanted tokens.
   enum class Entry : uint8_t { none, next_place, changed, n_wanted };
   struct Fetched {
-    uint32_t head = 0, first_slot = 0, n_held = 0;
+    uint32_t head = 0, leader = 0, first_slot = 0, n_held = 0;   // leader: a head's leader; else the call's first head
     Entry entry = Entry::none;
-    uint64_t searched = 0, searched_ahead = 0;   // bytes of fetch_changed(), if the layer selects for this step, or for the next one alone
+    uint64_t searched = 0, searched_ahead = 0;   // bytes, if a head of its leader selects for this step, or all for the next one alone
   };
   void begin_fetches(Span<const policy::PageQuery> queries, const policy::PagePlaces& places, Entry entry);
   void upload_tables(const policy::PagePlaces& places);
-  const Download& add_tables(Entry entry);
+  const Download& add_tables(Entry entry, const FetchJob& first_job, const FetchJob& last);
+  const Download& add_tables(Entry entry) { return add_tables(entry, fetch_jobs_.front(), fetch_jobs_.back()); }
   uint64_t n_missed(const Fetched& f) const;
   uint64_t take(const Fetched& f);
   bool fetches_ = false;

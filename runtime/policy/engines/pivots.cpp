@@ -58,6 +58,7 @@ class PivotPolicy final : public TailedPolicy {
   bool asks_before_attend() const override {
     return settings_.speculative && settings_.refresh && settings_.tau_query > 0 && !budget_.holds_all();
   }
+  bool fetches_pages() const override { return asks_before_attend(); }
   Status before_attend(Heads* heads, uint32_t layer, uint64_t step, uint32_t position) override;
   uint64_t host_bytes(const HostShape& host) const override;
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
@@ -80,11 +81,19 @@ class PivotPolicy final : public TailedPolicy {
   // Scores of the prompt's keys by its last queries: (compressed heads, n_tokens).
   Result<std::vector<float>> score(Heads* heads, uint32_t n_tokens);
   Result<std::vector<uint64_t>> lengths(Span<const float> scores, Span<const double> weights, uint32_t n_tokens) const;
+  bool follows(uint32_t head, uint32_t p) const { return heads_[head].pivot == pivots_[p]; }
   Status speculate(Heads* heads, uint64_t step, uint32_t position);
+  Status fetch_followers(Heads* heads, uint32_t layer, uint32_t position);
+  Status end_fetched_step(Heads* heads);
+  void note_changes(Heads* heads);
   // Schedules the refills of those satellites of a pivot that `refills` names: the pivot's best tokens, as many as each has slots.
   template <class F>
   Status refill_satellites(Heads* heads, uint32_t p, uint64_t visible_at, const F& refills);
   uint32_t most_satellite_tokens(uint32_t pivot) const;   // of its satellites' selections the largest
+  // Speculative: asks for the pivot's best tokens by its query at `position`, in score order: into best_.
+  void ask(uint32_t p, uint32_t position) {
+    queries_.push_back({pivots_[p], position, 1, n_tokens_, most_satellite_tokens(pivots_[p]), true, &best_[best_of(p)]});
+  }
   size_t best_of(uint32_t p) const { return settings_.speculative ? size_t{p} * max_selected_ : 0; }
   // A pivot's queries since its last check. Once a majority of the overlaps lies on one side of tau_drift, so does the block's median: the
   // remaining queries need not be measured.
@@ -116,11 +125,11 @@ class PivotPolicy final : public TailedPolicy {
   std::vector<uint32_t> common_;     // (n_pivots) tokens of K_base among this step's best
   ReservedVector<uint32_t> measuring_;        // pivots that this step measures
   std::vector<uint32_t> best_;       // (max_selected) best tokens of a pivot, in score order; speculative: of all pivots, one after another
-  // For corrections:
+  // Speculative:
   std::vector<float> similarity_;    // (n_kv_heads) of a layer's queries
-  std::vector<float> rows_, scores_; // (group, n_tokens), (n_tokens) of a pivot
-  ScoreScratch scratch_;
-  ReservedVector<uint32_t> order_;
+  std::vector<uint8_t> corrected_;   // (n_pivots) 1: the step has found this pivot's best tokens already
+  ReservedVector<uint32_t> wanted_;  // (max_selected)
+  ReservedVector<FollowerQuery> followers_;   // (n_kv_heads)
 };
 
 void PivotPolicy::use_profile() {
@@ -217,13 +226,15 @@ uint64_t PivotPolicy::host_bytes(const HostShape& host) const {
   uint64_t bytes = tailed_bytes() + bytes_of<Head>(heads_.size()) + bytes_of<uint32_t>(sets * budget_.head_max()) +
                    bytes_of<uint32_t>(max_selected * (settings_.speculative ? n_pivots : 1)) +
                    n_pivots * (sizeof(Block) + settings_.block * sizeof(double) + 3 * sizeof(uint32_t));
-  if (asks_before_attend()) bytes += bytes_of<float>((uint64_t{host.group} * 3 + 2) * n);
+  if (settings_.speculative) bytes += bytes_of<uint32_t>(max_selected) + n_pivots * sizeof(uint8_t);
+  if (asks_before_attend()) bytes += n_kv_heads_ * (sizeof(float) + sizeof(FollowerQuery));
   if (settings_.window == 1 && !settings_.adaptive) return bytes;
   // Scores of all keys, what computes them, and what counts the best ones.
   return bytes + bytes_of<float>(3 * n_compressed * n) + last_queries_bytes(settings_.window, host.group);
 }
 
 Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capacity) {
+  note_changes(heads);   // of a step that has failed since
   begin_settling(n_tokens, capacity);
   selected_.clear();
   pivots_.clear();
@@ -287,13 +298,8 @@ Status PivotPolicy::settle(Heads* heads, uint32_t n_tokens, Span<uint32_t> capac
   queries_.reserve(pivots_.size());
   common_.resize(pivots_.size());
   resize_discarding(&best_, settings_.speculative ? max_selected_ * pivots_.size() : max_selected_);
-  if (asks_before_attend()) {
-    similarity_.resize(n_kv_heads_);
-    for (std::vector<float>* rows : {&rows_, &scratch_.weights, &scratch_.pooled})
-      resize_discarding(rows, size_t{heads->group()} * n_tokens);
-    resize_discarding(&scores_, n_tokens);
-    order_.reserve(n_tokens);
-  }
+  if (settings_.speculative) wanted_.reserve(max_selected_), corrected_.assign(pivots_.size(), 0);
+  if (asks_before_attend()) similarity_.resize(n_kv_heads_), followers_.reserve(n_kv_heads_);
   overlaps_.resize(pivots_.size() * settings_.block);
   blocks_.assign(pivots_.size(), {});
   measuring_.reserve(pivots_.size());
@@ -383,11 +389,44 @@ uint32_t PivotPolicy::most_satellite_tokens(uint32_t pivot) const {
 
 template <class F>
 Status PivotPolicy::refill_satellites(Heads* heads, uint32_t p, uint64_t visible_at, const F& refills) {
-  const uint32_t pivot = pivots_[p], first = pivot / n_kv_heads_ * n_kv_heads_;
-  for (uint32_t head = first; head < first + n_kv_heads_; ++head)
-    if (heads_[head].pivot == pivot && refills(head))
-      ORRERY_TRY(refill(heads, head, 0, {&best_[best_of(p)], heads_[head].n_selected}, visible_at));
+  const uint32_t first = pivots_[p] / n_kv_heads_ * n_kv_heads_;
+  for (uint32_t head = first; head < first + n_kv_heads_; ++head) {
+    if (!follows(head, p) || !refills(head)) continue;
+    Span<const uint32_t> wanted{&best_[best_of(p)], heads_[head].n_selected};
+    if (settings_.speculative) {   // ascending, as Heads::fetch_followers()
+      wanted_.assign(wanted.begin(), wanted.end());
+      std::sort(wanted_.begin(), wanted_.end());
+      wanted = wanted_;
+    }
+    ORRERY_TRY(refill(heads, head, 0, wanted, visible_at));
+  }
   return ok_status();
+}
+
+// before_attend() and after_step() where the device finds the satellites whose query has changed.
+Status PivotPolicy::fetch_followers(Heads* heads, uint32_t layer, uint32_t position) {
+  followers_.clear();
+  for (uint32_t p = 0; p < pivots_.size(); ++p)
+    for (uint32_t head = layer * n_kv_heads_; head < (layer + 1) * n_kv_heads_; ++head)
+      if (follows(head, p)) followers_.push_back({head, pivots_[p], position, n_tokens_, heads_[head].n_selected});
+  report_.n_checks += followers_.size();
+  return heads->fetch_followers(followers_, calibration_.rule, settings_.tau_query);
+}
+Status PivotPolicy::end_fetched_step(Heads* heads) {
+  note_changes(heads);
+  report_.missed_tokens += heads->take_fetched_tokens();
+  for_each_head([&](uint32_t, const Head& h) {
+    if (h.role == Role::satellite) report_.wanted_tokens += h.n_selected;
+  });
+  return ok_status();
+}
+void PivotPolicy::note_changes(Heads* heads) {
+  if (!fetches_pages() || !heads->fetches_pages()) return;
+  for_each_head([&](uint32_t head, const Head& h) {
+    const uint64_t n = heads->take_changes(head);
+    report_.n_triggers += n;
+    report_.wanted_tokens += n * h.n_selected;
+  });
 }
 
 // Correction: satellites whose query has changed get the best tokens of their pivot's query of this step, within this step.
@@ -396,25 +435,25 @@ Status PivotPolicy::before_attend(Heads* heads, uint32_t layer, uint64_t step, u
   bool any = false;
   for (uint32_t p = 0; p < pivots_.size(); ++p) any = any || of_layer(p);
   if (!any) return ok_status();
+  if (heads->fetches_pages()) return fetch_followers(heads, layer, position);
   ORRERY_TRY(heads->query_similarity(similarity_));
   const auto changed = [&](uint32_t head) { return static_cast<double>(similarity_[head % n_kv_heads_]) < settings_.tau_query; };
+  queries_.clear();
   for (uint32_t p = 0; p < pivots_.size(); ++p) {
     if (!of_layer(p)) continue;
     uint32_t n_changed = 0;
     for (uint32_t head = layer * n_kv_heads_; head < (layer + 1) * n_kv_heads_; ++head) {
-      if (heads_[head].pivot != pivots_[p]) continue;
+      if (!follows(head, p)) continue;
       ++report_.n_checks;
       n_changed += changed(head);
     }
     report_.n_triggers += n_changed;
-    if (n_changed == 0) continue;
-    const ScoresQuery query{pivots_[p], position, 0, n_tokens_, false, calibration_.rule.scaled, rows_.data()};
-    ORRERY_TRY(heads->scores({&query, 1}));
-    ORRERY_TRY(head_scores(rows_, heads->group(), calibration_.rule, &scratch_, scores_));
-    top_k(scores_, most_satellite_tokens(pivots_[p]), &order_);
-    std::copy(order_.begin(), order_.end(), &best_[best_of(p)]);
-    ORRERY_TRY(refill_satellites(heads, p, step, changed));
+    if (n_changed > 0) corrected_[p] = 1, ask(p, position);
   }
+  if (queries_.empty()) return ok_status();
+  ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
+  for (uint32_t p = 0; p < pivots_.size(); ++p)
+    if (of_layer(p) && corrected_[p]) ORRERY_TRY(refill_satellites(heads, p, step, changed));
   return ok_status();
 }
 
@@ -422,14 +461,16 @@ Status PivotPolicy::before_attend(Heads* heads, uint32_t layer, uint64_t step, u
 Status PivotPolicy::speculate(Heads* heads, uint64_t step, uint32_t position) {
   queries_.clear();
   for (uint32_t p = 0; p < pivots_.size(); ++p)
-    queries_.push_back({pivots_[p], position, 1, n_tokens_, most_satellite_tokens(pivots_[p]), true, &best_[best_of(p)]});
+    if (!corrected_[p]) ask(p, position);
   if (!queries_.empty()) ORRERY_TRY(heads->top_keys(queries_, calibration_.rule));
+  std::fill(corrected_.begin(), corrected_.end(), uint8_t{0});
   for (uint32_t p = 0; p < pivots_.size(); ++p) ORRERY_TRY(refill_satellites(heads, p, step + 1, [](uint32_t) { return true; }));
   return ok_status();
 }
 
 Status PivotPolicy::after_step(Heads* heads, uint64_t step, uint32_t position) {
   const uint64_t t = ++n_steps_;
+  if (fetches_pages() && heads->fetches_pages()) return end_fetched_step(heads);
   if (settings_.speculative) return settings_.refresh ? speculate(heads, step, position) : ok_status();
   measuring_.clear();
   for (uint32_t p = 0; p < pivots_.size(); ++p)

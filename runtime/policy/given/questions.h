@@ -107,6 +107,12 @@ struct PagePlaces {
   bool lowest_first = false;
 };
 
+// The k best keys of `leader`, as KeyQuery, for a position's query of the leader. They are the tokens of `head`, a head of the same layer.
+struct FollowerQuery {
+  uint32_t head = 0, leader = 0, position = 0;
+  uint32_t n_keys = 0, k = 0;   // k <= n_keys
+};
+
 // Products of a position's query heads with a head's keys first .. first + n - 1, divided by sqrt(head_dim) if scaled; or with the digests of
 // its pages. NaN becomes -infinity.
 struct ScoresQuery {
@@ -127,7 +133,8 @@ class Heads {
   // later tokens, and no earlier token has changed.
   virtual bool settles_again() const = 0;
 
-  // ---- Keys: in settle() of any head; later only of heads that hold all of the keys, in order ----
+  // ---- Keys: in settle() of any head; later only of heads that hold all of the keys, in order. top_keys() and scores() also within
+  // before_attend(), of one layer and by its queries of this step ----
   virtual Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) = 0;   // rule.pool_first must be set
   virtual Status key_weights(Span<const WeightsQuery> queries) = 0;
   // By key_weights(), unless the backend computes moments itself. `rows` is working memory; the caller may keep it for the next call.
@@ -172,9 +179,17 @@ class Heads {
     (void)queries, (void)places, (void)alpha;
     return ok_status();
   }
+  // Within before_attend(), for followers of its layer, leader by leader. A follower's first k slots hold tokens that a query of its leader has
+  // selected. Where the follower's own query has changed (query_similarity() is less than tau), this step's tokens arrive within the step.
+  // Other followers hold them from the next step on. Misses, ascending, take the places of unwanted tokens, ascending. positions() as
+  // with fetch_changed().
+  virtual Status fetch_followers(Span<const FollowerQuery> queries, const ScoreRule& rule, double tau) {
+    (void)queries, (void)rule, (void)tau;
+    return ok_status();
+  }
   // The tokens that heads have wanted in fetch_near_best() since the last call.
   virtual uint64_t take_wanted_tokens() { return 0; }
-  // In how many steps since the last call fetch_changed() has found the head's query changed.
+  // In how many steps since the last call fetch_changed() or fetch_followers() has found the head's query changed.
   virtual uint32_t take_changes(uint32_t head) {
     (void)head;
     return 0;

@@ -108,6 +108,7 @@ class FakeSession final : public Heads {
 
   // Before a token is computed. Returns whether the session settled again.
   bool prepare() {
+    asked_within_.clear();
     for (uint32_t head = 0; head < n_heads(); ++head) place(head);
     bool again = false;
     for (uint32_t head = 0; head < n_heads();) {
@@ -163,7 +164,7 @@ class FakeSession final : public Heads {
       else
         held_[head].at(slots_[head]) = n_tokens_;
     }
-    // after_step() asks about the scored heads by the step's query, or sums them, and about no others.
+    // The step, or after_step(), asks about the scored heads by the step's query, or sums them, and about no others.
     std::vector<uint32_t> scored;
     policy_->scored_heads(&scored);
     EXPECT_LE(scored.size(), policy_->max_scored_heads());
@@ -177,7 +178,7 @@ class FakeSession final : public Heads {
     const size_t before = asked_.size();
     const Status status = policy_->after_step(this, step_, n_tokens_ - 1);
     if (!status.ok()) throw std::runtime_error(status.message());
-    std::set<uint32_t> asked;
+    std::set<uint32_t> asked = asked_within_;
     for (size_t i = before; i < asked_.size(); ++i)
       if (asked_[i].query.first_position + asked_[i].query.n_positions == n_tokens_) asked.insert(asked_[i].query.head);
     EXPECT_EQ(asked, std::set<uint32_t>(scored.begin(), scored.end()));
@@ -195,7 +196,7 @@ class FakeSession final : public Heads {
   Status top_keys(Span<const KeyQuery> queries, const ScoreRule& rule) override {
     EXPECT_TRUE(rule.pool_first);
     for (const KeyQuery& query : queries) {
-      EXPECT_LE(query.first_position + query.n_positions, n_tokens_) << "queries that there are not yet";
+      EXPECT_LE(query.first_position + query.n_positions, n_tokens_ + within_) << "queries that there are not yet";
       EXPECT_GE(query.first_position + n_queries(), n_tokens_) << "queries that are gone";
       EXPECT_LE(query.n_keys, query.first_position + 1) << "keys that the query cannot see";
       EXPECT_LE(query.k, query.n_keys);
@@ -220,6 +221,7 @@ class FakeSession final : public Heads {
         asked.best.insert(asked.best.end(), best.begin(), best.end());
       }
       asked_.push_back(std::move(asked));
+      if (within_) asked_within_.insert(query.head);
     }
     return ok_status();
   }
@@ -456,6 +458,7 @@ class FakeSession final : public Heads {
   uint32_t n_tokens_ = 0, n_prompt_ = 0;
   uint64_t step_ = 0, n_refills_ = 0;
   bool settling_ = false, settles_again_ = false, within_ = false, asking_ = false;
+  std::set<uint32_t> asked_within_;   // heads that before_attend() has asked top_keys() about in this step
   uint32_t layer_ = 0;
   std::vector<uint32_t> capacity_, selected_;
   std::vector<Tokens> held_;             // the position in each slot
