@@ -118,6 +118,8 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
       // The weights of the last layer's evicted tokens, for each query head. The other layers' are gone.
       const HeadView& view = resident.views()[head];
       EXPECT_EQ(view.compensation_token.address, resident.key_codes()->mean(head).address);
+      EXPECT_EQ(view.n_keys, static_cast<int32_t>(held.size()));
+      EXPECT_EQ(view.positions != nullptr, in_place);
       for (size_t g = 0; head + static_cast<uint32_t>(h.n_kv_heads) >= resident.store().n_heads() && g < group; ++g) {
         double evicted = 0;
         for (uint32_t i = 0; i < rows[g].size(); ++i) evicted += tokens.count(i + c.n_first) ? 0 : std::exp(rows[g][i]);
@@ -251,6 +253,25 @@ TEST(EngineKeyCodesParts, AutoGoesByCodesWhereTheReservoirIsNear) {
   EXPECT_TRUE(goes_by_codes(near, copied(.1)));
   EXPECT_FALSE(goes_by_codes(near, copied(.08))) << "codes would take most of it";
   EXPECT_FALSE(goes_by_codes(near, [](engine::SessionOptions* o) { o->policy_options = {{"tail", "20"}}; }));
+}
+
+// Heads in place with room for all tokens and no bound attend as full attention does, but for a token or two.
+TEST(EngineKeyCodesParts, AllTokensInPlaceAreFullAttention) {
+  const auto model = open_demo();
+  engine::SessionOptions o;
+  o.n_context = 1024, o.policy = "full";
+  const auto full = unwrap(Session::open(model, o));
+  o.policy = "keycodes", o.kv_share = .2, o.policy_options = {{"skip", "0"}, {"least", "1"}};
+  const auto in_place = unwrap(Session::open(model, o));
+  const auto prompt = random_tokens(*model, kPrompt, 58);
+  for (Session* s : {full.get(), in_place.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
+  float most = 0;
+  for (const int32_t token : random_tokens(*model, 20, 59)) {
+    for (Session* s : {full.get(), in_place.get()}) unwrap(s->decode(token));
+    for (size_t i = 0; i < full->logits().size(); ++i) most = std::max(most, std::fabs(full->logits()[i] - in_place->logits()[i]));
+  }
+  EXPECT_GT(in_place->resident()->bytes_in_place(), 0u);
+  EXPECT_LT(most, .05f);
 }
 
 // A resident token's score counts more: fewer tokens are fetched.
