@@ -1,7 +1,8 @@
 // Reads a row of weights (device/formats.h) group by group; a group is 32 columns. Reading has two steps, so that many loads are under way
 // before the first one is used: load_group() loads, unpack_group() makes eight words of four codes, scales and minima:
 //   weight = scale * (code - offset) - min
-// Codes are bytes, for dp4a and mma. A caller subtracts the offset by the sums of the activations, or from the bytes (signed_codes).
+// Codes are bytes, for dp4a and mma. A caller subtracts the offset by the sums of the activations, or takes signed bytes (signed_codes,
+// unpack_signed).
 // One template serves all twelve formats: an instance contains only the parts that its format has.
 #pragma once
 
@@ -27,6 +28,8 @@ struct Format {
                                  : kType == TensorType::q3_k ? 4
                                  : kType == TensorType::q6_k ? 32
                                                              : 0;
+  // Codes with an offset are signed bytes at the tensor cores, with their bits at the top: zeros below.
+  static constexpr int kShift = kOffset == 8 ? 4 : kOffset == 16 ? 3 : kOffset == 4 ? 5 : kOffset == 32 ? 2 : 0;
 };
 
 struct LoadedGroup {
@@ -92,6 +95,12 @@ __device__ __forceinline__ uint32_t table_values(uint32_t codes) {
   return __byte_perm(__byte_perm(k0, k4, lower), __byte_perm(k8, k12, lower), upper_half);
 }
 
+// Bits from .. from + n - 1 of each byte, at place kTo.
+template <int kTo>
+__device__ __forceinline__ uint32_t moved(uint32_t word, int from, int n) {
+  return (from > kTo ? word >> (from - kTo) : word << (kTo - from)) & ((1u << n) - 1) * (0x01010101u << kTo);
+}
+
 template <TensorType kType>
 __device__ __forceinline__ void unpack_codes(const LoadedGroup& in, uint32_t* code) {
   using F = Format<kType>;
@@ -119,6 +128,29 @@ template <TensorType kType>
 __device__ __forceinline__ uint32_t signed_codes(uint32_t code) {
   constexpr uint32_t kOffsets = Format<kType>::kOffset * 0x01010101u;
   return Format<kType>::kOffset == 0 ? code : ((code | 0x80808080u) - kOffsets) ^ 0x80808080u;
+}
+
+// (code - offset) * 2^kShift in each byte: a code's bits lie at the byte's top, and the highest one is the sign, turned around.
+template <TensorType kType>
+__device__ __forceinline__ void unpack_signed(const LoadedGroup& in, uint32_t* code) {
+  using F = Format<kType>;
+  if constexpr (F::kShift == 0) {
+    unpack_codes<kType>(in, code);
+  } else {
+    constexpr bool kHigh = F::kPlanes.high != 0;
+    const uint32_t turned = F::kPlanes.high == 8 ? 0xAAAAAAAAu : kHigh ? 0xFFFFFFFFu : 0x88888888u;
+    const uint32_t low[4] = {in.codes.x, in.codes.y, in.codes.z, in.codes.w};
+    const uint32_t high[2] = {in.high.x ^ turned, in.high.y ^ turned};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      // The lower bits' word, their place in its bytes and their number; then the upper ones'.
+      constexpr bool kTwoBits = F::kPlanes.codes == 8;
+      const uint32_t word = kTwoBits ? low[j / 4] : low[j % 4] ^ (kHigh ? 0u : turned);
+      constexpr int kBits = kTwoBits ? 2 : 4, kTop = F::kPlanes.high == 8 ? 2 : kHigh ? 1 : 0;
+      code[j] = moved<F::kShift>(word, kTwoBits ? 2 * (j % 4) : j / 4 * 4, kBits);
+      if constexpr (kHigh) code[j] |= moved<8 - kTop>(high[kTop == 2 ? j / 4 : 0], kTop == 2 ? 2 * (j % 4) : j, kTop);
+    }
+  }
 }
 
 // Each product is rounded by itself: runtime/gguf/dequantize.h defines the order, so the compiler may not fuse operations.
