@@ -6,16 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/host_device.h"
 #include "cuda/device/queue.h"
 #include "cuda/device/step.h"
 #include "runtime/backend/backend.h"
-
-// A function that kernels call, too.
-#ifdef __CUDACC__
-#define ORRERY_HOST_DEVICE __host__ __device__
-#else
-#define ORRERY_HOST_DEVICE
-#endif
 
 namespace orrery::cuda {
 

@@ -47,6 +47,8 @@ TEST(PtxIntegers, BytesFieldsAndShifts) {
   EXPECT_EQ(once("bfind.shiftamt.u32 %r9, %r3;", 0x00800000), 8u);
   EXPECT_EQ(once("bfind.shiftamt.u32 %r9, %r3;", 0), 0xFFFFFFFFu);
   EXPECT_EQ(once("dp4a.s32.s32 %r9, %r3, %r4, 100;", 0xFF02FE01, 0x0A0B0C80), 100u - 10 + 22 - 24 - 128);
+  EXPECT_EQ(once("dp4a.u32.s32 %r9, %r3, %r4, 100;", 0xFF02FE01, 0x0A0B0C80), 100u + 2550 + 22 + 3048 - 128);
+  EXPECT_EQ(once("dp2a.lo.s32.s32 %r9, %r3, %r4, 100;", 0xFFFE0003, 0x7F7F8005), 100u + 15 + 256);
   EXPECT_EQ(once("mul.hi.s32 %r9, %r3, %r4;", 0x80000000, 0x80000000), 0x40000000u);
   EXPECT_EQ(once("div.s32 %r9, %r3, %r4;", static_cast<uint32_t>(-7), 2), static_cast<uint32_t>(-3));
   EXPECT_EQ(once("rem.s32 %r9, %r3, %r4;", static_cast<uint32_t>(-7), 2), static_cast<uint32_t>(-1));
