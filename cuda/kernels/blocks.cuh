@@ -226,8 +226,8 @@ __device__ __forceinline__ void unpack_scales(const LoadedGroup& in, int g, floa
   }
 }
 
-// Codes for dp4a with few instructions. Words 4 .. 7 of codes with four low bits are 16 * these bits, unsigned; their further bits, of weight 16
-// like those bits, are in `upper`. Of other formats code is as in UnpackedGroup.
+// Codes for dp4a with few instructions. Of codes with four low bits, words 4 .. 7 are 16 * these bits, unsigned, and `upper` has their
+// further bits: a code is word / 16 + 16 * upper. Of other formats code is as in UnpackedGroup.
 struct ProductGroup {
   uint32_t code[8], upper[4];
   Factors factors;

@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
   const auto input_place = [&](int r, int unit) { return typename Unit::InputPlace(a, min(first_row + r, last_row), unit); };
   int unit = lane;
   if constexpr (kUnroll > 1) {
-    // Whole warps with kUnroll units for each lane: no branch, behind which the compiler would move the loads. A unit's place in its block is
-    // the lane's.
+    // Whole warps with kUnroll units for each lane: no branch, behind which the compiler would move the loads. A unit's place in its block
+    // is the lane's.
     typename Unit::Place at[kOuts];
     typename Unit::InputPlace input_at[kRows];
 #pragma unroll
@@ -259,9 +259,8 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
     if (row > last_row) break;
     if constexpr (kGated) {
       if (first_out >= n_out) break;
-      const DeviceProduct &gated = a.products.list[0], &other = a.products.list[1];
-      const float gate = with_bias(gated, first_out, sums[0][r]), up = with_bias(other, first_out, sums[1][r]);
-      gated.out[row * gated.out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // with swiglu()'s roundings
+      const DeviceProduct &gate = a.products.list[0], &up = a.products.list[1];
+      gate.out[row * gate.out_stride + first_out] = gated(with_bias(gate, first_out, sums[0][r]), with_bias(up, first_out, sums[1][r]));
     } else {
 #pragma unroll
       for (int o = 0; o < kOuts; ++o)

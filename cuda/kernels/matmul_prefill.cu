@@ -97,6 +97,10 @@ struct Place {
   }
 };
 
+// A thread's sums (Place).
+template <class T>
+using Sums = float[T::kWarpRows / 16][T::kWarpOuts / 8][4];
+
 // ---- quantized weights
 
 constexpr int kStepGroups = 2;   // groups of 32 columns in a step
@@ -151,7 +155,8 @@ struct Sources {
   const std::byte* weights;
   int32_t x[kCopies], d;   // places among the quantized rows' bytes and scales: 32 bits, because large tiles need the registers
 
-  __device__ __forceinline__ Sources(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p) {
+  // weight_row: of the thread's output (Units::out()).
+  __device__ __forceinline__ Sources(const PrefillArgs& a, const Place<T>& at, const std::byte* weight_row) : weights(weight_row) {
     using U = Units<T>;
     const QuantizedRows& q = a.quantized;
 #pragma unroll
@@ -159,8 +164,6 @@ struct Sources {
       const int i = static_cast<int>(threadIdx.x) + k * T::kThreads;
       x[k] = min(at.first_row + i / kPieces, a.n_rows - 1) * static_cast<int32_t>(q.n_padded) + 16 * (i % kPieces);
     }
-    const int out = min(at.first_out + U::out(), static_cast<int>(p.weight.n_rows) - 1);
-    weights = weights_of(p) + static_cast<int64_t>(out) * static_cast<int32_t>(a.planes.bytes);
     const int row = min(at.first_row + (U::has_row() ? U::row() : 0), a.n_rows - 1);
     d = row * static_cast<int32_t>(q.n_padded / 32) + U::group();
   }
@@ -251,7 +254,7 @@ __device__ __forceinline__ void load_factors(const float (&from)[2][kFactors], f
 // a scale has at most 19 bits, so the second product is exact. Of two scales the first operation is off by up to 2^-8 of the second one.
 template <class T, TensorType kType>
 __device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, const Place<T>& at, int g, const int32_t* start,
-                                         float (&acc)[T::kWarpRows / 16][T::kWarpOuts / 8][4]) {
+                                         Sums<T>& acc) {
   using S = BlockStage<T, kType>;
   constexpr int kM = T::kWarpRows / 16, kPairs = T::kWarpOuts / 16;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -298,19 +301,15 @@ __device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, cons
   }
 }
 
+// All columns of a thread block's tile.
 template <class T, TensorType kType>
-__global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(const __grid_constant__ PrefillArgs a) {
-  __shared__ BlockStage<T, kType> stages[2];
-  const int p = a.products.product_of(static_cast<int>(blockIdx.y));
-  const DeviceProduct& product = a.products.list[p];
-  const Place<T> at(a.products, p);
-  float acc[T::kWarpRows / 16][T::kWarpOuts / 8][4] = {};
+__device__ __forceinline__ void multiply_all(const PrefillArgs& a, const Place<T>& at, const std::byte* weights,
+                                             BlockStage<T, kType> (&stages)[2], Sums<T>& acc) {
   Fetched fetched = {};
-  constexpr bool kHalves = Format<kType>::kHalves;
   constexpr int32_t kFrom = kStart<kType>;
   const int32_t start[4] = {kFrom, kFrom, kFrom, kFrom};
   const int n_steps = (a.n_cols / 32 + kStepGroups - 1) / kStepGroups;
-  const Sources<T, kType> sources(a, at, product);
+  const Sources<T, kType> sources(a, at, weights);
   sources.copy_rows(a, 0, &stages[0]);
   sources.fetch(a, 0, &fetched);
   unpack(0, fetched, &stages[0]);
@@ -323,14 +322,61 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(
       sources.copy_rows(a, step + 1, next);
       sources.fetch(a, step + 1, &fetched);
     }
-    __syncwarp();   // lanes may have diverged at a matrix's end
 #pragma unroll 1
     for (int g = 0; g < kStepGroups; ++g) multiply(stages[step % 2], at, g, start, acc);
     if (more) unpack(step + 1, fetched, next);
     copy_async_wait<0>();
     __syncthreads();
   }
-  at.store_all(a, product, [&](int, int m, int n, int j) { return kHalves ? __fmul_rn(acc[m][n][j], 1.0f / kSumUnit) : acc[m][n][j]; });
+}
+template <TensorType kType>
+__device__ __forceinline__ float finished(float sum) {
+  return Format<kType>::kHalves ? __fmul_rn(sum, 1.0f / kSumUnit) : sum;
+}
+// Row `out` of a matrix, or its last row.
+__device__ __forceinline__ const std::byte* weight_row(const PrefillArgs& a, const DeviceProduct& p, int out) {
+  out = min(out, static_cast<int>(p.weight.n_rows) - 1);
+  return weights_of(p) + static_cast<int64_t>(out) * static_cast<int32_t>(a.planes.bytes);
+}
+
+template <class T, TensorType kType>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(const __grid_constant__ PrefillArgs a) {
+  __shared__ BlockStage<T, kType> stages[2];
+  const int p = a.products.product_of(static_cast<int>(blockIdx.y));
+  const DeviceProduct& product = a.products.list[p];
+  const Place<T> at(a.products, p);
+  Sums<T> acc = {};
+  multiply_all<T, kType>(a, at, weight_row(a, product, at.first_out + Units<T>::out()), stages, acc);
+  at.store_all(a, product, [&](int, int m, int n, int j) { return finished<kType>(acc[m][n][j]); });
+}
+
+// Gate and up in one tile, eight outputs of each in turn, so that a thread has both sums of an output. Writes silu(gate) * up.
+template <class T, TensorType kType>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_gated_blocks_kernel(const __grid_constant__ PrefillArgs a) {
+  __shared__ BlockStage<T, kType> stages[2];
+  const DeviceProduct &gate = a.products.list[0], &up = a.products.list[1];
+  const Place<T> at(a.products, 0);
+  Sums<T> acc = {};
+  const int turn = at.first_out + Units<T>::out();
+  multiply_all<T, kType>(a, at, weight_row(a, turn / 8 % 2 ? up : gate, turn / 16 * 8 + turn % 8), stages, acc);
+
+  const int lane = static_cast<int>(threadIdx.x) % 32, o = (at.first_out + at.out) / 2 + 2 * (lane % 4);
+  const int n_left = static_cast<int>(gate.weight.n_rows) - o;
+#pragma unroll
+  for (int m = 0; m < T::kWarpRows / 16; ++m)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = at.first_row + at.row + 16 * m + 8 * i + lane / 4;
+      if (r >= a.n_rows) continue;
+      float* to = gate.out + r * gate.out_stride + o;
+#pragma unroll
+      for (int n = 0; n < T::kWarpOuts / 8; n += 2)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          if (4 * n + j < n_left)
+            to[4 * n + j] = gated(with_bias(gate, o + 4 * n + j, finished<kType>(acc[m][n][2 * i + j])),
+                                  with_bias(up, o + 4 * n + j, finished<kType>(acc[m][n + 1][2 * i + j])));
+    }
 }
 
 // ---- F16 and BF16
@@ -508,6 +554,19 @@ __global__ void __launch_bounds__(FloatGeometry::kThreads, 2) matmul_floats_kern
         store(product, first_row + row + i, first_out + out + j, acc[i][j]);
 }
 
+PrefillArgs prefill_args(const Batch& batch, ConstRows x, const QuantizedRows& quantized, int32_t n_rows) {
+  const Weight& weight = batch.list[0].weight;
+  PrefillArgs args = {};
+  args.products = batch;
+  args.planes = row_planes(weight.type, weight.n_cols);
+  args.quantized = quantized;
+  args.x = x;
+  args.scales = quantized.scales;
+  args.n_rows = n_rows;
+  args.n_cols = static_cast<int32_t>(weight.n_cols);
+  return args;
+}
+
 // The grid's first index counts tiles of rows, so that thread blocks that run together share weights.
 Geometry tiles(PrefillArgs* a, int64_t rows, int64_t outs, int threads) {
   const int32_t n = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
@@ -528,30 +587,46 @@ void launch_blocks(Queue& queue, PrefillArgs a) {
 
 // Large tiles read an operand for more products, and small ones leave fewer SMs idle.
 template <TensorType kType>
-void launch_best(Queue& queue, const DeviceShape& device, const PrefillArgs& a) {
-  const int64_t small = slots<SmallTile>(a, device), middle = slots<MiddleTile>(a, device);
+bool large_is_best(const DeviceShape& device, const PrefillArgs& a) {
   const int64_t large = slots<LargeTile<kType>>(a, device);
-  if (large <= middle && large <= small) launch_blocks<LargeTile<kType>, kType>(queue, a);
-  else if (middle <= small) launch_blocks<MiddleTile, kType>(queue, a);
+  return large <= slots<MiddleTile>(a, device) && large <= slots<SmallTile>(a, device);
+}
+template <TensorType kType>
+void launch_best(Queue& queue, const DeviceShape& device, const PrefillArgs& a) {
+  if (large_is_best<kType>(device, a)) launch_blocks<LargeTile<kType>, kType>(queue, a);
+  else if (slots<MiddleTile>(a, device) <= slots<SmallTile>(a, device)) launch_blocks<MiddleTile, kType>(queue, a);
   else launch_blocks<SmallTile, kType>(queue, a);
 }
 
 }  // namespace matmul_prefill_cu
 using namespace matmul_prefill_cu;
 
+bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, const DeviceProduct& gate, const DeviceProduct& up,
+                          const QuantizedRows& quantized, Rows out, int32_t n_rows) {
+  bool launched = false;
+  with_block_type(gate.weight.type, [&](auto type) {
+    if constexpr (!Format<type()>::kHalves) {   // Q6_K would spill registers
+      using Tile = LargeTile<type()>;
+      Batch batch = {};
+      batch.list[0] = gate, batch.list[1] = up, batch.n = 2;
+      batch.list[0].out = out.data, batch.list[0].out_stride = out.stride;
+      PrefillArgs args = prefill_args(batch, {}, quantized, n_rows);
+      if (!large_is_best<type()>(device, args)) return;
+      args.products.n = 1;
+      Geometry geometry = tiles(&args, Tile::kRows, Tile::kOuts / 2, Tile::kThreads);
+      launch<matmul_gated_blocks_kernel<Tile, type()>>(queue, geometry, args);
+      launched = true;
+    }
+  });
+  return launched;
+}
+
 void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& products, ConstRows x, const QuantizedRows& quantized,
                     int32_t n_rows) {
   bool scaled = false;
   for_each_type(products, [&](const Batch& batch) {
     const Weight& weight = batch.list[0].weight;
-    PrefillArgs args = {};
-    args.products = batch;
-    args.planes = row_planes(weight.type, weight.n_cols);
-    args.quantized = quantized;
-    args.x = x;
-    args.scales = quantized.scales;
-    args.n_rows = n_rows;
-    args.n_cols = static_cast<int32_t>(weight.n_cols);
+    PrefillArgs args = prefill_args(batch, x, quantized, n_rows);
     if (weight.type == TensorType::f16 && !scaled) {
       launch<row_scales_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(256)}, x, args.n_cols, quantized.scales);
       scaled = true;

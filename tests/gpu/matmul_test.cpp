@@ -364,6 +364,46 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
         }
 }
 
+// A prompt's gate and up in large tiles, which one kernel computes, have the bits of the products and of swiglu(). Of other tiles and of types
+// with two scales nothing is fused.
+TEST(GpuMatmulFusions, GateAndUpOfAPromptHaveTheSameBits) {
+  struct Case {
+    TensorType type;
+    int32_t n_rows;
+    int64_t n_ff;
+    bool fuses;
+  };
+  for (const Case& tested : {Case{TensorType::q4_k, 250, 280, true}, {TensorType::q8_0, 256, 263, true}, {TensorType::q5_0, 240, 500, true},
+                             {TensorType::q6_k, 240, 280, false}, {TensorType::q4_k, 20, 280, false}, {TensorType::f16, 240, 280, false}}) {
+    const int64_t n_in = 256, n_ff = tested.n_ff;
+    std::vector<float> act[2];
+    for (const bool fused : {false, true}) {
+      Machine m(true, product_limits(tested.n_rows, n_in));
+      const auto rows = static_cast<size_t>(tested.n_rows), width = static_cast<size_t>(n_ff);
+      const Buffer<float> x(&m, normal_values(rows * n_in, 3)), bias(&m, normal_values(2 * width, 5));
+      const Matrix gate(&m, tested.type, n_ff, n_in, 6), up(&m, tested.type, n_ff, n_in, 7);
+      const Buffer<float> both(&m, std::vector<float>(rows * 2 * width, std::nanf(""))), out(&m, std::vector<float>(rows * (width + 3), 77.0f));
+      m.begin(Phase::prefill, tested.n_rows);
+      const Product two[] = {{&gate.weight, bias.cptr(), both.ptr(), 2 * n_ff, false},
+                             {&up.weight, bias.cptr() + n_ff, both.ptr() + n_ff, 2 * n_ff, false}};
+      m->matmul({two, 2}, x.cptr(), n_in, tested.n_rows);
+      if (!fused) {
+        float one;
+        m->download(&one, {x.address()}, sizeof one);   // sends the list
+      }
+      m->swiglu(both.cptr(), both.cptr() + n_ff, 2 * n_ff, out.ptr(), n_ff + 3, n_ff);
+      m.end();
+      act[fused] = out.get();
+#ifdef ORRERY_EMULATED
+      ASSERT_EQ(std::isnan(both.get()[0]), fused && tested.fuses) << type_traits(tested.type)->name << " " << tested.n_rows;
+#endif
+    }
+    ASSERT_TRUE(same_bits(act[0].data(), act[1].data(), act[0].size())) << type_traits(tested.type)->name << " " << tested.n_rows;
+    for (const float v : act[0]) ASSERT_TRUE(std::isfinite(v));
+    ASSERT_EQ(act[1][static_cast<size_t>(n_ff)], 77.0f) << "the gap behind a row";
+  }
+}
+
 // The order of a block's threads does not change bits: no barrier is missing. (On a GPU compute-sanitizer checks barriers.)
 #ifdef ORRERY_EMULATED
 TEST(GpuMatmulRaces, ThreadsMayRunInAnyOrder) {

@@ -300,10 +300,12 @@ TEST(PtxCounters, SectorsConflictsAndInstructions) {
   rig.run(kernel_text("shl.b32 %r3, %r1, 5; mov.u32 %r4, dynamic; add.s32 %r3, %r3, %r4; st.shared.u32 [%r3], %r1;"), memory.at, nullptr, {},
           {32, 1, 1}, 1024);
   EXPECT_EQ(rig.counters.bank_conflicts, 7u);
+  EXPECT_EQ(rig.counters.shared_passes, 8u);
   rig.run(kernel_text("shl.b32 %r3, %r1, 4; mov.u32 %r4, dynamic; add.s32 %r3, %r3, %r4; st.shared.v4.u32 [%r3], {%r1,%r1,%r1,%r1};"), memory.at,
           nullptr, {}, {32, 1, 1}, 512);
   EXPECT_EQ(rig.counters.bank_conflicts, 0u);
   EXPECT_EQ(rig.counters.shared_requests, 1u);
+  EXPECT_EQ(rig.counters.shared_passes, 4u);
   rig.run(kernel_text("bar.sync 0;"), memory.at, nullptr, {3, 2, 1}, {64, 1, 1});
   EXPECT_EQ(rig.counters.blocks, 6u);
   EXPECT_EQ(rig.counters.barriers, 6u);
