@@ -47,16 +47,17 @@ struct Tile {
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * (kOuts / kWarpOuts);
   static constexpr int kBlocks = kBlocks_;   // thread blocks of an SM, which share its registers
   // Issue slots of a warp for a tensor product of Q4_K, roughly.
-  static constexpr int kSlots = kWarpOuts == 16 ? 40 : kRows == 64 ? 28 : 21;
+  static constexpr int kSlots = kWarpOuts == 16 ? 35 : kRows == 64 ? 25 : 20;
 };
 using SmallTile = Tile<32, 64, 32, 16, 3>;
 using HalfTile = Tile<64, 64, 32, 32, 3>;
-using MiddleTile = HalfTile;
+template <TensorType kType>   // Q2_K, with two scales and two minima, takes more registers
+using MiddleTile = std::conditional_t<kType == TensorType::q2_k, Tile<64, 64, 32, 32, 2>, HalfTile>;
 // With two scales for 32 columns a warp has fewer rows, whose fragments it holds, or it would take more than 255 registers. Q2_K and Q3_K
 // take more all the same.
 template <TensorType kType>
 using LargeTile = std::conditional_t<!Format<kType>::kHalves, Tile<128, 128, 64, 32, 1>,
-                                     std::conditional_t<kType == TensorType::q6_k, Tile<128, 128, 32, 64, 1>, MiddleTile>>;
+                                     std::conditional_t<kType == TensorType::q6_k, Tile<128, 128, 32, 64, 1>, MiddleTile<kType>>>;
 
 // The place of a thread's sums: acc[m][n][j] is row 16 m + 8 (j / 2) + lane / 4, output 8 n + 2 (lane % 4) + j % 2 of the warp's part.
 template <class T>
@@ -589,12 +590,12 @@ void launch_blocks(Queue& queue, PrefillArgs a) {
 template <TensorType kType>
 bool large_is_best(const DeviceShape& device, const PrefillArgs& a) {
   const int64_t large = slots<LargeTile<kType>>(a, device);
-  return large <= slots<MiddleTile>(a, device) && large <= slots<SmallTile>(a, device);
+  return large <= slots<MiddleTile<kType>>(a, device) && large <= slots<SmallTile>(a, device);
 }
 template <TensorType kType>
 void launch_best(Queue& queue, const DeviceShape& device, const PrefillArgs& a) {
   if (large_is_best<kType>(device, a)) launch_blocks<LargeTile<kType>, kType>(queue, a);
-  else if (slots<MiddleTile>(a, device) <= slots<SmallTile>(a, device)) launch_blocks<MiddleTile, kType>(queue, a);
+  else if (slots<MiddleTile<kType>>(a, device) <= slots<SmallTile>(a, device)) launch_blocks<MiddleTile<kType>, kType>(queue, a);
   else launch_blocks<SmallTile, kType>(queue, a);
 }
 
