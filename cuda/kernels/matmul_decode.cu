@@ -208,13 +208,19 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
   if constexpr (kUnroll > 1) {
     // Whole warps with kUnroll units for each lane: no branch, behind which the compiler would move the loads. A unit's place in its block
     // is the lane's.
+    // With up to two rows places advance from round to round. Of more rows they would take too many registers.
+    constexpr bool kAdvances = kRows <= 2;
     typename Unit::Place at[kOuts];
     typename Unit::InputPlace input_at[kRows];
+    const auto set_places = [&] {
 #pragma unroll
-    for (int o = 0; o < kOuts; ++o) at[o] = typename Unit::Place(weights[o], a, unit);
+      for (int o = 0; o < kOuts; ++o) at[o] = typename Unit::Place(weights[o], a, unit);
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) input_at[r] = input_place(r, unit);
+      for (int r = 0; r < kRows; ++r) input_at[r] = input_place(r, unit);
+    };
+    if (kAdvances) set_places();
     for (int i = a.n_units / (32 * kUnroll); i > 0; --i, unit += 32 * kUnroll) {
+      if (!kAdvances) set_places();
       typename Unit::Loaded loaded[kUnroll][kOuts];
 #pragma unroll
       for (int k = 0; k < kUnroll; ++k)

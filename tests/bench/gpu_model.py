@@ -170,7 +170,7 @@ def time_of(launch, kernel, card, code):
     busy = blocks / (waves * card.sms) if blocks < 4 * card.sms else 1.0   # of the SMs; many blocks even out
     cycles = card.sms * busy * card.clock
     slots = issue_slots(launch, kernel, machine)
-    whole = "matmul_blocks" in kernel["name"]
+    whole = re.search(r"matmul_(gated_)?blocks", kernel["name"])
     bounds = {
         "memory": 32 * launch["own_sectors"] / (card.memory * READ_SHARE),
         "issue": slots / (4 * cycles),
