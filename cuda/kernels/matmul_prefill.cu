@@ -3,8 +3,8 @@
 // Quantized: a thread block has a tile of 128 rows x 128 outputs and takes 64 columns at a time, two groups. A thread unpacks one output's
 // group to signed bytes in shared memory, with its factors; cp.async copies the activations. Both prepare the next 64 columns while these
 // are multiplied, int8 by int8: sum += x_d * (w_scale * dot) (- x_d * x_sum * w_min). Smaller tiles serve fewer rows and fewer outputs
-// (launch_best). F16, BF16: tiles of 64 x 64; a float activation becomes two halves, hi + lo, and so two products. F32: tiles of 64 x 64
-// on float units, because TF32 keeps only 11 bits.
+// (launch_best). Of large tiles another kernel computes gate, up and activation at once. F16, BF16: tiles of 64 x 64; a float activation
+// becomes two halves, hi + lo, and so two products. F32: tiles of 64 x 64 on float units, because TF32 keeps only 11 bits.
 //
 // Columns are summed in order, in steps of fixed size: a row's bits depend neither on other rows nor on the tile.
 #include "cuda/device/launch.h"

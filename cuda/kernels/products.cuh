@@ -1,4 +1,4 @@
-// Parts that matmul_decode.cu and matmul_prefill.cu share: which products of a list go to one launch, and how a sum is stored.
+// Parts that matmul_decode.cu and matmul_prefill.cu share: which products of a list go to one launch, how a sum is stored, and the gate.
 #pragma once
 
 #include "cuda/kernels/kernels.h"
