@@ -130,9 +130,9 @@ TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
   }
 }
 
-// At decode whole rounds of units, the rest behind them, and the units of a block of eight rows: a row has the same bits.
+// At decode two whole rounds of units, the rest behind them, and the units of a block of eight rows: a row has the same bits.
 TEST_P(GpuMatmul, RoundsOfUnitsGiveTheSameBits) {
-  const int64_t n_in = 4352, n_out = 3;
+  const int64_t n_in = 8448, n_out = 3;
   const int32_t n = 8;
   Machine m(true, product_limits(n, n_in));
   const Matrix matrix(&m, GetParam(), n_out, n_in, 17);
@@ -329,7 +329,7 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
       for (const bool one_matrix : {false, true})
         for (const Phase phase : kPhases) {
           std::vector<float> act[2], normed[2];
-          const int64_t n_in = n_rows == 1 ? 2336 : 288;   // a whole round of units, and a rest; or a rest alone
+          const int64_t n_in = n_rows == 1 ? 4384 : 288;   // two whole rounds of units, and a rest; or a rest alone
           for (const bool fused : {false, true}) {
             Machine m(true, product_limits(n_rows, n_in));
             const auto rows = static_cast<size_t>(n_rows), width = static_cast<size_t>(n_in);
