@@ -100,7 +100,10 @@ bool gates(const Operation& op, const Operation* next, DeviceProduct* gate, Devi
 size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const Operation* next, bool quantized) {
   const QuantizedRows rows = quantized_rows(c.quantized_at, op.n_rows, n_in(op));
   if (!quantized && takes_quantized(c, op)) quantize_rows(queue, op.in, n_in(op), op.n_rows, rows);
+  DeviceProduct gate, up;
+  const bool gated = gates(op, next, &gate, &up);
   if (c.phase == Phase::prefill) {
+    if (gated && !uses_cublas(c, op, gate) && matmul_prefill_gated(queue, c.device, gate, up, rows, next->out, op.n_rows)) return 2;
     Products ours = {}, others = {};
     for (int32_t i = 0; i < op.products.n; ++i) {
       const DeviceProduct& p = op.products.list[i];
@@ -111,8 +114,7 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
     if (others.n > 0) matmul_cublas(queue, *c.cublas, c.cublas_plan, c.cublas_scratch, others, op.in, op.n_rows);
     return 1;
   }
-  DeviceProduct gate, up;
-  if (gates(op, next, &gate, &up)) {
+  if (gated) {
     matmul_gated(queue, gate, up, op.in, rows, next->out, op.n_rows);
     return 2;
   }

@@ -118,10 +118,10 @@ void put_word(uint8_t* p, uint32_t word) {
   for (int i = 0; i < 4; ++i) p[i] = byte(word >> 8 * i & 0xFFu);
 }
 
-// Writes the bits [from, from + 2) of columns 4j .. 4j+3 to the four bytes of word j/4, from bit 2 (j%4) on.
+// Writes the bits [from, from + 2) of columns 4j .. 4j+3 to the four bytes of word pair_word(j), from bit pair_bit(j) on.
 void put_pairs(const uint8_t* code, int from, uint8_t* p) {
   std::memset(p, 0, 8);
-  for (int i = 0; i < 32; ++i) p[i / 16 * 4 + i % 4] |= byte((code[i] >> from & 3u) << 2 * (i / 4 % 4));
+  for (int i = 0; i < 32; ++i) p[pair_word(i / 4) * 4 + i % 4] |= byte((code[i] >> from & 3u) << pair_bit(i / 4));
 }
 
 void put_codes(Type type, const uint8_t* code, uint8_t* p) {
@@ -147,7 +147,7 @@ void put_high(Type type, const uint8_t* code, uint8_t* p) {
   if (n == 4) {
     uint32_t word = 0;
     const int at = plane_bytes(type).codes == 8 ? 2 : 4;   // this bit follows codes of two or four bits
-    for (int i = 0; i < 32; ++i) word |= (code[i] >> at & 1u) << (i % 4 * 8 + i / 4);
+    for (int i = 0; i < 32; ++i) word |= (code[i] >> at & 1u) << (i % 4 * 8 + single_bit(i / 4));
     put_word(p, word);
   }
 }
@@ -159,12 +159,14 @@ void put_shared(Type type, const Block& b, uint8_t* p) {
     return;
   }
   std::memcpy(p, b.shared, 4);
-  uint32_t upper = 0;
-  for (int g = 0; g < 8; ++g) {
-    p[4 + g] = byte((b.six[g][0] & 15u) | (b.six[g][1] & 15u) << 4);
-    upper |= (static_cast<uint32_t>(b.six[g][0]) >> 4 | static_cast<uint32_t>(b.six[g][1]) >> 4 << 2) << 4 * g;
-  }
-  put_word(p + 12, upper);
+  uint32_t low[2] = {}, upper = 0;
+  for (int g = 0; g < 8; ++g)
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t number = b.six[g][k];
+      low[k] |= (number & 15u) << 4 * g;
+      upper |= number >> 4 << (2 * g + 16 * k);
+    }
+  put_word(p + 4, low[0]), put_word(p + 8, low[1]), put_word(p + 12, upper);
 }
 
 }  // namespace

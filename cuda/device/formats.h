@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/host_device.h"
 #include "runtime/base/tensor_type.h"
 
 namespace orrery::cuda {
@@ -36,6 +37,12 @@ constexpr PlaneBytes plane_bytes(TensorType type) {
   }
   return {};
 }
+// Where the further bits of columns 4j .. 4j+3 lie in each byte: one bit of a word; two bits of two words. The upper and the lower half of
+// the columns are four bits apart, so one shift serves both (kernels/blocks.cuh).
+ORRERY_HOST_DEVICE constexpr int single_bit(int j) { return j < 4 ? j + 4 : j - 4; }
+ORRERY_HOST_DEVICE constexpr int pair_word(int j) { return j % 4 / 2; }
+ORRERY_HOST_DEVICE constexpr int pair_bit(int j) { return 2 * (j % 2) + (j < 4 ? 4 : 0); }
+
 constexpr bool is_float(TensorType type) { return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16; }
 
 // The offsets of a row's planes, in bytes from the row's start (plane `codes`: 0), and the bytes from row to row.

@@ -1,7 +1,8 @@
 // Reads a row of weights (device/formats.h) group by group; a group is 32 columns. Reading has two steps, so that many loads are under way
 // before the first one is used: load_group() loads, unpack_group() makes eight words of four codes, scales and minima:
 //   weight = scale * (code - offset) - min
-// Codes are bytes, for dp4a and mma. A caller subtracts the offset by the sums of the activations, or from the bytes (signed_codes).
+// Codes are bytes, for dp4a and mma. A caller subtracts the offset by the sums of the activations, or takes signed bytes (signed_codes,
+// unpack_signed). unpack_products() makes words for dp4a with fewer instructions.
 // One template serves all twelve formats: an instance contains only the parts that its format has.
 #pragma once
 
@@ -17,6 +18,7 @@ struct Format {
   static constexpr PlaneBytes kPlanes = plane_bytes(kType);
   // Codes are indices into a table of 16 values.
   static constexpr bool kTable = kType == TensorType::iq4_nl || kType == TensorType::iq4_xs;
+  static constexpr bool kNibbles = kPlanes.codes == 16 && !kTable && kType != TensorType::q8_0;
   static constexpr bool kSixBits = kPlanes.block == 16;
   // true: each 16 columns have a scale. false: all 32 columns share one.
   static constexpr bool kHalves = kType == TensorType::q2_k || kType == TensorType::q3_k || kType == TensorType::q6_k;
@@ -27,6 +29,8 @@ struct Format {
                                  : kType == TensorType::q3_k ? 4
                                  : kType == TensorType::q6_k ? 32
                                                              : 0;
+  // Codes with an offset are signed bytes at the tensor cores, with their bits at the top: zeros below.
+  static constexpr int kShift = kOffset == 8 ? 4 : kOffset == 16 ? 3 : kOffset == 4 ? 5 : kOffset == 32 ? 2 : 0;
 };
 
 struct LoadedGroup {
@@ -57,14 +61,32 @@ __device__ __forceinline__ uint32_t load_bytes(const std::byte* p) {
   return 0;
 }
 
-// Loads group g + ahead. `ahead`, a multiple of eight, moves all addresses by constants if it is one.
+// Where a group's parts lie, in the planes of its row.
 template <TensorType kType>
-__device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const RowPlanes& planes, int g, int ahead = 0) {
+struct GroupPlace {
+  static constexpr PlaneBytes n = Format<kType>::kPlanes;
+  const std::byte *codes, *high, *group, *block;
+
+  GroupPlace() = default;
+  __device__ __forceinline__ GroupPlace(const std::byte* row, const RowPlanes& planes, int g)
+      : codes(row + n.codes * g),
+        high(row + (planes.high + n.high * g)),
+        group(row + (planes.group + n.group * g)),
+        block(row + (planes.block + n.block * static_cast<int>(static_cast<unsigned>(g) / 8))) {}
+  // By n_groups, a multiple of eight.
+  __device__ __forceinline__ void advance(int n_groups) {
+    codes += n.codes * n_groups, high += n.high * n_groups, group += n.group * n_groups, block += n.block * (n_groups / 8);
+  }
+};
+
+// Loads the group that is `ahead` of a place. `ahead`, a multiple of eight, moves all addresses by constants if it is one.
+template <TensorType kType>
+__device__ __forceinline__ LoadedGroup load_group(const GroupPlace<kType>& at, int ahead = 0) {
   constexpr PlaneBytes n = Format<kType>::kPlanes;
-  const std::byte* const codes = row + n.codes * g + n.codes * ahead;
-  const std::byte* const high = row + (planes.high + n.high * g) + n.high * ahead;
-  const std::byte* const group = row + (planes.group + n.group * g) + n.group * ahead;
-  const std::byte* const block = row + (planes.block + n.block * static_cast<int>(static_cast<unsigned>(g) / 8)) + n.block * (ahead / 8);
+  const std::byte* const codes = at.codes + n.codes * ahead;
+  const std::byte* const high = at.high + n.high * ahead;
+  const std::byte* const group = at.group + n.group * ahead;
+  const std::byte* const block = at.block + n.block * (ahead / 8);
   LoadedGroup out = {};
   if constexpr (n.codes == 16) out.codes = load_once(codes);
   if constexpr (n.codes == 8) {
@@ -83,6 +105,11 @@ __device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const Ro
   return out;
 }
 
+template <TensorType kType>
+__device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const RowPlanes& planes, int g) {
+  return load_group(GroupPlace<kType>(row, planes, g));
+}
+
 // Four codes of 4 bits, in the low half of the word, become four values. One byte permutation looks up the table's lower eight values, one
 // the upper eight, and a third one chooses between the two results.
 __device__ __forceinline__ uint32_t table_values(uint32_t codes) {
@@ -90,6 +117,12 @@ __device__ __forceinline__ uint32_t table_values(uint32_t codes) {
   const uint32_t lower = codes & 0x77777777u;
   const uint32_t upper_half = 0x32103210u | (codes & 0x88888888u) >> 1;
   return __byte_perm(__byte_perm(k0, k4, lower), __byte_perm(k8, k12, lower), upper_half);
+}
+
+// Bits from .. from + n - 1 of each byte, at place kTo.
+template <int kTo>
+__device__ __forceinline__ uint32_t moved(uint32_t word, int from, int n) {
+  return (from > kTo ? word >> (from - kTo) : word << (kTo - from)) & ((1u << n) - 1) * (0x01010101u << kTo);
 }
 
 template <TensorType kType>
@@ -105,11 +138,11 @@ __device__ __forceinline__ void unpack_codes(const LoadedGroup& in, uint32_t* co
     else if constexpr (F::kTable)
       c = table_values(j < 4 ? low[j % 4] : low[j % 4] >> 16);
     else if constexpr (F::kPlanes.codes == 8)
-      c = low[j / 4] >> (2 * (j % 4)) & 0x03030303u;
+      c = low[pair_word(j)] >> pair_bit(j) & 0x03030303u;
     else
       c = low[j % 4] >> (j < 4 ? 0 : 4) & 0x0F0F0F0Fu;
-    if constexpr (F::kPlanes.high == 4) c |= (high[0] >> j & 0x01010101u) << (F::kPlanes.codes == 8 ? 2 : 4);
-    if constexpr (F::kPlanes.high == 8) c |= (high[j / 4] >> (2 * (j % 4)) & 0x03030303u) << 4;
+    if constexpr (F::kPlanes.high == 4) c |= (high[0] >> single_bit(j) & 0x01010101u) << (F::kPlanes.codes == 8 ? 2 : 4);
+    if constexpr (F::kPlanes.high == 8) c |= (high[pair_word(j)] >> pair_bit(j) & 0x03030303u) << 4;
     code[j] = c;
   }
 }
@@ -121,37 +154,110 @@ __device__ __forceinline__ uint32_t signed_codes(uint32_t code) {
   return Format<kType>::kOffset == 0 ? code : ((code | 0x80808080u) - kOffsets) ^ 0x80808080u;
 }
 
+// (code - offset) * 2^kShift in each byte: a code's bits lie at the byte's top, and the highest one is the sign, turned around.
+template <TensorType kType>
+__device__ __forceinline__ void unpack_signed(const LoadedGroup& in, uint32_t* code) {
+  using F = Format<kType>;
+  if constexpr (F::kShift == 0) {
+    unpack_codes<kType>(in, code);
+  } else {
+    constexpr bool kHigh = F::kPlanes.high != 0;
+    const uint32_t turned = F::kPlanes.high == 8 ? 0xAAAAAAAAu : kHigh ? 0xFFFFFFFFu : 0x88888888u;
+    const uint32_t low[4] = {in.codes.x, in.codes.y, in.codes.z, in.codes.w};
+    const uint32_t high[2] = {in.high.x ^ turned, in.high.y ^ turned};
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      // The lower bits' word, their place in its bytes and their number; then the upper ones'.
+      constexpr bool kTwoBits = F::kPlanes.codes == 8;
+      const uint32_t word = kTwoBits ? low[pair_word(j)] : low[j % 4] ^ (kHigh ? 0u : turned);
+      constexpr int kBits = kTwoBits ? 2 : 4, kTop = F::kPlanes.high == 8 ? 2 : kHigh ? 1 : 0;
+      code[j] = moved<F::kShift>(word, kTwoBits ? pair_bit(j) : j / 4 * 4, kBits);
+      if constexpr (kHigh) code[j] |= moved<8 - kTop>(high[kTop == 2 ? pair_word(j) : 0], kTop == 2 ? pair_bit(j) : single_bit(j), kTop);
+    }
+  }
+}
+
+// A scale is d * scale[h], a minimum dmin * min[h].
+struct Factors {
+  int scale[2], min[2];
+  float d, dmin;
+};
+template <TensorType kType>
+__device__ __forceinline__ Factors unpack_factors(const LoadedGroup& in, int g) {
+  using F = Format<kType>;
+  Factors out = {};
+  out.scale[0] = 1;
+  if constexpr (F::kSixBits) {
+    const unsigned i = static_cast<unsigned>(g) % 8;
+    // Bytes 0 and 2 of a word: the nibbles of the two numbers, and the bits above them.
+    const uint32_t low = __byte_perm(in.block.y, in.block.z, i / 2 * 0x0101u + 0x0400u) >> (4 * (i % 2));
+    const uint32_t upper = __funnelshift_r(in.block.w, in.block.w, 2 * i + 28);
+    const uint32_t both = (low & 0x000F000Fu) | (upper & 0x00300030u);
+    const int first = static_cast<int>(both & 0xFFu), second = static_cast<int>(both >> 16);
+    out.d = half_from_bits(in.block.x);
+    if constexpr (F::kHalves) out.scale[0] = first - 32, out.scale[1] = second - 32;
+    else out.scale[0] = first, out.min[0] = second, out.dmin = half_from_bits(in.block.x >> 16);
+  } else if constexpr (kType == TensorType::q2_k) {
+    out.d = half_from_bits(in.block.x), out.dmin = half_from_bits(in.block.x >> 16);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      out.scale[h] = static_cast<int>(in.group >> (8 * h) & 15);
+      out.min[h] = static_cast<int>(in.group >> (8 * h + 4) & 15);
+    }
+  } else if constexpr (F::kPlanes.block == 2) {   // Q6_K: two signed bytes; IQ4_XS: one
+    out.d = half_from_bits(in.block.x);
+    out.scale[0] = static_cast<int8_t>(in.group & 0xFF);
+    if constexpr (F::kHalves) out.scale[1] = static_cast<int8_t>(in.group >> 8 & 0xFF);
+  } else {
+    out.d = half_from_bits(in.group);
+    if constexpr (F::kMin) out.min[0] = 1, out.dmin = -half_from_bits(in.group >> 16);
+  }
+  return out;
+}
+
 // Each product is rounded by itself: runtime/gguf/dequantize.h defines the order, so the compiler may not fuse operations.
 template <TensorType kType>
 __device__ __forceinline__ void unpack_scales(const LoadedGroup& in, int g, float* scale, float* min) {
-  using F = Format<kType>;
-  if constexpr (F::kSixBits) {
-    const int i = static_cast<int>(static_cast<unsigned>(g) % 8);
-    const uint32_t low = (i < 4 ? in.block.y : in.block.z) >> (8 * (i % 4)), upper = in.block.w >> (4 * i);
-    const int first = static_cast<int>((low & 15) | (upper & 3) << 4), second = static_cast<int>((low >> 4 & 15) | (upper & 12) << 2);
-    const float d = half_from_bits(in.block.x);
-    if constexpr (F::kHalves) {
-      scale[0] = __fmul_rn(d, static_cast<float>(first - 32));
-      scale[1] = __fmul_rn(d, static_cast<float>(second - 32));
-    } else {
-      scale[0] = __fmul_rn(d, static_cast<float>(first));
-      min[0] = __fmul_rn(half_from_bits(in.block.x >> 16), static_cast<float>(second));
-    }
-  } else if constexpr (kType == TensorType::q2_k) {
-    const float d = half_from_bits(in.block.x), dmin = half_from_bits(in.block.x >> 16);
+  const Factors factors = unpack_factors<kType>(in, g);
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      scale[h] = __fmul_rn(d, static_cast<float>(in.group >> (8 * h) & 15));
-      min[h] = __fmul_rn(dmin, static_cast<float>(in.group >> (8 * h + 4) & 15));
-    }
-  } else if constexpr (F::kPlanes.block == 2) {   // Q6_K: two signed bytes; IQ4_XS: one
-    const float d = half_from_bits(in.block.x);
-    scale[0] = __fmul_rn(d, static_cast<float>(static_cast<int8_t>(in.group & 0xFF)));
-    if constexpr (F::kHalves) scale[1] = __fmul_rn(d, static_cast<float>(static_cast<int8_t>(in.group >> 8 & 0xFF)));
-  } else {
-    scale[0] = half_from_bits(in.group);
-    if constexpr (F::kMin) min[0] = -half_from_bits(in.group >> 16);
+  for (int h = 0; h < (Format<kType>::kHalves ? 2 : 1); ++h) {
+    scale[h] = __fmul_rn(factors.d, static_cast<float>(factors.scale[h]));
+    if constexpr (Format<kType>::kMin) min[h] = __fmul_rn(factors.dmin, static_cast<float>(factors.min[h]));
   }
+}
+
+// Codes for dp4a with few instructions. Of codes with four low bits, words 4 .. 7 are 16 * these bits, unsigned, and `upper` has their
+// further bits: a code is word / 16 + 16 * upper. Of other formats code is as in UnpackedGroup.
+struct ProductGroup {
+  uint32_t code[8], upper[4];
+  Factors factors;
+};
+template <TensorType kType>
+__device__ __forceinline__ ProductGroup unpack_products(const LoadedGroup& in, int g) {
+  using F = Format<kType>;
+  ProductGroup out;
+  out.factors = unpack_factors<kType>(in, g);
+  if constexpr (!F::kNibbles) {
+    unpack_codes<kType>(in, out.code);
+  } else {
+    const uint32_t low[4] = {in.codes.x, in.codes.y, in.codes.z, in.codes.w}, high[2] = {in.high.x, in.high.y};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      out.code[j] = low[j] & 0x0F0F0F0Fu;
+      out.code[4 + j] = low[j] & 0xF0F0F0F0u;
+      if constexpr (F::kPlanes.high == 4) {
+        const uint32_t bits = high[0] >> single_bit(4 + j);
+        out.code[j] |= bits & 0x10101010u;
+        out.upper[j] = bits & 0x01010101u;
+      }
+      if constexpr (F::kPlanes.high == 8) {
+        const uint32_t pairs = high[pair_word(j)] >> pair_bit(4 + j);
+        out.code[j] |= pairs & 0x30303030u;
+        out.upper[j] = pairs & 0x03030303u;
+      }
+    }
+  }
+  return out;
 }
 
 template <TensorType kType>

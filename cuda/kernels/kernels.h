@@ -6,16 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/device/host_device.h"
 #include "cuda/device/queue.h"
 #include "cuda/device/step.h"
 #include "runtime/backend/backend.h"
-
-// A function that kernels call, too.
-#ifdef __CUDACC__
-#define ORRERY_HOST_DEVICE __host__ __device__
-#else
-#define ORRERY_HOST_DEVICE
-#endif
 
 namespace orrery::cuda {
 
@@ -100,6 +94,9 @@ void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& pro
 // out = silu(gate) * up of the two products, as swiglu() computes it. Both products have one type and one shape; `accumulate` is not set.
 void matmul_gated(Queue& queue, const DeviceProduct& gate, const DeviceProduct& up, ConstRows x, const QuantizedRows& quantized, Rows out,
                   int32_t n_rows);
+// The same of a prompt's rows; false, and nothing is launched, where other tiles than large ones are better, or the type has none.
+bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, const DeviceProduct& gate, const DeviceProduct& up,
+                          const QuantizedRows& quantized, Rows out, int32_t n_rows);
 void embed(Queue& queue, const StepView& step, const Weight& table, float* out, int32_t n_rows);
 
 // ---- matmul_cublas.cu: a prompt's products through cuBLAS.

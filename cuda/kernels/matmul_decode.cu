@@ -44,42 +44,75 @@ template <TensorType kType>
 struct BlockUnit {
   using F = Format<kType>;
   using Loaded = LoadedGroup;
-  using Weights = UnpackedGroup;
+  using Weights = ProductGroup;
   struct Input {
     uint32_t q[8];
-    int sums[2];
+    int sums;   // two of 16 bits: of columns 0 .. 15 and 16 .. 31
     float d;
   };
 
-  static __device__ __forceinline__ Loaded load(const std::byte* row, const DecodeArgs& a, int unit, int ahead = 0) {
-    return load_group<kType>(row, a.planes, unit, ahead);
-  }
-  static __device__ __forceinline__ Weights unpack(const Loaded& in, int unit) { return unpack_group<kType>(in, unit); }
-  static __device__ __forceinline__ Input input(const DecodeArgs& a, int row, int unit, int ahead = 0) {
-    const QuantizedRows& x = a.quantized;
-    const uint4* q = reinterpret_cast<const uint4*>(x.q + row * x.n_padded + 32 * unit + 32 * ahead);
+  // Where a lane's units lie, of a row of weights and of a row of activations. advance(n): n is a multiple of eight.
+  struct Place : GroupPlace<kType> {
+    Place() = default;
+    __device__ __forceinline__ Place(const std::byte* row, const DecodeArgs& a, int unit) : GroupPlace<kType>(row, a.planes, unit) {}
+  };
+  struct InputPlace {
+    const int8_t* q;
+    const int16_t* sums;
+    const float* d;
+    InputPlace() = default;
+    __device__ __forceinline__ InputPlace(const DecodeArgs& a, int row, int unit)
+        : q(a.quantized.q + row * a.quantized.n_padded + 32 * unit),
+          sums(a.quantized.sums + row * (a.quantized.n_padded / 16) + 2 * unit),
+          d(a.quantized.d + row * (a.quantized.n_padded / 32) + unit) {}
+    __device__ __forceinline__ void advance(int n) { q += 32 * n, sums += 2 * n, d += n; }
+  };
+
+  static __device__ __forceinline__ Loaded load(const Place& at, int ahead = 0) { return load_group<kType>(at, ahead); }
+  static __device__ __forceinline__ Weights unpack(const Loaded& in, int unit) { return unpack_products<kType>(in, unit); }
+  static __device__ __forceinline__ Input input(const DecodeArgs&, const InputPlace& at, int, int ahead = 0) {
+    const uint4* q = reinterpret_cast<const uint4*>(at.q + 32 * ahead);
     const uint4 first = __ldg(q), second = __ldg(q + 1);
-    const uint32_t sums = __ldg(reinterpret_cast<const uint32_t*>(x.sums + row * (x.n_padded / 16) + 2 * unit + 2 * ahead));
     return {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w},
-            {static_cast<int16_t>(sums & 0xFFFFu), static_cast<int16_t>(sums >> 16)},
-            __ldg(x.d + row * (x.n_padded / 32) + unit + ahead)};
+            __ldg(reinterpret_cast<const int*>(at.sums + 2 * ahead)),
+            __ldg(at.d + ahead)};
   }
+  // n[0] * (sum of columns 0 .. 15) + n[1] * (sum of the others) + c. n: of eight bits.
+  static __device__ __forceinline__ int add_sums(const Input& x, int n0, int n1, int c) {
+    return __dp2a_lo(x.sums, (n0 & 0xFF) | (n1 & 0xFF) << 8, c);
+  }
+  // Products of whole numbers stay below 2^24, so they are exact as floats, and d * (scale * dot) is (d * scale) * dot rounded once.
   static __device__ __forceinline__ float add(float sum, const Weights& w, const Input& x) {
     int dot[2] = {0, 0};
 #pragma unroll
-    for (int j = 0; j < 8; ++j) dot[j / 4] = __dp4a(static_cast<int>(w.code[j]), static_cast<int>(x.q[j]), dot[j / 4]);
+    for (int j = 0; j < 4; ++j) dot[0] = __dp4a(static_cast<int>(w.code[j]), static_cast<int>(x.q[j]), dot[0]);
+    if constexpr (F::kNibbles) {
+      int sixteenths = 0, upper = 0;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        sixteenths = dot_unsigned(w.code[4 + j], x.q[4 + j], sixteenths);
+        if constexpr (F::kPlanes.high != 0) upper = dot_unsigned(w.upper[j], x.q[4 + j], upper);
+      }
+      dot[1] = (sixteenths + upper * 256) >> 4;
+    } else {
+#pragma unroll
+      for (int j = 4; j < 8; ++j) dot[1] = __dp4a(static_cast<int>(w.code[j]), static_cast<int>(x.q[j]), dot[1]);
+    }
+    const Factors& f = w.factors;
     float value;
     if constexpr (F::kHalves) {
-      value = __fmul_rn(w.scale[0], static_cast<float>(dot[0] - F::kOffset * x.sums[0]));
-      value = fmaf(w.scale[1], static_cast<float>(dot[1] - F::kOffset * x.sums[1]), value);
+      if constexpr (F::kOffset != 0) dot[0] = add_sums(x, -F::kOffset, 0, dot[0]), dot[1] = add_sums(x, 0, -F::kOffset, dot[1]);
+      value = __fmul_rn(f.d, static_cast<float>(f.scale[0] * dot[0]));
+      value = fmaf(f.d, static_cast<float>(f.scale[1] * dot[1]), value);
       if constexpr (F::kMin) {
-        value = fmaf(-w.min[0], static_cast<float>(x.sums[0]), value);
-        value = fmaf(-w.min[1], static_cast<float>(x.sums[1]), value);
+        value = fmaf(-f.dmin, static_cast<float>(add_sums(x, f.min[0], 0, 0)), value);
+        value = fmaf(-f.dmin, static_cast<float>(add_sums(x, 0, f.min[1], 0)), value);
       }
     } else {
-      const int x_sum = x.sums[0] + x.sums[1];
-      value = __fmul_rn(w.scale[0], static_cast<float>(dot[0] + dot[1] - F::kOffset * x_sum));
-      if constexpr (F::kMin) value = fmaf(-w.min[0], static_cast<float>(x_sum), value);
+      int both = dot[0] + dot[1];
+      if constexpr (F::kOffset != 0) both = add_sums(x, -F::kOffset, -F::kOffset, both);
+      value = __fmul_rn(f.d, static_cast<float>(f.scale[0] * both));
+      if constexpr (F::kMin) value = fmaf(-f.dmin, static_cast<float>(f.min[0] * add_sums(x, 1, 1, 0)), value);
     }
     return fmaf(x.d, value, sum);
   }
@@ -96,16 +129,27 @@ struct FloatUnit {
   using Weights = Floats;
   using Input = Floats;
 
-  static __device__ __forceinline__ Loaded load(const std::byte* row, const DecodeArgs&, int unit, int ahead = 0) {
-    return load_once(row + 16 * unit + 16 * ahead);
-  }
+  struct Place {
+    const std::byte* at;
+    Place() = default;
+    __device__ __forceinline__ Place(const std::byte* row, const DecodeArgs&, int unit) : at(row + 16 * unit) {}
+    __device__ __forceinline__ void advance(int n) { at += 16 * n; }
+  };
+  struct InputPlace {
+    const float* x;
+    InputPlace() = default;
+    __device__ __forceinline__ InputPlace(const DecodeArgs& a, int row, int unit) : x(a.x.data + row * a.x.stride + kColumns * unit) {}
+    __device__ __forceinline__ void advance(int n) { x += kColumns * n; }
+  };
+
+  static __device__ __forceinline__ Loaded load(const Place& place, int ahead = 0) { return load_once(place.at + 16 * ahead); }
   static __device__ __forceinline__ Weights unpack(const Loaded& in, int) {
     Weights out;
     unpack_floats<kType>(in, out.v);
     return out;
   }
-  static __device__ __forceinline__ Input input(const DecodeArgs& a, int row, int unit, int ahead = 0) {
-    const float* x = a.x.data + row * a.x.stride + kColumns * unit + kColumns * ahead;
+  static __device__ __forceinline__ Input input(const DecodeArgs& a, const InputPlace& place, int unit, int ahead = 0) {
+    const float* x = place.x + kColumns * ahead;
     const int n = min(a.n_cols - kColumns * (unit + ahead), kColumns);
     Input out;
     if (a.aligned && n == kColumns) {
@@ -147,40 +191,61 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
     weights[o] = weights_of(a.products.list[kGated ? o : p]) + out * a.planes.bytes;
   }
   float sums[kOuts][kRows] = {};
-  const auto add = [&](const typename Unit::Loaded* loaded, int unit, int ahead, int within) {
+  // Adds a unit's products: unpacked as of place `within` its block, with the input of `input_of(row)`.
+  const auto add = [&](const typename Unit::Loaded* loaded, int within, const auto& input_of) {
     typename Unit::Weights w[kOuts];
 #pragma unroll
     for (int o = 0; o < kOuts; ++o) w[o] = Unit::unpack(loaded[o], within);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const typename Unit::Input x = Unit::input(a, min(first_row + r, last_row), unit, ahead);
+      const typename Unit::Input x = input_of(r);
 #pragma unroll
       for (int o = 0; o < kOuts; ++o) sums[o][r] = Unit::add(sums[o][r], w[o], x);
     }
   };
-  // Whole warps with kUnroll units for each lane: no branch, behind which the compiler would move the loads. A unit's place in its block is
-  // the lane's.
+  const auto input_place = [&](int r, int unit) { return typename Unit::InputPlace(a, min(first_row + r, last_row), unit); };
   int unit = lane;
-  for (int i = kUnroll > 1 ? a.n_units / (32 * kUnroll) : 0; i > 0; --i, unit += 32 * kUnroll) {
-    typename Unit::Loaded loaded[kUnroll][kOuts];
+  if constexpr (kUnroll > 1) {
+    // Whole warps with kUnroll units for each lane: no branch, behind which the compiler would move the loads. A unit's place in its block
+    // is the lane's.
+    // With up to two rows places advance from round to round. Of more rows they would take too many registers.
+    constexpr bool kAdvances = kRows <= 2;
+    typename Unit::Place at[kOuts];
+    typename Unit::InputPlace input_at[kRows];
+    const auto set_places = [&] {
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k)
+      for (int o = 0; o < kOuts; ++o) at[o] = typename Unit::Place(weights[o], a, unit);
 #pragma unroll
-      for (int o = 0; o < kOuts; ++o) loaded[k][o] = Unit::load(weights[o], a, unit, 32 * k);
+      for (int r = 0; r < kRows; ++r) input_at[r] = input_place(r, unit);
+    };
+    if (kAdvances) set_places();
+    for (int i = a.n_units / (32 * kUnroll); i > 0; --i, unit += 32 * kUnroll) {
+      if (!kAdvances) set_places();
+      typename Unit::Loaded loaded[kUnroll][kOuts];
 #pragma unroll
-    for (int k = 0; k < kUnroll; ++k) add(loaded[k], unit, 32 * k, lane);
+      for (int k = 0; k < kUnroll; ++k)
+#pragma unroll
+        for (int o = 0; o < kOuts; ++o) loaded[k][o] = Unit::load(at[o], 32 * k);
+#pragma unroll
+      for (int k = 0; k < kUnroll; ++k)
+        add(loaded[k], lane, [&](int r) { return Unit::input(a, input_at[r], unit, 32 * k); });
+#pragma unroll
+      for (int o = 0; o < kOuts; ++o) at[o].advance(32 * kUnroll);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) input_at[r].advance(32 * kUnroll);
+    }
   }
   if (unit < a.n_units) {   // the rest, one unit ahead
     typename Unit::Loaded loaded[kOuts];
 #pragma unroll
-    for (int o = 0; o < kOuts; ++o) loaded[o] = Unit::load(weights[o], a, unit);
+    for (int o = 0; o < kOuts; ++o) loaded[o] = Unit::load({weights[o], a, unit});
 #pragma unroll 1
     while (true) {
       typename Unit::Loaded next[kOuts];
       const bool more = unit + lanes < a.n_units;
 #pragma unroll
-      for (int o = 0; o < kOuts; ++o) next[o] = more ? Unit::load(weights[o], a, unit + lanes) : loaded[o];
-      add(loaded, unit, 0, unit);
+      for (int o = 0; o < kOuts; ++o) next[o] = more ? Unit::load({weights[o], a, unit + lanes}) : loaded[o];
+      add(loaded, unit, [&](int r) { return Unit::input(a, input_place(r, unit), unit); });
       if (!more) break;
 #pragma unroll
       for (int o = 0; o < kOuts; ++o) loaded[o] = next[o];
@@ -200,9 +265,8 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
     if (row > last_row) break;
     if constexpr (kGated) {
       if (first_out >= n_out) break;
-      const DeviceProduct &gated = a.products.list[0], &other = a.products.list[1];
-      const float gate = with_bias(gated, first_out, sums[0][r]), up = with_bias(other, first_out, sums[1][r]);
-      gated.out[row * gated.out_stride + first_out] = gate / (1.0f + expf(-gate)) * up;   // with swiglu()'s roundings
+      const DeviceProduct &gate = a.products.list[0], &up = a.products.list[1];
+      gate.out[row * gate.out_stride + first_out] = gated(with_bias(gate, first_out, sums[0][r]), with_bias(up, first_out, sums[1][r]));
     } else {
 #pragma unroll
       for (int o = 0; o < kOuts; ++o)

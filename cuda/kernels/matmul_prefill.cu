@@ -3,8 +3,8 @@
 // Quantized: a thread block has a tile of 128 rows x 128 outputs and takes 64 columns at a time, two groups. A thread unpacks one output's
 // group to signed bytes in shared memory, with its factors; cp.async copies the activations. Both prepare the next 64 columns while these
 // are multiplied, int8 by int8: sum += x_d * (w_scale * dot) (- x_d * x_sum * w_min). Smaller tiles serve fewer rows and fewer outputs
-// (launch_best). F16, BF16: tiles of 64 x 64; a float activation becomes two halves, hi + lo, and so two products. F32: tiles of 64 x 64
-// on float units, because TF32 keeps only 11 bits.
+// (launch_best). Of large tiles another kernel computes gate, up and activation at once. F16, BF16: tiles of 64 x 64; a float activation
+// becomes two halves, hi + lo, and so two products. F32: tiles of 64 x 64 on float units, because TF32 keeps only 11 bits.
 //
 // Columns are summed in order, in steps of fixed size: a row's bits depend neither on other rows nor on the tile.
 #include "cuda/device/launch.h"
@@ -47,14 +47,17 @@ struct Tile {
   static constexpr int kThreads = 32 * (kRows / kWarpRows) * (kOuts / kWarpOuts);
   static constexpr int kBlocks = kBlocks_;   // thread blocks of an SM, which share its registers
   // Issue slots of a warp for a tensor product of Q4_K, roughly.
-  static constexpr int kSlots = kWarpOuts == 16 ? 40 : kRows == 64 ? 28 : 21;
+  static constexpr int kSlots = kWarpOuts == 16 ? 35 : kRows == 64 ? 25 : 20;
 };
 using SmallTile = Tile<32, 64, 32, 16, 3>;
 using HalfTile = Tile<64, 64, 32, 32, 3>;
-using MiddleTile = HalfTile;
-// With two scales for 32 columns a warp of a large tile would take more than 255 registers.
+template <TensorType kType>   // Q2_K, with two scales and two minima, takes more registers
+using MiddleTile = std::conditional_t<kType == TensorType::q2_k, Tile<64, 64, 32, 32, 2>, HalfTile>;
+// With two scales for 32 columns a warp has fewer rows, whose fragments it holds, or it would take more than 255 registers. Q2_K and Q3_K
+// take more all the same.
 template <TensorType kType>
-using LargeTile = std::conditional_t<Format<kType>::kHalves, MiddleTile, Tile<128, 128, 64, 32, 1>>;
+using LargeTile = std::conditional_t<!Format<kType>::kHalves, Tile<128, 128, 64, 32, 1>,
+                                     std::conditional_t<kType == TensorType::q6_k, Tile<128, 128, 32, 64, 1>, MiddleTile<kType>>>;
 
 // The place of a thread's sums: acc[m][n][j] is row 16 m + 8 (j / 2) + lane / 4, output 8 n + 2 (lane % 4) + j % 2 of the warp's part.
 template <class T>
@@ -95,29 +98,40 @@ struct Place {
   }
 };
 
+// A thread's sums (Place).
+template <class T>
+using Sums = float[T::kWarpRows / 16][T::kWarpOuts / 8][4];
+
 // ---- quantized weights
 
 constexpr int kStepGroups = 2;   // groups of 32 columns in a step
 
-// Sums of a tensor product start here: the bits of 1.5 * 2^23, where the last place of a float counts ones. A sum of integers that moves by
-// at most 2^22 from here is the float kMagicValue + dot.
+// A tensor product's sum of integers becomes a float without a conversion: the sum starts at a constant, and its bits are read as a float.
+// One scale: the bits of 1.5 * 2^23, where the last place of a float counts ones. A sum that moves by at most 2^22 is kMagicValue + dot.
+// Two scales: a number of one or two bits above |dot| of 16 columns. The bits are the subnormal float (kStart + dot) * 2^-149. The start is
+// small: the first half's operation takes the second half's start away, too, and keeps enough digits. Scales hold 2^100 of the 2^149, and a
+// thread's sums are 2^-49 of the products'.
 constexpr int32_t kMagic = 0x4B400000;
 constexpr float kMagicValue = 12582912.0f;
+constexpr float kScaleUnit = 0x1p100f, kSumUnit = 0x1p-49f;
+template <TensorType kType>   // above 16 * 127 * 3, or 16 * 127 * 128
+constexpr int32_t kStart = !Format<kType>::kHalves ? kMagic : kType == TensorType::q2_k ? 3 << 11 : 1 << 18;
 
 // Factors lie as a thread of multiply() loads them: those of a row side by side, and those of two neighbouring outputs.
 template <class T, TensorType kType>
 struct BlockStage {
   static constexpr int kHalves = Format<kType>::kHalves ? 2 : 1, kMins = Format<kType>::kMin ? kHalves : 0;
   static constexpr int kRowFactors = kMins == 2 ? 4 : 1 + kMins;   // d, then -d * sum of the group or of each half
+  static constexpr int kOutPairs = 1 + kHalves + kMins;
   alignas(16) std::byte x[T::kRows * kRowBytes];
   alignas(16) std::byte w[T::kOuts * kRowBytes];
-  alignas(16) float rows[kStepGroups][T::kRows][kRowFactors];
-  alignas(16) float scales[kStepGroups][T::kOuts / 2][4];          // of the group or its first half; then -kMagicValue * scale
-  alignas(8) float more[kHalves - 1 + kMins ? kHalves - 1 + kMins : 1][kStepGroups][T::kOuts / 2][2];   // second scale; minima
+  alignas(16) float rows[kStepGroups][T::kRows / 16][8][2][kRowFactors];   // rows r and r + 8 side by side
+  // Of two outputs side by side: the scale of the group or its first half, what takes the start away, then the second scale and the minima.
+  alignas(16) float outs[kStepGroups][T::kOuts / 2][kOutPairs > 2 ? (kOutPairs + 1) / 2 * 2 : 2][2];
 };
 
-// A thread's loads from memory for a step: one output's group; the scale and the sums of one row's group. The first threads of a block have
-// outputs, the last ones have rows.
+// What a thread loads for a step: one output's group; the scale and the sums of one row's group. The first threads of a block have outputs,
+// the last ones have rows.
 struct Fetched {
   LoadedGroup group;
   float d;
@@ -134,59 +148,79 @@ struct Units {
   static __device__ __forceinline__ int row() { return (static_cast<int>(threadIdx.x) - (T::kThreads - kRows)) / kStepGroups; }
 };
 
+// Where a thread's loads come from. Behind the last row or output it loads the last one again, and nobody stores the sums. Behind a row's
+// last group it loads that group again, and the activations there are zeros.
 template <class T, TensorType kType>
-__device__ __forceinline__ void fetch(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, Fetched* out) {
-  using U = Units<T>;
-  const int group = kStepGroups * step + U::group(), o = at.first_out + U::out(), r = at.first_row + U::row();
-  if (U::has_out() && o < p.weight.n_rows && group < a.n_cols / 32)
-    out->group = load_group<kType>(weights_of(p) + o * a.planes.bytes, a.planes, group);
-  if (U::has_row() && r < a.n_rows) {   // a group behind the row's end is padding
-    out->d = __ldg(a.quantized.d + r * (a.quantized.n_padded / 32) + group);
-    out->sums = __ldg(reinterpret_cast<const uint32_t*>(a.quantized.sums + r * (a.quantized.n_padded / 16) + 2 * group));
-  }
-}
+struct Sources {
+  static constexpr int kCopies = T::kRows * kPieces / T::kThreads;
+  const std::byte* weights;
+  int32_t x[kCopies], d;   // places among the quantized rows' bytes and scales: 32 bits, because large tiles need the registers
 
-template <class T, TensorType kType>
-__device__ __forceinline__ void fetch_rows(const PrefillArgs& a, const Place<T>& at, int step, BlockStage<T, kType>* stage) {
+  // weight_row: of the thread's output (Units::out()).
+  __device__ __forceinline__ Sources(const PrefillArgs& a, const Place<T>& at, const std::byte* weight_row) : weights(weight_row) {
+    using U = Units<T>;
+    const QuantizedRows& q = a.quantized;
 #pragma unroll
-  for (int k = 0; k < T::kRows * kPieces / T::kThreads; ++k) {
-    const int i = static_cast<int>(threadIdx.x) + k * T::kThreads, row = i / kPieces, piece = i % kPieces;
-    const bool valid = at.first_row + row < a.n_rows;
-    const int from = valid ? at.first_row + row : 0;
-    copy_async_16(stage->x + piece_at(row, piece), a.quantized.q + from * a.quantized.n_padded + kRowBytes * step + 16 * piece, valid ? 16 : 0);
+    for (int k = 0; k < kCopies; ++k) {
+      const int i = static_cast<int>(threadIdx.x) + k * T::kThreads;
+      x[k] = min(at.first_row + i / kPieces, a.n_rows - 1) * static_cast<int32_t>(q.n_padded) + 16 * (i % kPieces);
+    }
+    const int row = min(at.first_row + (U::has_row() ? U::row() : 0), a.n_rows - 1);
+    d = row * static_cast<int32_t>(q.n_padded / 32) + U::group();
   }
-  copy_async_commit();
+  __device__ __forceinline__ void fetch(const PrefillArgs& a, int step, Fetched* out) const {
+    using U = Units<T>;
+    if (U::has_out()) out->group = load_group<kType>(weights, a.planes, min(kStepGroups * step + U::group(), a.n_cols / 32 - 1));
+    if (U::has_row()) {
+      const int32_t from = d + kStepGroups * step;
+      out->d = __ldg(a.quantized.d + from);
+      if constexpr (Format<kType>::kMin) out->sums = __ldg(reinterpret_cast<const uint32_t*>(a.quantized.sums) + from);
+    }
+  }
+  __device__ __forceinline__ void copy_rows(const PrefillArgs& a, int step, BlockStage<T, kType>* stage) const {
+#pragma unroll
+    for (int k = 0; k < kCopies; ++k) {
+      const int i = static_cast<int>(threadIdx.x) + k * T::kThreads;
+      copy_async_16(stage->x + piece_at(i / kPieces, i % kPieces), a.quantized.q + (x[k] + kRowBytes * step));
+    }
+    copy_async_commit();
+  }
+};
+
+__device__ __forceinline__ void store_piece(std::byte* to, const uint32_t* words) {
+  *reinterpret_cast<uint4*>(to) = {words[0], words[1], words[2], words[3]};
 }
 
 template <class T, TensorType kType>
-__device__ __forceinline__ void unpack_out(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, const LoadedGroup& in,
-                                           BlockStage<T, kType>* stage) {
+__device__ __forceinline__ void unpack_out(int step, const LoadedGroup& in, BlockStage<T, kType>* stage) {
   using S = BlockStage<T, kType>;
-  const int i = Units<T>::out(), g = Units<T>::group(), group = kStepGroups * step + g;
-  const bool valid = at.first_out + i < p.weight.n_rows && group < a.n_cols / 32;
-  const UnpackedGroup w = unpack_group<kType>(in, group);
+  const int i = Units<T>::out(), g = Units<T>::group();
+  uint32_t code[8];
+  float scale[2], min[2];
+  unpack_signed<kType>(in, code);
+  unpack_scales<kType>(in, kStepGroups * step + g, scale, min);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const uint32_t* code = w.code + 4 * half;
-    uint4 bytes = {0, 0, 0, 0};
-    if (valid)
-      bytes = {signed_codes<kType>(code[0]), signed_codes<kType>(code[1]), signed_codes<kType>(code[2]), signed_codes<kType>(code[3])};
-    *reinterpret_cast<uint4*>(stage->w + piece_at(i, 2 * g + half)) = bytes;
+  for (int half = 0; half < 2; ++half)
+    store_piece(stage->w + piece_at(i, 2 * g + half), code + 4 * half);
+  constexpr float kUnit = 1.0f / (1 << Format<kType>::kShift);   // of a code
+  auto& to = stage->outs[g][i / 2];
+  if constexpr (S::kHalves == 2) {
+    to[0][i % 2] = __fmul_rn(kScaleUnit * kUnit, scale[0]);
+    to[1][i % 2] = __fmul_rn(-kStart<kType> * kSumUnit * kUnit, __fadd_rn(scale[0], scale[1]));   // exact: of 20 bits
+    to[2][i % 2] = __fmul_rn(kScaleUnit * kUnit, scale[1]);
+  } else {
+    to[0][i % 2] = __fmul_rn(kUnit, scale[0]);
+    to[1][i % 2] = __fmul_rn(-kMagicValue * kUnit, scale[0]);
   }
-  const float scale = valid ? w.scale[0] : 0.0f;
-  stage->scales[g][i / 2][i % 2] = scale;
-  stage->scales[g][i / 2][2 + i % 2] = __fmul_rn(-kMagicValue, scale);
-  if constexpr (S::kHalves == 2) stage->more[0][g][i / 2][i % 2] = valid ? w.scale[1] : 0.0f;
 #pragma unroll
-  for (int h = 0; h < S::kMins; ++h) stage->more[S::kHalves - 1 + h][g][i / 2][i % 2] = valid ? w.min[h] : 0.0f;
+  for (int h = 0; h < S::kMins; ++h) to[1 + S::kHalves + h][i % 2] = __fmul_rn(S::kHalves == 2 ? kSumUnit : 1.0f, min[h]);
 }
 
 template <class T, TensorType kType>
-__device__ __forceinline__ void unpack_row(const PrefillArgs& a, const Place<T>& at, float d, uint32_t sums, BlockStage<T, kType>* stage) {
+__device__ __forceinline__ void unpack_row(float d, uint32_t sums, BlockStage<T, kType>* stage) {
   using S = BlockStage<T, kType>;
   const int i = Units<T>::row();
-  float* to = stage->rows[Units<T>::group()][i];
-  if (at.first_row + i >= a.n_rows) d = 0.0f;
+  float* to = stage->rows[Units<T>::group()][i / 16][i % 8][i / 8 % 2];
   const int first = static_cast<int16_t>(sums & 0xFFFFu), second = static_cast<int16_t>(sums >> 16);
   if constexpr (S::kMins == 0) *to = d;
   else if constexpr (S::kMins == 1) *reinterpret_cast<float2*>(to) = {d, __fmul_rn(-d, static_cast<float>(first + second))};
@@ -194,17 +228,34 @@ __device__ __forceinline__ void unpack_row(const PrefillArgs& a, const Place<T>&
 }
 
 template <class T, TensorType kType>
-__device__ __forceinline__ void unpack(const PrefillArgs& a, const Place<T>& at, const DeviceProduct& p, int step, const Fetched& in,
-                                       BlockStage<T, kType>* stage) {
-  if (Units<T>::has_out()) unpack_out(a, at, p, step, in.group, stage);
-  if (Units<T>::has_row()) unpack_row(a, at, in.d, in.sums, stage);
+__device__ __forceinline__ void unpack(int step, const Fetched& in, BlockStage<T, kType>* stage) {
+  if (Units<T>::has_out()) unpack_out(step, in.group, stage);
+  if (Units<T>::has_row()) unpack_row(in.d, in.sums, stage);
 }
 
-// sum += x_d * w_scale * dot - x_sum * w_min, of one group. (kMagicValue + dot) * scale - kMagicValue * scale is scale * dot, rounded once: a
-// scale has at most 19 bits, so the second product is exact.
+// Factors of two rows, in one or two loads.
+template <int kFactors>
+__device__ __forceinline__ void load_factors(const float (&from)[2][kFactors], float (&to)[2][kFactors]) {
+  if constexpr (kFactors == 1) {
+    const float2 both = *reinterpret_cast<const float2*>(from);
+    to[0][0] = both.x, to[1][0] = both.y;
+  } else if constexpr (kFactors == 2) {
+    const float4 both = *reinterpret_cast<const float4*>(from);
+    to[0][0] = both.x, to[0][1] = both.y, to[1][0] = both.z, to[1][1] = both.w;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float4 one = *reinterpret_cast<const float4*>(from[i]);
+      to[i][0] = one.x, to[i][1] = one.y, to[i][2] = one.z;
+    }
+  }
+}
+
+// sum += x_d * w_scale * dot - x_sum * w_min, of one group. (kMagicValue + dot) * scale - kMagicValue * scale is scale * dot, rounded once:
+// a scale has at most 19 bits, so the second product is exact. Of two scales the first operation is off by up to 2^-8 of the second one.
 template <class T, TensorType kType>
-__device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, const Place<T>& at, int g, const int32_t* magic,
-                                         float (&acc)[T::kWarpRows / 16][T::kWarpOuts / 8][4]) {
+__device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, const Place<T>& at, int g, const int32_t* start,
+                                         Sums<T>& acc) {
   using S = BlockStage<T, kType>;
   constexpr int kM = T::kWarpRows / 16, kPairs = T::kWarpOuts / 16;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -213,19 +264,7 @@ __device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, cons
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     load_a(x[m], stage.x, at.row + 16 * m, 2 * g);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float* from = stage.rows[g][at.row + 16 * m + 8 * i + lane / 4];
-      if constexpr (S::kMins == 0) {
-        rows[m][i][0] = *from;
-      } else if constexpr (S::kMins == 1) {
-        const float2 two = *reinterpret_cast<const float2*>(from);
-        rows[m][i][0] = two.x, rows[m][i][1] = two.y;
-      } else {
-        const float4 four = *reinterpret_cast<const float4*>(from);
-        rows[m][i][0] = four.x, rows[m][i][1] = four.y, rows[m][i][2] = four.z;
-      }
-    }
+    load_factors(stage.rows[g][at.row / 16 + m][lane / 4], rows[m]);
   }
 #pragma unroll
   for (int pair = 0; pair < kPairs; ++pair) {
@@ -233,37 +272,72 @@ __device__ __forceinline__ void multiply(const BlockStage<T, kType>& stage, cons
     load_b(w, stage.w, at.out + 16 * pair, 2 * g);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const int outs = at.out / 2 + 8 * pair + 4 * n + lane % 4;
-      const float4 scales = *reinterpret_cast<const float4*>(stage.scales[g][outs]);
-      float2 more[S::kHalves - 1 + S::kMins ? S::kHalves - 1 + S::kMins : 1];
+      const auto& from = stage.outs[g][at.out / 2 + 8 * pair + 4 * n + lane % 4];
+      const float4 first = *reinterpret_cast<const float4*>(from[0]);
+      float2 factors[S::kOutPairs] = {{first.x, first.y}, {first.z, first.w}};
 #pragma unroll
-      for (int i = 0; i < S::kHalves - 1 + S::kMins; ++i) more[i] = *reinterpret_cast<const float2*>(stage.more[i][g][outs]);
+      for (int i = 2; i < S::kOutPairs; ++i) factors[i] = *reinterpret_cast<const float2*>(from[i]);
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
         int32_t dot[S::kHalves][4];
         if constexpr (S::kHalves == 2) {
-          mma_s8_k16(dot[0], x[m], w[2 * n], magic);
-          mma_s8_k16(dot[1], x[m] + 2, w[2 * n + 1], magic);
+          mma_s8_k16(dot[0], x[m], w[2 * n], start);
+          mma_s8_k16(dot[1], x[m] + 2, w[2 * n + 1], start);
         } else {
-          mma_s8(dot[0], x[m], w + 2 * n, magic);
+          mma_s8(dot[0], x[m], w + 2 * n, start);
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           float& sum = acc[m][2 * pair + n][j];
-          const float* factors = rows[m][j / 2];
-          float value = fmaf(__int_as_float(dot[0][j]), j % 2 ? scales.y : scales.x, j % 2 ? scales.w : scales.z);
-          if constexpr (S::kHalves == 2)
-            value = fmaf(__fadd_rn(__int_as_float(dot[1][j]), -kMagicValue), j % 2 ? more[0].y : more[0].x, value);
-          sum = fmaf(factors[0], value, sum);
+          const float* of_row = rows[m][j / 2];
+          const auto of_out = [&](int i) { return j % 2 ? factors[i].y : factors[i].x; };
+          float value = fmaf(__int_as_float(dot[0][j]), of_out(0), of_out(1));
+          if constexpr (S::kHalves == 2) value = fmaf(__int_as_float(dot[1][j]), of_out(2), value);
+          sum = fmaf(of_row[0], value, sum);
 #pragma unroll
-          for (int h = 0; h < S::kMins; ++h) {
-            const float2& min = more[S::kHalves - 1 + h];
-            sum = fmaf(factors[1 + h], j % 2 ? min.y : min.x, sum);
-          }
+          for (int h = 0; h < S::kMins; ++h) sum = fmaf(of_row[1 + h], of_out(1 + S::kHalves + h), sum);
         }
       }
     }
   }
+}
+
+// All columns of a thread block's tile.
+template <class T, TensorType kType>
+__device__ __forceinline__ void multiply_all(const PrefillArgs& a, const Place<T>& at, const std::byte* weights,
+                                             BlockStage<T, kType> (&stages)[2], Sums<T>& acc) {
+  Fetched fetched = {};
+  constexpr int32_t kFrom = kStart<kType>;
+  const int32_t start[4] = {kFrom, kFrom, kFrom, kFrom};
+  const int n_steps = (a.n_cols / 32 + kStepGroups - 1) / kStepGroups;
+  const Sources<T, kType> sources(a, at, weights);
+  sources.copy_rows(a, 0, &stages[0]);
+  sources.fetch(a, 0, &fetched);
+  unpack(0, fetched, &stages[0]);
+  copy_async_wait<0>();
+  __syncthreads();
+  for (int step = 0; step < n_steps; ++step) {
+    BlockStage<T, kType>* next = &stages[(step + 1) % 2];   // no warp reads it: all have passed the barrier since
+    const bool more = step + 1 < n_steps;
+    if (more) {
+      sources.copy_rows(a, step + 1, next);
+      sources.fetch(a, step + 1, &fetched);
+    }
+#pragma unroll 1
+    for (int g = 0; g < kStepGroups; ++g) multiply(stages[step % 2], at, g, start, acc);
+    if (more) unpack(step + 1, fetched, next);
+    copy_async_wait<0>();
+    __syncthreads();
+  }
+}
+template <TensorType kType>
+__device__ __forceinline__ float finished(float sum) {
+  return Format<kType>::kHalves ? __fmul_rn(sum, 1.0f / kSumUnit) : sum;
+}
+// Row `out` of a matrix, or its last row.
+__device__ __forceinline__ const std::byte* weight_row(const PrefillArgs& a, const DeviceProduct& p, int out) {
+  out = min(out, static_cast<int>(p.weight.n_rows) - 1);
+  return weights_of(p) + static_cast<int64_t>(out) * static_cast<int32_t>(a.planes.bytes);
 }
 
 template <class T, TensorType kType>
@@ -272,30 +346,38 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(
   const int p = a.products.product_of(static_cast<int>(blockIdx.y));
   const DeviceProduct& product = a.products.list[p];
   const Place<T> at(a.products, p);
-  float acc[T::kWarpRows / 16][T::kWarpOuts / 8][4] = {};
-  Fetched fetched = {};
-  const int32_t magic[4] = {kMagic, kMagic, kMagic, kMagic};
-  const int n_steps = (a.n_cols / 32 + kStepGroups - 1) / kStepGroups;
-  fetch_rows(a, at, 0, &stages[0]);
-  fetch<T, kType>(a, at, product, 0, &fetched);
-  unpack(a, at, product, 0, fetched, &stages[0]);
-  copy_async_wait<0>();
-  __syncthreads();
-  for (int step = 0; step < n_steps; ++step) {
-    BlockStage<T, kType>* next = &stages[(step + 1) % 2];   // no warp reads it: all have passed the barrier since
-    const bool more = step + 1 < n_steps;
-    if (more) {
-      fetch_rows(a, at, step + 1, next);
-      fetch<T, kType>(a, at, product, step + 1, &fetched);
+  Sums<T> acc = {};
+  multiply_all<T, kType>(a, at, weight_row(a, product, at.first_out + Units<T>::out()), stages, acc);
+  at.store_all(a, product, [&](int, int m, int n, int j) { return finished<kType>(acc[m][n][j]); });
+}
+
+// Gate and up in one tile, eight outputs of each in turn, so that a thread has both sums of an output. Writes silu(gate) * up.
+template <class T, TensorType kType>
+__global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_gated_blocks_kernel(const __grid_constant__ PrefillArgs a) {
+  __shared__ BlockStage<T, kType> stages[2];
+  const DeviceProduct &gate = a.products.list[0], &up = a.products.list[1];
+  const Place<T> at(a.products, 0);
+  Sums<T> acc = {};
+  const int turn = at.first_out + Units<T>::out();
+  multiply_all<T, kType>(a, at, weight_row(a, turn / 8 % 2 ? up : gate, turn / 16 * 8 + turn % 8), stages, acc);
+
+  const int lane = static_cast<int>(threadIdx.x) % 32, o = (at.first_out + at.out) / 2 + 2 * (lane % 4);
+  const int n_left = static_cast<int>(gate.weight.n_rows) - o;
+#pragma unroll
+  for (int m = 0; m < T::kWarpRows / 16; ++m)
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int r = at.first_row + at.row + 16 * m + 8 * i + lane / 4;
+      if (r >= a.n_rows) continue;
+      float* to = gate.out + r * gate.out_stride + o;
+#pragma unroll
+      for (int n = 0; n < T::kWarpOuts / 8; n += 2)
+#pragma unroll
+        for (int j = 0; j < 2; ++j)
+          if (4 * n + j < n_left)
+            to[4 * n + j] = gated(with_bias(gate, o + 4 * n + j, finished<kType>(acc[m][n][2 * i + j])),
+                                  with_bias(up, o + 4 * n + j, finished<kType>(acc[m][n + 1][2 * i + j])));
     }
-    __syncwarp();   // lanes may have diverged at a matrix's end
-#pragma unroll 1
-    for (int g = 0; g < kStepGroups; ++g) multiply(stages[step % 2], at, g, magic, acc);
-    if (more) unpack(a, at, product, step + 1, fetched, next);
-    copy_async_wait<0>();
-    __syncthreads();
-  }
-  at.store_all(a, product, [&](int, int m, int n, int j) { return acc[m][n][j]; });
 }
 
 // ---- F16 and BF16
@@ -473,6 +555,19 @@ __global__ void __launch_bounds__(FloatGeometry::kThreads, 2) matmul_floats_kern
         store(product, first_row + row + i, first_out + out + j, acc[i][j]);
 }
 
+PrefillArgs prefill_args(const Batch& batch, ConstRows x, const QuantizedRows& quantized, int32_t n_rows) {
+  const Weight& weight = batch.list[0].weight;
+  PrefillArgs args = {};
+  args.products = batch;
+  args.planes = row_planes(weight.type, weight.n_cols);
+  args.quantized = quantized;
+  args.x = x;
+  args.scales = quantized.scales;
+  args.n_rows = n_rows;
+  args.n_cols = static_cast<int32_t>(weight.n_cols);
+  return args;
+}
+
 // The grid's first index counts tiles of rows, so that thread blocks that run together share weights.
 Geometry tiles(PrefillArgs* a, int64_t rows, int64_t outs, int threads) {
   const int32_t n = a->products.deal([&](const DeviceProduct& p) { return (p.weight.n_rows + outs - 1) / outs; });
@@ -493,30 +588,46 @@ void launch_blocks(Queue& queue, PrefillArgs a) {
 
 // Large tiles read an operand for more products, and small ones leave fewer SMs idle.
 template <TensorType kType>
-void launch_best(Queue& queue, const DeviceShape& device, const PrefillArgs& a) {
-  const int64_t small = slots<SmallTile>(a, device), middle = slots<MiddleTile>(a, device);
+bool large_is_best(const DeviceShape& device, const PrefillArgs& a) {
   const int64_t large = slots<LargeTile<kType>>(a, device);
-  if (large <= middle && large <= small) launch_blocks<LargeTile<kType>, kType>(queue, a);
-  else if (middle <= small) launch_blocks<MiddleTile, kType>(queue, a);
+  return large <= slots<MiddleTile<kType>>(a, device) && large <= slots<SmallTile>(a, device);
+}
+template <TensorType kType>
+void launch_best(Queue& queue, const DeviceShape& device, const PrefillArgs& a) {
+  if (large_is_best<kType>(device, a)) launch_blocks<LargeTile<kType>, kType>(queue, a);
+  else if (slots<MiddleTile<kType>>(a, device) <= slots<SmallTile>(a, device)) launch_blocks<MiddleTile<kType>, kType>(queue, a);
   else launch_blocks<SmallTile, kType>(queue, a);
 }
 
 }  // namespace matmul_prefill_cu
 using namespace matmul_prefill_cu;
 
+bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, const DeviceProduct& gate, const DeviceProduct& up,
+                          const QuantizedRows& quantized, Rows out, int32_t n_rows) {
+  bool launched = false;
+  with_block_type(gate.weight.type, [&](auto type) {
+    if constexpr (!Format<type()>::kHalves) {   // Q6_K would spill registers
+      using Tile = LargeTile<type()>;
+      Batch batch = {};
+      batch.list[0] = gate, batch.list[1] = up, batch.n = 2;
+      batch.list[0].out = out.data, batch.list[0].out_stride = out.stride;
+      PrefillArgs args = prefill_args(batch, {}, quantized, n_rows);
+      if (!large_is_best<type()>(device, args)) return;
+      args.products.n = 1;
+      Geometry geometry = tiles(&args, Tile::kRows, Tile::kOuts / 2, Tile::kThreads);
+      launch<matmul_gated_blocks_kernel<Tile, type()>>(queue, geometry, args);
+      launched = true;
+    }
+  });
+  return launched;
+}
+
 void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& products, ConstRows x, const QuantizedRows& quantized,
                     int32_t n_rows) {
   bool scaled = false;
   for_each_type(products, [&](const Batch& batch) {
     const Weight& weight = batch.list[0].weight;
-    PrefillArgs args = {};
-    args.products = batch;
-    args.planes = row_planes(weight.type, weight.n_cols);
-    args.quantized = quantized;
-    args.x = x;
-    args.scales = quantized.scales;
-    args.n_rows = n_rows;
-    args.n_cols = static_cast<int32_t>(weight.n_cols);
+    PrefillArgs args = prefill_args(batch, x, quantized, n_rows);
     if (weight.type == TensorType::f16 && !scaled) {
       launch<row_scales_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(256)}, x, args.n_cols, quantized.scales);
       scaled = true;

@@ -1,4 +1,4 @@
-// Parts that matmul_decode.cu and matmul_prefill.cu share: which products of a list go to one launch, and how a sum is stored.
+// Parts that matmul_decode.cu and matmul_prefill.cu share: which products of a list go to one launch, how a sum is stored, and the gate.
 #pragma once
 
 #include "cuda/kernels/kernels.h"
@@ -49,6 +49,8 @@ __device__ __forceinline__ const std::byte* weights_of(const DeviceProduct& p) {
 __device__ __forceinline__ float with_bias(const DeviceProduct& p, int64_t o, float sum) {
   return p.bias ? __fadd_rn(sum, p.bias[o]) : sum;
 }
+// swiglu() of one value, with its roundings.
+__device__ __forceinline__ float gated(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
 __device__ __forceinline__ void store(const DeviceProduct& p, int64_t row, int64_t o, float sum) {
   float* out = p.out + row * p.out_stride + o;
   sum = with_bias(p, o, sum);

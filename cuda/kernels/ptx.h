@@ -46,6 +46,12 @@ __device__ __forceinline__ void mma_s8_k16(int32_t* d, const uint32_t* a, uint32
                : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(b), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
 }
+// c + the dot product of four unsigned bytes and four signed ones.
+__device__ __forceinline__ int dot_unsigned(uint32_t a, uint32_t b, int c) {
+  int d;
+  asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
 // Load four (or two) matrices of 8 rows of 16 bytes from shared memory. Lane 8 m + r passes the address of row r of matrix m.
 __device__ __forceinline__ void load_matrices_4(uint32_t* out, const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -111,6 +117,7 @@ inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { emulated::
 inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { emulated::mma_bf16(c, a, b); }
 inline void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c) { emulated::mma_s8(d, a, b, c); }
 inline void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c) { emulated::mma_s8_k16(d, a, b, c); }
+inline int dot_unsigned(uint32_t a, uint32_t b, int c) { return emulated::dot_unsigned(a, b, c); }
 inline void load_matrices_4(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, false); }
 inline void load_matrices_4_transposed(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, true); }
 inline void load_matrices_2(uint32_t* out, const void* row) { emulated::load_matrices<2>(out, row, false); }
@@ -154,6 +161,7 @@ void mma_f16(float* c, const uint32_t* a, const uint32_t* b);
 void mma_bf16(float* c, const uint32_t* a, const uint32_t* b);
 void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c);
 void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c);
+int dot_unsigned(uint32_t a, uint32_t b, int c);
 void load_matrices_4(uint32_t* out, const void* row);
 void load_matrices_4_transposed(uint32_t* out, const void* row);
 void load_matrices_2(uint32_t* out, const void* row);

@@ -52,6 +52,8 @@ unsigned long long atomicAdd(unsigned long long* at, unsigned long long by);
 int atomicAdd(int* at, int by);
 
 int __dp4a(int a, int b, int sum);
+int __dp2a_lo(int a, int b, int sum);
+unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n);
 unsigned __byte_perm(unsigned a, unsigned b, unsigned selector);
 unsigned __vsubss4(unsigned a, unsigned b);
 unsigned __vsub4(unsigned a, unsigned b);

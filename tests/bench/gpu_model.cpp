@@ -201,9 +201,9 @@ void Counting::step(const std::string& name, const F& what) {
          << g.grid.z << "], \"threads\": " << g.block.product() << ", \"shared\": " << g.shared_bytes << ", \"n\": " << g.launches
          << ", \"blocks_run\": " << g.blocks_run << ", \"estimated\": " << (g.estimated ? "true" : "false");
     constexpr const char* kNames[] = {
-        "barriers", "read_bytes", "read_sectors", "written_bytes", "written_sectors", "link_bytes", "shared_requests", "bank_conflicts",
-        "products", "block_sectors", "own_sectors", "integer", "single", "twice", "half", "convert", "move", "memory", "control",
-        "exchange", "product"};
+        "barriers", "read_bytes", "read_sectors", "written_bytes", "written_sectors", "link_bytes", "shared_requests", "shared_passes",
+        "bank_conflicts", "products", "block_sectors", "own_sectors", "integer", "single", "twice", "half", "convert", "move", "memory",
+        "control", "exchange", "product"};
     static_assert(std::size(kNames) == C::kFields);
     for (size_t i = 0; i < C::kFields; ++i) out_ << ", \"" << kNames[i] << "\": " << v[i];
     // Executions by line of the source: [file, line, of all instructions of the line].

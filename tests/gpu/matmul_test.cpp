@@ -18,7 +18,7 @@ namespace {
 using namespace testing;
 
 constexpr Phase kPhases[] = {Phase::decode, Phase::prefill};
-bool two_scales(TensorType type) { return type == TensorType::q2_k || type == TensorType::q3_k || type == TensorType::q6_k; }
+bool has_large_tile(TensorType type) { return type != TensorType::q2_k && type != TensorType::q3_k; }
 const char* name(Phase phase) { return phase == Phase::decode ? "decode" : "prefill"; }
 bool float_type(TensorType type) { return type_traits(type)->block_elements == 1; }
 
@@ -130,9 +130,9 @@ TEST_P(GpuMatmul, BitsDoNotDependOnTheOtherRows) {
   }
 }
 
-// At decode whole rounds of units, the rest behind them, and the units of a block of eight rows: a row has the same bits.
+// At decode two whole rounds of units, the rest behind them, and the units of a block of eight rows: a row has the same bits.
 TEST_P(GpuMatmul, RoundsOfUnitsGiveTheSameBits) {
-  const int64_t n_in = 4352, n_out = 3;
+  const int64_t n_in = 8448, n_out = 3;
   const int32_t n = 8;
   Machine m(true, product_limits(n, n_in));
   const Matrix matrix(&m, GetParam(), n_out, n_in, 17);
@@ -150,7 +150,7 @@ TEST_P(GpuMatmul, TilesOfEverySizeGiveTheSameBits) {
   const Matrix matrix(&m, GetParam(), n_out, n_in, 13);
   const std::vector<float> values = normal_values(static_cast<size_t>(n * n_in), 29);
 #ifdef ORRERY_EMULATED
-  const bool floats = float_type(GetParam()), no_large = two_scales(GetParam());
+  const bool floats = float_type(GetParam()), no_large = !has_large_tile(GetParam());
   const auto taken = [&](int32_t rows) {   // launches with tiles of this many rows so far
     return emulated::launches_of("matmul_blocks_kernel<orrery::cuda::matmul_prefill_cu::Tile<" + std::to_string(rows) + ",");
   };
@@ -329,7 +329,7 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
       for (const bool one_matrix : {false, true})
         for (const Phase phase : kPhases) {
           std::vector<float> act[2], normed[2];
-          const int64_t n_in = n_rows == 1 ? 2336 : 288;   // a whole round of units, and a rest; or a rest alone
+          const int64_t n_in = n_rows == 1 ? 4384 : 288;   // two whole rounds of units, and a rest; or a rest alone
           for (const bool fused : {false, true}) {
             Machine m(true, product_limits(n_rows, n_in));
             const auto rows = static_cast<size_t>(n_rows), width = static_cast<size_t>(n_in);
@@ -362,6 +362,46 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
           ASSERT_TRUE(same_bits(normed[0].data(), normed[1].data(), normed[0].size()));
           for (const float v : act[0]) ASSERT_TRUE(std::isfinite(v));
         }
+}
+
+// A prompt's gate and up in large tiles, which one kernel computes, have the bits of the products and of swiglu(). Of other tiles and of types
+// with two scales nothing is fused.
+TEST(GpuMatmulFusions, GateAndUpOfAPromptHaveTheSameBits) {
+  struct Case {
+    TensorType type;
+    int32_t n_rows;
+    int64_t n_ff;
+    bool fuses;
+  };
+  for (const Case& tested : {Case{TensorType::q4_k, 250, 280, true}, {TensorType::q8_0, 256, 263, true}, {TensorType::q5_0, 240, 500, true},
+                             {TensorType::q6_k, 240, 280, false}, {TensorType::q4_k, 20, 280, false}, {TensorType::f16, 240, 280, false}}) {
+    const int64_t n_in = 256, n_ff = tested.n_ff;
+    std::vector<float> act[2];
+    for (const bool fused : {false, true}) {
+      Machine m(true, product_limits(tested.n_rows, n_in));
+      const auto rows = static_cast<size_t>(tested.n_rows), width = static_cast<size_t>(n_ff);
+      const Buffer<float> x(&m, normal_values(rows * n_in, 3)), bias(&m, normal_values(2 * width, 5));
+      const Matrix gate(&m, tested.type, n_ff, n_in, 6), up(&m, tested.type, n_ff, n_in, 7);
+      const Buffer<float> both(&m, std::vector<float>(rows * 2 * width, std::nanf(""))), out(&m, std::vector<float>(rows * (width + 3), 77.0f));
+      m.begin(Phase::prefill, tested.n_rows);
+      const Product two[] = {{&gate.weight, bias.cptr(), both.ptr(), 2 * n_ff, false},
+                             {&up.weight, bias.cptr() + n_ff, both.ptr() + n_ff, 2 * n_ff, false}};
+      m->matmul({two, 2}, x.cptr(), n_in, tested.n_rows);
+      if (!fused) {
+        float one;
+        m->download(&one, {x.address()}, sizeof one);   // sends the list
+      }
+      m->swiglu(both.cptr(), both.cptr() + n_ff, 2 * n_ff, out.ptr(), n_ff + 3, n_ff);
+      m.end();
+      act[fused] = out.get();
+#ifdef ORRERY_EMULATED
+      ASSERT_EQ(std::isnan(both.get()[0]), fused && tested.fuses) << type_traits(tested.type)->name << " " << tested.n_rows;
+#endif
+    }
+    ASSERT_TRUE(same_bits(act[0].data(), act[1].data(), act[0].size())) << type_traits(tested.type)->name << " " << tested.n_rows;
+    for (const float v : act[0]) ASSERT_TRUE(std::isfinite(v));
+    ASSERT_EQ(act[1][static_cast<size_t>(n_ff)], 77.0f) << "the gap behind a row";
+  }
 }
 
 // The order of a block's threads does not change bits: no barrier is missing. (On a GPU compute-sanitizer checks barriers.)

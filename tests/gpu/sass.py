@@ -2,7 +2,7 @@
 """What machine code must show: sass.py BUILD ARCHITECTURE checks the cubins of BUILD/ptx; sass.py --tool BUILD prints where nvdisasm is.
 
 For some kernels: the most bytes of global memory that a lane has under way in straight code, loads and stores of 16 bytes, and
-instructions of its innermost loop with dot products for each four bytes; for moves also the loads of 16 bytes before the first store; issue
+instructions of a loop for each 16 bytes of weights (a group of 32 columns; of Q8_0 half of one); for moves also the loads of 16 bytes before the first store; issue
 slots of a loop for 16 cycles of the tensor cores; numbers of some instructions. The bounds are what the code has: a change that makes one
 worse fails.
 `target` is what is wanted. Without nvdisasm the check is skipped, and says so.
@@ -16,20 +16,22 @@ WIDTH = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 # module, kernel's symbol as a pattern: what is measured, bound, target. "at least" of bytes, "at most" of instructions.
 CHECKS = [
     ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "bytes", 288, 64),
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "per_product", 7.5, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb0E", "per_load", 44, 45),
     ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "bytes", 280, 64),
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "per_product", 3.4, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE8E.*Li1ELb0E", "per_load", 12, 22.5),
     ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE14E.*Li1ELb0E", "bytes", 272, 64),
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE14E.*Li1ELb0E", "per_product", 8.9, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE14E.*Li1ELb0E", "per_load", 59.5, 45),
     ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE6E.*Li1ELb0E", "bytes", 248, 64),
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE6E.*Li1ELb0E", "per_product", 7.6, 5.6),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE6E.*Li1ELb0E", "per_load", 49.5, 45),
     ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE2E.*Li1ELb0E", "bytes", 232, 64),
-    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE2E.*Li1ELb0E", "per_product", 5.4, 5.6),
-    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE12E", "slots", 21.8, 22.8),
-    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE8E", "slots", 16, 22.8),
-    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE6E", "slots", 17.8, 22.8),
-    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE2E", "slots", 17.2, 22.8),
-    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi64E.*TensorTypeE14E", "slots", 35.6, 22.8),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE2E.*Li1ELb0E", "per_load", 32, 45),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE13E.*Li1ELb0E", "per_load", 61.5, 45),
+    ("matmul_decode", r"matmul_decode_kernel.*TensorTypeE12E.*Li1ELb1E", "per_load", 42.5, 45),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE12E", "slots", 20, 22.8),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE8E", "slots", 14.5, 22.8),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE6E", "slots", 15.5, 22.8),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE2E", "slots", 15, 22.8),
+    ("matmul_prefill", r"matmul_blocks_kernel.*4TileILi128E.*TensorTypeE14E", "slots", 22, 22.8),
     ("kv", r"move_kv_kernel", "bytes", 64, 64),
     ("kv", r"move_kv_kernel", "wide_loads", 4, 4),
     ("kv", r"move_kv_kernel", "wide_stores", 4, 4),
@@ -44,7 +46,7 @@ CHECKS = [
 # Instructions of the whole kernel: double precision, tensor products of halves, copies from global to shared memory past the registers,
 # loads whose place the compiler does not know.
 COUNTED = {"doubles": ("DADD", "DMUL", "DFMA"), "products": ("HMMA",), "async_copies": ("LDGSTS",), "generic_loads": ("LD",)}
-AT_MOST = ("per_product", "slots", "doubles", "generic_loads")
+AT_MOST = ("per_load", "slots", "doubles", "generic_loads")
 
 
 def find_tool(name, build):
@@ -154,9 +156,9 @@ def measure(what, code):
         return bytes_under_way(code)
     if what == "slots":
         return slots_per_product(code)
-    if what == "per_product":
+    if what == "per_load":
         loops = [names[first:last + 1] for first, last in code.loops()]
-        return min(len(loop) / n for loop in loops + [names] if (n := sum(name.startswith("IDP") for name in loop)))
+        return min(len(loop) / n for loop in loops if (n := sum(name.startswith("LDG.E.NA.128") for name in loop)))
     kind = "LDG" if what == "wide_loads" else "STG"
     return sum(n.startswith(kind) and width(n) == 16 for n in names)
 

@@ -179,7 +179,7 @@ Vec CountingDevice::count(const Kernel& kernel, const Launch& launch, Dim3 block
   }
   Vec v;
   for (const uint64_t x : {c.barriers, c.read_bytes, c.read_sectors, c.written_bytes, c.written_sectors, c.link_bytes, c.shared_requests,
-                           c.bank_conflicts, c.products, static_cast<uint64_t>(sectors.size()), static_cast<uint64_t>(own)})
+                           c.shared_passes, c.bank_conflicts, c.products, static_cast<uint64_t>(sectors.size()), static_cast<uint64_t>(own)})
     v.push_back(static_cast<int64_t>(x));
   for (const uint64_t x : c.instructions) v.push_back(static_cast<int64_t>(x));
   for (const uint64_t x : c.executed) v.push_back(static_cast<int64_t>(x));

@@ -28,7 +28,7 @@ namespace orrery::ptx {
 // grid do not touch. So each sector of the launch counts once where tiles of rows and columns share their operands.
 struct Counts {
   enum Field {
-    barriers, read_bytes, read_sectors, written_bytes, written_sectors, link_bytes, shared_requests, bank_conflicts, products,
+    barriers, read_bytes, read_sectors, written_bytes, written_sectors, link_bytes, shared_requests, shared_passes, bank_conflicts, products,
     block_sectors, own_sectors, classes
   };
   static constexpr size_t kFields = classes + static_cast<size_t>(Class::kCount);

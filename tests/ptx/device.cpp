@@ -144,14 +144,14 @@ class PtxDevice : public emulated::Device {
   }
   void write_counters(std::ostream& out) const {
     out << "kernel launches blocks barriers integer single twice half convert move memory control exchange product read_bytes read_sectors "
-           "written_bytes written_sectors shared_requests bank_conflicts products\n";
+           "written_bytes written_sectors shared_requests shared_passes bank_conflicts products\n";
     for (const auto& [name, c] : counters_) {
       std::string plain = demangled(name);
       std::replace(plain.begin(), plain.end(), ' ', '_');
       out << plain << ' ' << c.launches << ' ' << c.blocks << ' ' << c.barriers;
       for (const uint64_t x : c.instructions) out << ' ' << x;
       out << ' ' << c.read_bytes << ' ' << c.read_sectors << ' ' << c.written_bytes << ' ' << c.written_sectors << ' ' << c.shared_requests << ' '
-          << c.bank_conflicts << ' ' << c.products << '\n';
+          << c.shared_passes << ' ' << c.bank_conflicts << ' ' << c.products << '\n';
     }
   }
 

@@ -47,6 +47,8 @@ TEST(PtxIntegers, BytesFieldsAndShifts) {
   EXPECT_EQ(once("bfind.shiftamt.u32 %r9, %r3;", 0x00800000), 8u);
   EXPECT_EQ(once("bfind.shiftamt.u32 %r9, %r3;", 0), 0xFFFFFFFFu);
   EXPECT_EQ(once("dp4a.s32.s32 %r9, %r3, %r4, 100;", 0xFF02FE01, 0x0A0B0C80), 100u - 10 + 22 - 24 - 128);
+  EXPECT_EQ(once("dp4a.u32.s32 %r9, %r3, %r4, 100;", 0xFF02FE01, 0x0A0B0C80), 100u + 2550 + 22 + 3048 - 128);
+  EXPECT_EQ(once("dp2a.lo.s32.s32 %r9, %r3, %r4, 100;", 0xFFFE0003, 0x7F7F8005), 100u + 15 + 256);
   EXPECT_EQ(once("mul.hi.s32 %r9, %r3, %r4;", 0x80000000, 0x80000000), 0x40000000u);
   EXPECT_EQ(once("div.s32 %r9, %r3, %r4;", static_cast<uint32_t>(-7), 2), static_cast<uint32_t>(-3));
   EXPECT_EQ(once("rem.s32 %r9, %r3, %r4;", static_cast<uint32_t>(-7), 2), static_cast<uint32_t>(-1));
@@ -298,10 +300,12 @@ TEST(PtxCounters, SectorsConflictsAndInstructions) {
   rig.run(kernel_text("shl.b32 %r3, %r1, 5; mov.u32 %r4, dynamic; add.s32 %r3, %r3, %r4; st.shared.u32 [%r3], %r1;"), memory.at, nullptr, {},
           {32, 1, 1}, 1024);
   EXPECT_EQ(rig.counters.bank_conflicts, 7u);
+  EXPECT_EQ(rig.counters.shared_passes, 8u);
   rig.run(kernel_text("shl.b32 %r3, %r1, 4; mov.u32 %r4, dynamic; add.s32 %r3, %r3, %r4; st.shared.v4.u32 [%r3], {%r1,%r1,%r1,%r1};"), memory.at,
           nullptr, {}, {32, 1, 1}, 512);
   EXPECT_EQ(rig.counters.bank_conflicts, 0u);
   EXPECT_EQ(rig.counters.shared_requests, 1u);
+  EXPECT_EQ(rig.counters.shared_passes, 4u);
   rig.run(kernel_text("bar.sync 0;"), memory.at, nullptr, {3, 2, 1}, {64, 1, 1});
   EXPECT_EQ(rig.counters.blocks, 6u);
   EXPECT_EQ(rig.counters.barriers, 6u);

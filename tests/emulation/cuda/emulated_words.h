@@ -91,6 +91,13 @@ inline int __dp4a(int a, int b, int c) {
   for (int i = 0; i < 4; ++i) c += static_cast<int8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);
   return c;
 }
+inline int __dp2a_lo(int a, int b, int c) {
+  for (int i = 0; i < 2; ++i) c += static_cast<int16_t>(a >> 16 * i) * static_cast<int8_t>(b >> 8 * i);
+  return c;
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned n) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(high) << 32 | low) >> (n & 31));
+}
 inline float __expf(float x) { return std::exp(x); }
 inline float exp2f_approx(float x) { return std::exp2(x); }
 inline float __fdividef(float a, float b) { return a / b; }

@@ -74,6 +74,10 @@ void mma(Sum* d, const uint32_t* a, const uint32_t* b, const Sum* c, At at) {
 }
 inline void mma_f16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, c, Halves()); }
 inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { mma<2, 16>(c, a, b, c, Bfloats()); }
+inline int dot_unsigned(uint32_t a, uint32_t b, int c) {
+  for (int i = 0; i < 4; ++i) c += static_cast<uint8_t>(a >> 8 * i) * static_cast<int8_t>(b >> 8 * i);
+  return c;
+}
 inline void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c) { mma<4, 32>(d, a, b, c, SignedBytes()); }
 inline void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c) { mma<4, 16>(d, a, &b, c, SignedBytes()); }
 

@@ -45,10 +45,9 @@ unsigned count_sectors(uint32_t mask, const uint64_t* address, unsigned bytes, u
   return n;
 }
 
-// Passes over the banks beyond the first. Of 8 bytes a lane, half a warp goes at a time; of 16, a quarter.
-unsigned count_conflicts(uint32_t mask, const uint64_t* address, unsigned bytes) {
+// Counts passes over the banks. Of 8 bytes a lane, half a warp goes at a time; of 16, a quarter.
+void count_passes(uint32_t mask, const uint64_t* address, unsigned bytes, Counters* counters) {
   const unsigned lanes = bytes <= 4 ? 32 : bytes == 8 ? 16 : 8;
-  unsigned conflicts = 0;
   for (unsigned first = 0; first < kLanes; first += lanes) {
     uint32_t words[32][32];
     uint8_t n[32] = {};
@@ -63,9 +62,10 @@ unsigned count_conflicts(uint32_t mask, const uint64_t* address, unsigned bytes)
         most = std::max<unsigned>(most, n[bank]);
       }
     }
-    if (most > 1) conflicts += most - 1;
+    counters->shared_passes += most;
+    if (most > 1) counters->bank_conflicts += most - 1;
   }
-  return conflicts;
+  ++counters->shared_requests;
 }
 
 }  // namespace
@@ -88,7 +88,7 @@ void Warp::access_shared(const Instruction& instruction, uint32_t mask, const ui
   const unsigned granule = b.kernel.granule;
   Moment now = b.now(*this);
   now.launch_began = now.block_began;   // what other blocks did to their shared memory is past
-  if (!how.delivers) ++b.counters.shared_requests, b.counters.bank_conflicts += count_conflicts(mask, address, bytes);
+  if (!how.delivers) count_passes(mask, address, bytes, &b.counters);
   for_set(mask, [&](unsigned l) {
     const uint64_t a = address[l];
     if (a + bytes > window) fail(l, std::to_string(bytes) + " bytes at " + hex(a) + " of a shared memory of " + std::to_string(window) + " bytes");

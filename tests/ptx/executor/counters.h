@@ -13,7 +13,8 @@ struct Counters {
   uint64_t instructions[static_cast<int>(Class::kCount)] = {};   // of warps, by class
   uint64_t read_bytes = 0, written_bytes = 0;    // that lanes asked of global memory
   uint64_t read_sectors = 0, written_sectors = 0;   // of 32 bytes, that a warp's accesses touched
-  uint64_t shared_requests = 0, bank_conflicts = 0;   // accesses of a warp to shared memory; passes beyond the fewest that their bytes take
+  // Accesses of a warp to shared memory; passes over the banks, of at most 128 bytes each; those of them beyond the fewest that the bytes take.
+  uint64_t shared_requests = 0, shared_passes = 0, bank_conflicts = 0;
   uint64_t products = 0;                         // multiplications of mma
   uint64_t link_bytes = 0;                       // bytes of the sectors in host memory
   bool notes_sectors = false;

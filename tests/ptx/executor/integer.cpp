@@ -76,8 +76,14 @@ struct Permute { u32 operator()(u32 a, u32 b, u32 selector) const {
   return out; } };
 struct FunnelLeft { u32 operator()(u32 a, u32 b, u32 n) const { return static_cast<u32>((u64{b} << 32 | a) << (n & 31) >> 32); } };
 struct FunnelRight { u32 operator()(u32 a, u32 b, u32 n) const { return static_cast<u32>((u64{b} << 32 | a) >> (n & 31)); } };
+// A: the type of a's bytes.
+template <class A>
 struct Dot4 { u32 operator()(u32 a, u32 b, u32 c) const {
-  for (unsigned k = 0; k < 4; ++k) c += static_cast<u32>(s32{static_cast<s8>(a >> 8 * k)} * s32{static_cast<s8>(b >> 8 * k)});
+  for (unsigned k = 0; k < 4; ++k) c += static_cast<u32>(s32{static_cast<A>(a >> 8 * k)} * s32{static_cast<s8>(b >> 8 * k)});
+  return c; } };
+// The two halves of a times the lower two bytes of b.
+struct Dot2 { u32 operator()(u32 a, u32 b, u32 c) const {
+  for (unsigned k = 0; k < 2; ++k) c += static_cast<u32>(s32{static_cast<s16>(a >> 16 * k)} * s32{static_cast<s8>(b >> 8 * k)});
   return c; } };
 
 template <class T>
@@ -234,7 +240,8 @@ void add_integer(Table* table) {
   add("prmt.b32", "w=www", ternary<Permute, u32, u32>);
   add("lop3.b32", "w=wwww", lop3);
   add("shf.l.wrap.b32", "w=www", ternary<FunnelLeft, u32, u32>), add("shf.r.wrap.b32", "w=www", ternary<FunnelRight, u32, u32>);
-  add("dp4a.s32.s32", "w=www", ternary<Dot4, u32, u32>);
+  add("dp4a.s32.s32", "w=www", ternary<Dot4<s8>, u32, u32>), add("dp4a.u32.s32", "w=www", ternary<Dot4<u8>, u32, u32>);
+  add("dp2a.lo.s32.s32", "w=www", ternary<Dot2, u32, u32>);
   add("add.cc.u32", "w=ww", add_carry<false, true>), add("addc.u32", "w=ww", add_carry<true, false>);
   add("addc.cc.u32", "w=ww", add_carry<true, true>);
   add("sub.cc.u32", "w=ww", sub_carry<false, true>), add("subc.u32", "w=ww", sub_carry<true, false>);
