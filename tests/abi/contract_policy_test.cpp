@@ -242,6 +242,27 @@ TEST_F(Policies, StatisticsAddUp) {
   }
 }
 
+// Tokens that attention reads in host memory count as fetched. Nothing of them is on the device.
+TEST_F(Policies, TokensReadInPlaceCountAsFetched) {
+  const Runtime runtime = make_runtime();
+  const Model model = open_model(runtime, demo);
+  orrery_session_options o = session_options();
+  o.n_context = 640;
+  o.policy = "keycodes", o.kv_budget_share = .2f;
+  const Session session = open_session(model, o);
+  pull(generate_tokens(session, prompt(300), exactly(15)));
+  const orrery_stats s = stats_of(session);
+  EXPECT_GT(s.missed_tokens, 14u * kHeads);
+  EXPECT_EQ(s.wanted_tokens, s.missed_tokens);
+  // Of each head and step: the found tokens, the first 4, the last 7 and the step's own.
+  EXPECT_EQ(s.refill_bytes, (s.missed_tokens + uint64_t{14} * kHeads * 12) * kTokenBytes);
+  EXPECT_EQ(s.host_to_device_bytes, s.refill_bytes);
+  EXPECT_EQ(s.device_kv_type, uint32_t{ORRERY_KV_F16});
+  EXPECT_LT(s.device_kv_bytes, s.reservoir_bytes / 5);
+  const Session fork = fork_of(session);
+  EXPECT_EQ(stats_of(fork).host_to_device_bytes, 0u);
+}
+
 TEST_F(Policies, FullAttentionHasNoneOfTheStatistics) {
   const Runtime runtime = make_runtime();
   const Model model = open_model(runtime, demo);
