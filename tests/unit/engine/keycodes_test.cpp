@@ -261,17 +261,22 @@ TEST(EngineKeyCodesParts, AllTokensInPlaceAreFullAttention) {
   engine::SessionOptions o;
   o.n_context = 1024, o.policy = "full";
   const auto full = unwrap(Session::open(model, o));
-  o.policy = "keycodes", o.kv_share = .2, o.policy_options = {{"skip", "0"}, {"least", "1"}};
-  const auto in_place = unwrap(Session::open(model, o));
   const auto prompt = random_tokens(*model, kPrompt, 58);
-  for (Session* s : {full.get(), in_place.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
-  float most = 0;
-  for (const int32_t token : random_tokens(*model, 20, 59)) {
-    for (Session* s : {full.get(), in_place.get()}) feed(s, token);
-    for (size_t i = 0; i < full->logits().size(); ++i) most = std::max(most, std::fabs(full->logits()[i] - in_place->logits()[i]));
+  unwrap(full->prefill(prompt, nullptr, nullptr));
+  for (const char* whole_layers : {"0", "2"}) {
+    o.policy = "keycodes", o.kv_share = .2, o.policy_options = {{"skip", "0"}, {"least", "1"}, {"first_layers", whole_layers}};
+    const auto in_place = unwrap(Session::open(model, o));
+    unwrap(in_place->prefill(prompt, nullptr, nullptr));
+    float most = 0;
+    for (const int32_t token : random_tokens(*model, 20, 59)) {
+      for (Session* s : {full.get(), in_place.get()}) feed(s, token);
+      for (size_t i = 0; i < full->logits().size(); ++i) most = std::max(most, std::fabs(full->logits()[i] - in_place->logits()[i]));
+    }
+    EXPECT_EQ(in_place->resident()->policy().n_full_heads(), *whole_layers == '0' ? 0u : 2u * static_cast<uint32_t>(model->hyper().n_kv_heads));
+    EXPECT_GT(in_place->resident()->bytes_in_place(), 0u);
+    EXPECT_LT(most, .4f);   // without the step's own token: 1.9
+    unwrap(full->rewind(kPrompt));
   }
-  EXPECT_GT(in_place->resident()->bytes_in_place(), 0u);
-  EXPECT_LT(most, .4f);   // without the step's own token: 1.9
 }
 
 // A resident token's score counts more: fewer tokens are fetched.

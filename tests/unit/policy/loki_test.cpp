@@ -306,6 +306,7 @@ TEST(PolicyKeyCodes, InPlaceTheBudgetHoldsCodes) {
                  {.039, {}, 0, 0, 0},
                  {.1, {{"bits", "4"}}, 0, 0, 0},
                  {.2, {{"bits", "4"}, {"first_layers", "0"}}, 4, 1008, 1024},
+                 {.2, {{"first_layers", "1"}}, 2, 4096, 4096},   // takes no memory either
                  {.2, {{"copy", "1"}}, 2, 520, 0}};              // as on a device of its own
   for (const auto& w : kWorked) {
     SCOPED_TRACE(w.share);
