@@ -385,13 +385,13 @@ TEST(GpuMatmulFusions, GateAndUpOfAPromptHaveTheSameBits) {
       const Buffer<float> both(&m, std::vector<float>(rows * 2 * width, std::nanf(""))), out(&m, std::vector<float>(rows * (width + 3), 77.0f));
       m.begin(Phase::prefill, tested.n_rows);
       const Product two[] = {{&gate.weight, bias.cptr(), both.ptr(), 2 * n_ff, false},
-                             {&up.weight, bias.cptr() + n_ff, both.ptr() + n_ff, 2 * n_ff, false}};
+                             {&up.weight, bias.cptr() + width, both.ptr() + width, 2 * n_ff, false}};
       m->matmul({two, 2}, x.cptr(), n_in, tested.n_rows);
       if (!fused) {
         float one;
         m->download(&one, {x.address()}, sizeof one);   // sends the list
       }
-      m->swiglu(both.cptr(), both.cptr() + n_ff, 2 * n_ff, out.ptr(), n_ff + 3, n_ff);
+      m->swiglu(both.cptr(), both.cptr() + width, 2 * n_ff, out.ptr(), n_ff + 3, n_ff);
       m.end();
       act[fused] = out.get();
 #ifdef ORRERY_EMULATED
