@@ -307,6 +307,7 @@ TEST(GpuFetch, LowestScoresAreReplaced) {
   expect_as_planned(one_set(8, 150, 1, 140));
   expect_as_planned(one_set(1, 1190, 500, 600));
   expect_as_planned(one_set(1, 1190, 1100, 60));   // more wanted pages than threads
+  expect_as_planned(one_set(8, 150, 10, 2));       // the place that is replaced next has a positive score
 }
 
 TEST(GpuFetch, OneSetInSeveralBatches) {
@@ -382,11 +383,13 @@ TEST(GpuFetch, ConvertsAsMovesDo) {
 struct ChangeCase {
   int32_t page_tokens, n_keys, k, n_first, n_last;
   bool completes = false;
-  int32_t n_changed = 1;            // of kKvHeads
+  int32_t n_changed = 1;            // of kKvHeads, from first_changed on
   KvType to = KvType::f16;
   int32_t n_followers = 0;          // of each KV head: fetch_followers()
   int32_t n_numbers = kMostKeys;    // as Case
   bool equal_keys = false;
+  int32_t first_changed = 0;
+  bool has_changed(int32_t kv_head) const { return kv_head >= first_changed && kv_head < first_changed + n_changed; }
   size_t n_jobs() const { return static_cast<size_t>(kKvHeads * std::max(n_followers, 1)); }
   int32_t kv_head(size_t job) const { return static_cast<int32_t>(job) / std::max(n_followers, 1); }
   int32_t slots_of(size_t job) const { return n_followers > 0 ? static_cast<int32_t>(job) % kKvHeads : kv_head(job); }
@@ -423,7 +426,8 @@ Changed changed(Machine* m, const ChangeCase& c) {
   const KvView view = pages.view();
   const std::vector<float> now = normal_values(kKvHeads * kGroup * kDim, 13);
   std::vector<float> before = now;
-  for (size_t i = 0; i < static_cast<size_t>(c.n_changed * kGroup * kDim); ++i) before[i] = -now[i];
+  for (size_t i = 0; i < before.size(); ++i)
+    if (c.has_changed(static_cast<int32_t>(i) / (kGroup * kDim))) before[i] = -now[i];
   Buffer<float> q(m, now), last(m, before);
   const size_t n_jobs = c.n_jobs(), most_held = c.n_held(0);
   const uint64_t head_bytes = most_held * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes();
@@ -486,7 +490,7 @@ Changed changed(Machine* m, const ChangeCase& c) {
   }
   std::vector<KvMove> moves, ahead;
   for (size_t i = 0; i < n_jobs; ++i) {
-    const bool fetches_now = c.slots_of(i) < c.n_changed;
+    const bool fetches_now = c.has_changed(c.slots_of(i));
     std::vector<uint32_t> best(static_cast<size_t>(c.k_of(i))), wanted, free;
     TopKeysJob asked = c.completes && c.n_changed == 0 ? next[i] : jobs[i];
     asked.out = best.data();
@@ -524,10 +528,10 @@ Changed changed(Machine* m, const ChangeCase& c) {
 }
 
 void expect_changed(const ChangeCase& c) {
-  for (const int32_t n_changed : {0, 1, 2}) {
-    SCOPED_TRACE(n_changed);
+  for (const auto& [first, n] : {std::pair(0, 0), std::pair(0, 1), std::pair(1, 1), std::pair(0, 2)}) {
+    SCOPED_TRACE(std::to_string(n) + " from " + std::to_string(first));
     ChangeCase of = c;
-    of.n_changed = n_changed;
+    of.first_changed = first, of.n_changed = n;
     const auto [expected, got] = on_both(limits(), [&](Machine* m) { return changed(m, of); });
     EXPECT_EQ(got.tables, expected.tables);
     EXPECT_TRUE(got.slots == expected.slots);

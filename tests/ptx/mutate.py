@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Removes each barrier, warp barrier and wait for asynchronous copies from the kernels, one by one, and looks whether a test notices.
 
-mutate.py BUILD [FAMILY[:KERNEL]...]: for each family of the table below (or of one of its kernels), runs its tests on PTX without one of these instructions. It prints, for each,
-`caught`, `harmless` with the reason that mutations.txt gives, or `SURVIVES`. With --write it rewrites mutations.txt; reasons stay. It fails
+mutate.py BUILD [FAMILY[:KERNEL]...]: for each family of the table below (or of one of its kernels), runs its tests on PTX without one of these
+instructions. It prints, for each, `caught`, `harmless` with the reason that mutations.txt gives, or `SURVIVES`. With --write it rewrites mutations.txt;
+reasons stay. It fails
 if a mutant survives that has no reason, or if one is caught that has a reason.
 
+mutate.py --bounds BUILD [FAMILY[:FUNCTION]...] halves bounds instead (bounds.py). The tests run in emulation (BUILD has emulated_cuda); a mutant that
+survives there runs on PTX, and is `caught on PTX` or survives. --emulation leaves PTX out. --survivors takes the mutants that the list has as
+survivors, or not at all.
+
 Instances of one template have the same barriers: one is removed from all instances (with this number of barriers) that the tests run. Files of kernels
-without a barrier are not in the table.
+without a barrier are in the table of bounds only.
 """
 import argparse
 import collections
@@ -16,6 +21,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+
+import bounds
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "mutations.txt")
@@ -38,6 +46,31 @@ FEWER = {
     "near_best_kernel": "GpuFetch.KeysNearTheBest",
     "select_near_best_kernel": "GpuFetch.KeysNearTheBest",
 }
+# Of bounds: files without a barrier, and more tests, because emulation is cheap. A family is a file of kernels or a header that has loops.
+ALL_MATMULS = "*GpuMatmul.MatchesTheDoubleProduct*:*GpuMatmul.RoundsOfUnits*:GpuMatmulFloats.*:GpuMatmulProducts.*:GpuMatmulFusions.*"
+BOUNDS = dict(
+    FAMILIES,
+    rows="GpuRows.*:GpuFusions.*:GpuTogether.StepsOfManyForms*",
+    kv="GpuFusions.HeadsOnTheirWayToTheCache:GpuFusions.OtherRows*:GpuKv.*",
+    embed="GpuFormats.*",
+    digests="GpuTopKeys.DigestsAndTheBestOfThem:GpuKv.Means*",
+    low_rank="GpuLowRank.*",
+    top_keys="GpuTopKeys.*:" + FAMILIES["top_keys"],
+    fetch="GpuFetch.*:GpuFetchChanged.*:GpuFetchFollowers.*:Modes/GpuFetchModes.*/4:Modes/GpuFetchModes.*/5:Modes/GpuFetchModes.*/6",   # the last three: shadowkv
+    attend_decode="GpuAttendDecode.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
+    attend_prefill="GpuAttendPrefill.*",
+    matmul_decode=ALL_MATMULS,
+    matmul_prefill=ALL_MATMULS,
+    matmul_cublas="*GpuCublas*",
+)
+HEADERS = {
+    "moves": "GpuKv.*:GpuTopKeys.*:GpuFetch.*",
+    "kv.cuh": "GpuKv.*",
+    "blocks": "GpuFormats.*:*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*:*GpuCublas*",
+}
+HEAD = """# Made by mutate.py: what a test says when this instruction is removed, or this bound is halved. README.md explains the verdicts. A
+# reason stands behind "harmless". One family: mutate.py [--bounds] --write BUILD FAMILY
+"""
 REMOVED = re.compile(r"^\s*(@!?%p\d+\s+)?(bar\.sync|bar\.warp\.sync|cp\.async\.wait_group|membar|fence)\b.*;\s*$")
 LETTERS = {"bar.sync": "barrier", "bar.warp.sync": "warp barrier", "cp.async.wait_group": "wait"}
 
@@ -60,15 +93,76 @@ def short(symbol):
     return re.sub(r"\(((?:[A-Z]\w*))\)", "", text.split(">(")[0] + ">" if ">(" in text else text.split("(")[0])
 
 
-def run(program, folder, tests, counters=None, timeout=600):
-    environment = dict(os.environ, ORRERY_PTX=folder)
-    if counters:
-        environment["ORRERY_PTX_COUNTERS"] = counters
+def run(program, tests, timeout=600, **environment):
     try:
-        return subprocess.run([program, "--gtest_filter=" + tests, "--gtest_brief=1", "--gtest_fail_fast"], env=environment,
+        return subprocess.run([program, "--gtest_filter=" + tests, "--gtest_brief=1", "--gtest_fail_fast"], env=dict(os.environ, **environment),
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=timeout).returncode == 0
     except subprocess.TimeoutExpired:
         return False
+
+
+def copy_ptx(ptx, folder):
+    for name in os.listdir(ptx):
+        if name.endswith(".ptx"):
+            shutil.copy(os.path.join(ptx, name), folder)
+
+
+def write_list(known):
+    with open(LIST, "w") as out:
+        out.write(HEAD)
+        missing = [family for family in [*BOUNDS, *HEADERS] if not any(re.match(rf"{family} .*: half of bound", key) for key in known)]
+        if missing:
+            out.write(f"# Bounds of these families have not run: {', '.join(missing)}\n")
+        for key in sorted(known):
+            out.write(f"{key}\t{known[key]}\n")
+
+
+def verdict_on(how, before):
+    """The verdict of a mutant that is caught in the way `how`, or survives if there is none; and whether that contradicts the list."""
+    if how:
+        return how, before.startswith("harmless")
+    return (before, False) if before.startswith("harmless") else ("SURVIVES", True)
+
+
+def halve(options, program, ptx, known):
+    """Halves the bounds of the families, and returns how many verdicts are bad."""
+    root = os.path.dirname(os.path.dirname(HERE))
+    build = os.path.abspath(options.build)
+    bad = 0
+    for family in options.families or [*BOUNDS, *HEADERS]:
+        family, _, only = family.partition(":")
+        name = family.removesuffix(".cuh") + (".cuh" if family in HEADERS else ".cu")
+        tests = HEADERS[family] if family in HEADERS else BOUNDS[family]
+        found, skipped = bounds.bounds_of(os.path.join(root, bounds.KERNELS, name))
+        for place, reason in skipped.items():
+            known[f"{family} {place}"] = "skipped: " + reason
+        folder = tempfile.mkdtemp()
+        try:
+            mutated = bounds.emulated_program(root, build, folder, name, found)
+            began = time.time()
+            if not mutated or not run(mutated, tests, ORRERY_MUTANT=str(len(found))):   # no bound has this number
+                sys.exit(f"{family}: {tests} fails as it is")
+            patience = 20 + 5 * (time.time() - began)
+            for k, (bound, key) in enumerate(zip(found, bounds.keys_of(family, found))):
+                before = known.get(key, "")
+                if only not in ("", bound.function) or (options.survivors and before.startswith(("caught", "harmless"))):
+                    continue
+                how = "" if run(mutated, tests, patience, ORRERY_MUTANT=str(k)) else "caught"
+                if not how and not options.emulation:
+                    changed = os.path.join(folder, "ptx")
+                    os.makedirs(changed, exist_ok=True)
+                    copy_ptx(ptx, changed)
+                    if not bounds.ptx_of(root, build, folder, name, bound, changed):
+                        sys.exit(f"{key}: does not compile")
+                    how = "" if run(program, tests, ORRERY_PTX=changed) else "caught on PTX"
+                known[key], is_bad = verdict_on(how, before)
+                bad += is_bad
+                print(f"{key}\t{known[key]}", flush=True)
+        finally:
+            shutil.rmtree(folder)
+        if options.write:
+            write_list(known)
+    return bad
 
 
 def main():
@@ -76,6 +170,9 @@ def main():
     options.add_argument("build")
     options.add_argument("families", nargs="*")
     options.add_argument("--write", action="store_true")
+    options.add_argument("--bounds", action="store_true")
+    options.add_argument("--emulation", action="store_true")
+    options.add_argument("--survivors", action="store_true")
     options.add_argument("--program", help="in place of BUILD/tests/ptx/ptx_cuda")
     options.add_argument("--ptx", help="in place of BUILD/ptx")
     options = options.parse_args()
@@ -87,19 +184,19 @@ def main():
             if "\t" in line and not line.startswith("#"):
                 key, _, verdict = line.rstrip("\n").partition("\t")
                 known[key] = verdict
+    if options.bounds:
+        sys.exit(1 if halve(options, program, ptx, known) else 0)
     bad = 0
     for family in options.families or FAMILIES:
         family, _, only = family.partition(":")
         tests = FEWER.get(only, FAMILIES[family])
         folder = tempfile.mkdtemp()
         try:
-            for name in os.listdir(ptx):
-                if name.endswith(".ptx"):
-                    shutil.copy(os.path.join(ptx, name), folder)
+            copy_ptx(ptx, folder)
             path = os.path.join(folder, family + ".ptx")
             text = open(path).read().split("\n")
             counters = os.path.join(folder, "counters")
-            if not run(program, folder, tests, counters):
+            if not run(program, tests, ORRERY_PTX=folder, ORRERY_PTX_COUNTERS=counters):
                 sys.exit(f"{family}: {tests} fails as it is")
             launches = {line.split()[0].replace("_", " ") for line in open(counters).read().split("\n")[1:] if line}
             templates = collections.defaultdict(list)
@@ -121,23 +218,13 @@ def main():
                         mutant[barriers[k]] = ""
                     with open(path, "w") as out:
                         out.write("\n".join(mutant))
-                    caught = not run(program, folder, tests_of)
-                    before = known.get(key, "")
-                    if caught:
-                        verdict = "caught"
-                        bad += before.startswith("harmless")
-                    else:
-                        verdict = before if before.startswith("harmless") else "SURVIVES"
-                        bad += verdict == "SURVIVES"
-                    print(f"{key}\t{verdict}", flush=True)
-                    known[key] = verdict
+                    known[key], is_bad = verdict_on("" if run(program, tests_of, ORRERY_PTX=folder) else "caught", known.get(key, ""))
+                    bad += is_bad
+                    print(f"{key}\t{known[key]}", flush=True)
         finally:
             shutil.rmtree(folder)
         if options.write:
-            with open(LIST, "w") as out:
-                out.write("# Made by mutate.py: what a test says when this instruction is removed. A reason stands behind \"harmless\".\n")
-                for key in sorted(known):
-                    out.write(f"{key}\t{known[key]}\n")
+            write_list(known)
     sys.exit(1 if bad else 0)
 
 
