@@ -83,12 +83,13 @@ TEST_P(GpuCublas, MatchesTheDoubleProduct) {
 // Bias, accumulation, both; rows of ordinary values beside rows that F16 cannot represent.
 TEST_P(GpuCublas, BiasAccumulationAndRowsThatHalvesDoNotHold) {
   const int64_t n_in = 256, n_out = 40;
-  const int32_t n_rows = 4;
+  const int32_t n_rows = 5;
   Machine m(true, product_limits(n_rows, n_in), Options::Products::cublas);
   const Matrix matrix(&m, GetParam(), n_out, n_in, 5);
   std::vector<float> values = normal_values(static_cast<size_t>(n_rows * n_in), 3);
-  const float sizes[] = {1.0f, 1e9f, 1e-12f, 300.0f};
+  const float sizes[] = {1.0f, 1e9f, 1e-12f, 300.0f, 1.0f};
   for (size_t i = 0; i < values.size(); ++i) values[i] *= sizes[i / static_cast<size_t>(n_in)];
+  values.back() = 0x1p30f;   // the row's last value decides its scale; F16 holds it exactly
   const Buffer<float> x(&m, values);
   const std::vector<float> biases = normal_values(static_cast<size_t>(n_out), 4), held = normal_values(static_cast<size_t>(n_rows * n_out), 6);
   const Buffer<float> bias(&m, biases);

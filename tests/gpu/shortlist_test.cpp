@@ -66,6 +66,18 @@ TEST(GpuShortlist, AnyVocabulary) {
     }
 }
 
+// A single best token, at the first and the last token of threads and warps.
+TEST(GpuShortlist, TheBestAnywhere) {
+  Machine m(true, product_limits(1, 64));
+  for (const size_t at : {0u, 4095u, 4096u, 8191u, 8192u, 12288u, 16383u, 16384u, 28672u, 32002u}) {
+    SCOPED_TRACE(at);
+    std::vector<float> logits(32003, -1.0f);
+    logits[at] = 5.0f;
+    const ShortlistRequest request = {1, {}, 0.0, 0};
+    expect_same(shortlist_of(&m, Phase::decode, logits, request), expected_shortlist(logits, request));
+  }
+}
+
 TEST(GpuShortlist, OddRows) {
   Machine m(true, product_limits(1, 64));
   const auto with = [](std::vector<float> x, std::initializer_list<std::pair<size_t, float>> values) {
@@ -134,6 +146,28 @@ TEST(GpuShortlist, Tails) {
       std::sort(got->entries, got->entries + got->n, by_token), std::sort(wanted->entries, wanted->entries + got->n, by_token);
       EXPECT_EQ(std::memcmp(got->entries, wanted->entries, static_cast<size_t>(got->n) * sizeof(ShortlistEntry)), 0);
     }
+  }
+}
+
+// As many entries of a band as are listed.
+TEST(GpuShortlist, TheMostEntriesOfATail) {
+  Machine m(true, product_limits(1, 64));
+  constexpr auto kMost = static_cast<size_t>(ShortlistTail::kMostEntries);
+  std::vector<float> logits((kMost + 41 + 3) / 4 * 4, -100.0f);
+  std::fill(logits.begin(), logits.begin() + kMost + 1, 1.0f);
+  Buffer<float> row(&m, logits);
+  const auto n = static_cast<int64_t>(logits.size());
+  Buffer<std::byte> out(&m, m->shortlist_bytes(n));
+  ShortlistTail tail;
+  tail.last = {1.0f, 0};
+  tail.inverse_temperature = 1.0, tail.bands_per_logit = 128.0f;
+  auto got = std::make_unique<ShortlistTailEntries>();
+  m->shortlists()->shortlist_entries(row.cptr(), n, tail, 0, 0, out.ptr(), got.get());
+  ASSERT_EQ(got->n, ShortlistTail::kMostEntries);
+  std::sort(got->entries, got->entries + got->n, [](const ShortlistEntry& a, const ShortlistEntry& b) { return a.token < b.token; });
+  for (int32_t i = 0; i < got->n; ++i) {
+    ASSERT_EQ(got->entries[i].token, i + 1);
+    ASSERT_EQ(got->entries[i].logit, 1.0f);
   }
 }
 

@@ -197,20 +197,21 @@ TEST(GpuTopKeys, CountsWhatIsCommon) {
 
 // ---- key_weights ----
 
-constexpr Job kWeightsJobs[] = {{0, 1, 300, 292, 8, 0, false}, {1, 0, 65, 62, 3, 0, false}, {1, 1, 64, 63, 1, 0, false}, {0, 0, 1, 0, 1, 0, false},
+const std::vector<Job> kWeightsJobs = {{0, 1, 300, 292, 8, 0, false}, {1, 0, 65, 62, 3, 0, false}, {1, 1, 64, 63, 1, 0, false}, {0, 0, 1, 0, 1, 0, false},
                                 {1, 1, 1200, 1188, 12, 0, false}, {0, 0, 70, 100, 12, 0, false}};
 
 // For each job: the rows of weights, their mean, their sum added to `out`, or the products; also with strided queries.
 enum class Of { rows, mean, sum, products };
-std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of of) {
+std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of of, const std::vector<Job>& jobs = kWeightsJobs,
+                                        float times_scale = 1.0f) {
   const bool mean = of == Of::mean || of == Of::sum;
   const int32_t gap = of == Of::sum ? 20 : 0;
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
-  const Pages pages(m, kv, 1200, 11);
+  const Pages pages(m, kv, std::max(jobs[0].n_keys, 1200), 11);
   Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * (kKvHeads * kGroup * dim + gap)), 13));
   std::vector<std::vector<float>> out;
   std::vector<KeyWeightsJob> asked;
-  for (const Job& j : kWeightsJobs) {
+  for (const Job& j : jobs) {
     KeyWeightsJob job;
     set_keys(j, kv, pages.addresses(), &job);
     job.mean = mean, job.add = of == Of::sum;
@@ -221,6 +222,7 @@ std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of
   for (size_t i = 0; i < asked.size(); ++i) asked[i].out = out[i].data();
   KeysShape shape;
   set_shape(kv, ring, &shape);
+  shape.scale *= times_scale;
   shape.products = of == Of::products;
   if (of == Of::sum) shape.queries.stride = kKvHeads * kGroup * dim + gap, shape.queries.first = -5;
   (*m)->keys()->key_weights(asked, shape);
@@ -242,6 +244,24 @@ TEST(GpuTopKeys, WeightsAndTheirMeans) {
           for (size_t i = 0; i < expected[j].size(); ++i)   // keys behind the position are 0 in both
             ASSERT_NEAR(got[j][i], expected[j][i], 1e-4 * static_cast<double>(expected[j][i])) << "job " << j << " at " << i;
       }
+}
+
+// A tile's weights are relative to its largest product, whichever lane has that: otherwise they overflow.
+TEST(GpuTopKeys, SteepWeights) {
+  const std::vector<Job> jobs = {{0, 1, 300, 292, 8, 0, false}};
+  const auto [expected, got] = on_both(limits(32), [&](Machine* m) { return weights(m, KvType::f16, 32, Of::rows, jobs, 200.0f); });
+  for (size_t i = 0; i < expected[0].size(); ++i) ASSERT_NEAR(got[0][i], expected[0][i], 1e-3) << "at " << i;
+}
+
+// More tiles than half of a thread block has threads.
+TEST(GpuTopKeys, WeightsOfManyTiles) {
+  constexpr int32_t kKeys = 129 * kPageTokens + 1;
+  StepLimits of = limits(32);
+  of.max_context = 130 * kPageTokens, of.max_top_keys = kKeys;
+  const std::vector<Job> jobs = {{0, 1, kKeys, kKeys - 1, 1, 0, false}};
+  const auto [expected, got] = on_both(of, [&](Machine* m) { return weights(m, KvType::f16, 32, Of::rows, jobs); });
+  for (size_t i = 0; i < expected[0].size(); ++i)
+    ASSERT_NEAR(got[0][i], expected[0][i], 1e-4 * static_cast<double>(expected[0][i])) << "at " << i;
 }
 
 TEST(GpuTopKeys, ProductsInPlaceOfWeights) {
