@@ -66,13 +66,13 @@ TEST(GpuShortlist, AnyVocabulary) {
     }
 }
 
-// A single best token, at the first and the last token of threads and warps.
+// The best token and another one that is better than the rest, where threads and warps begin and end.
 TEST(GpuShortlist, TheBestAnywhere) {
   Machine m(true, product_limits(1, 64));
   for (const size_t at : {0u, 4095u, 4096u, 8191u, 8192u, 12288u, 16383u, 16384u, 28672u, 32002u}) {
     SCOPED_TRACE(at);
     std::vector<float> logits(32003, -1.0f);
-    logits[at] = 5.0f;
+    logits[8193] = 4.0f, logits[at] = 5.0f;
     const ShortlistRequest request = {1, {}, 0.0, 0};
     expect_same(shortlist_of(&m, Phase::decode, logits, request), expected_shortlist(logits, request));
   }

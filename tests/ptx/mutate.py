@@ -7,8 +7,8 @@ reasons stay. It fails
 if a mutant survives that has no reason, or if one is caught that has a reason.
 
 mutate.py --bounds BUILD [FAMILY[:FUNCTION]...] halves bounds instead (bounds.py). The tests run in emulation (BUILD has emulated_cuda); a mutant that
-survives there runs on PTX, and is `caught on PTX` or survives. --emulation leaves PTX out. --survivors takes the mutants that the list has as
-survivors, or not at all.
+survives there runs on PTX, with the tests for barriers if there are any, and is `caught on PTX` or survives. --emulation leaves PTX out. --survivors
+takes the mutants that the list has as survivors, or not at all.
 
 Instances of one template have the same barriers: one is removed from all instances (with this number of barriers) that the tests run. Files of kernels
 without a barrier are in the table of bounds only.
@@ -134,8 +134,11 @@ def halve(options, program, ptx, known):
         name = family.removesuffix(".cuh") + (".cuh" if family in HEADERS else ".cu")
         tests = HEADERS[family] if family in HEADERS else BOUNDS[family]
         found, skipped = bounds.bounds_of(os.path.join(root, bounds.KERNELS, name))
-        for place, reason in skipped.items():
-            known[f"{family} {place}"] = "skipped: " + reason
+        keys = bounds.keys_of(family, found)
+        for key in [*known]:   # of code that has changed
+            if key.startswith(family + " ") and (": half of bound" in key or known[key].startswith("skipped")) and key not in keys:
+                del known[key]
+        known.update((f"{family} {place}", "skipped: " + reason) for place, reason in skipped.items())
         folder = tempfile.mkdtemp()
         try:
             mutated = bounds.emulated_program(root, build, folder, name, found)
@@ -143,7 +146,7 @@ def halve(options, program, ptx, known):
             if not mutated or not run(mutated, tests, ORRERY_MUTANT=str(len(found))):   # no bound has this number
                 sys.exit(f"{family}: {tests} fails as it is")
             patience = 20 + 5 * (time.time() - began)
-            for k, (bound, key) in enumerate(zip(found, bounds.keys_of(family, found))):
+            for k, (bound, key) in enumerate(zip(found, keys)):
                 before = known.get(key, "")
                 if only not in ("", bound.function) or (options.survivors and before.startswith(("caught", "harmless"))):
                     continue
@@ -154,7 +157,7 @@ def halve(options, program, ptx, known):
                     copy_ptx(ptx, changed)
                     if not bounds.ptx_of(root, build, folder, name, bound, changed):
                         sys.exit(f"{key}: does not compile")
-                    how = "" if run(program, tests, ORRERY_PTX=changed) else "caught on PTX"
+                    how = "" if run(program, FAMILIES.get(family, tests), ORRERY_PTX=changed) else "caught on PTX"
                 known[key], is_bad = verdict_on(how, before)
                 bad += is_bad
                 print(f"{key}\t{known[key]}", flush=True)
