@@ -146,18 +146,24 @@ def halve(options, program, ptx, known):
             if not mutated or not run(mutated, tests, ORRERY_MUTANT=str(len(found))):   # no bound has this number
                 sys.exit(f"{family}: {tests} fails as it is")
             patience = 20 + 5 * (time.time() - began)
+            on_ptx = FAMILIES.get(family, tests)
+            passes_on_ptx = None   # not known yet
             for k, (bound, key) in enumerate(zip(found, keys)):
                 before = known.get(key, "")
                 if only not in ("", bound.function) or (options.survivors and before.startswith(("caught", "harmless"))):
                     continue
                 how = "" if run(mutated, tests, patience, ORRERY_MUTANT=str(k)) else "caught"
                 if not how and not options.emulation:
+                    if passes_on_ptx is None:
+                        passes_on_ptx = run(program, on_ptx, ORRERY_PTX=ptx)
+                    if not passes_on_ptx:
+                        sys.exit(f"{family}: {on_ptx} fails on PTX as it is")
                     changed = os.path.join(folder, "ptx")
                     os.makedirs(changed, exist_ok=True)
                     copy_ptx(ptx, changed)
                     if not bounds.ptx_of(root, build, folder, name, bound, changed):
                         sys.exit(f"{key}: does not compile")
-                    how = "" if run(program, FAMILIES.get(family, tests), ORRERY_PTX=changed) else "caught on PTX"
+                    how = "" if run(program, on_ptx, ORRERY_PTX=changed) else "caught on PTX"
                 known[key], is_bad = verdict_on(how, before)
                 bad += is_bad
                 print(f"{key}\t{known[key]}", flush=True)

@@ -96,6 +96,11 @@ TEST(PtxFloats, DirectedRoundingIsTheProcessors) {
   }
 }
 
+// So a value that a kernel forgets to set does not pass for a zero.
+TEST(PtxFloats, ARegisterThatNothingHasWrittenIsNoNumber) {
+  EXPECT_TRUE(std::isnan(bits_of<float>(once("mul.f32 %f9, %f39, 0f00000000;", 0, 0, "%f9"))));
+}
+
 TEST(PtxFloats, MinimumAndMaximumPassOverNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(once("min.f32 %f9, %f3, %f4;", bits(nan), bits(2.0f), "%f9"), bits(2.0f));

@@ -17,7 +17,7 @@ Block::Block(Executor* executor_, const Kernel& kernel_, const Launch& launch_, 
   shared.resize(kernel.dynamic_shared_at + launch.dynamic_shared_bytes);
   shared_state.resize(shared.size());
   shared_cells.resize(shared.size() / kernel.granule + 4);
-  registers_.resize(size_t{kernel.register_bytes} * n_warps + 64);
+  registers_.assign(size_t{kernel.register_bytes} * n_warps + 64, std::byte{0xFF});   // NaN until something is written, as shared memory
   aligned_registers_ = registers_.data() + (64 - reinterpret_cast<uintptr_t>(registers_.data()) % 64) % 64;
   races_known_ = std::make_unique<bool[]>(kernel.code.size());
   warps_.resize(n_warps);
