@@ -349,10 +349,10 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
             between();
             const Product one{&whole.weight, bias.cptr(), both.ptr(), 2 * n_ff, false};
             const Product two[] = {{&gate.weight, bias.cptr(), both.ptr(), 2 * n_ff, false},
-                                   {&up.weight, bias.cptr() + width, both.ptr() + width, 2 * n_ff, false}};
+                                   {&up.weight, bias.cptr() + n_ff, both.ptr() + n_ff, 2 * n_ff, false}};
             m->matmul(one_matrix ? Span<const Product>(&one, 1) : Span<const Product>(two, 2), norm.cptr(), n_in, n_rows);
             between();
-            m->swiglu(both.cptr(), both.cptr() + width, 2 * n_ff, out.ptr(), n_ff, n_ff);
+            m->swiglu(both.cptr(), both.cptr() + n_ff, 2 * n_ff, out.ptr(), n_ff, n_ff);
             m.end();
             act[fused] = out.get();
             normed[fused] = norm.get();
