@@ -141,10 +141,10 @@ MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget
   ORRERY_TRY(s.read_kept(&reader));
   s.code_bits = reader.given("bits") ? 1u << bits : codes_fit(2, shape, budget, s.compensation, s.in_place) ? 2 : 1;
   ORRERY_TRY(reader.finish());
+  if (s.in_place && stay > 0) return error(Code::invalid_argument, "policy %s: stay needs copy=1: read in place, no token is resident", name);
   if (s.in_place && !shape.in_place)
     return error(Code::invalid_argument,
                  "policy %s: copy=0 needs a device whose memory is the reservoir's, without a link, and KV of 16 bits or less in one type", name);
-  if (s.in_place && stay > 0) return error(Code::invalid_argument, "policy %s: stay needs copy=1: read in place, no token is resident", name);
   for (const char* option : {"least", "skip"})
     if (copy && reader.given(option))
       return error(Code::invalid_argument, "policy %s: %s needs copy=0: the budget's slots hold the tokens", name, option);

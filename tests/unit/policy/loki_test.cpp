@@ -332,7 +332,8 @@ TEST(PolicyKeyCodes, InPlaceTheBudgetHoldsCodes) {
     return made.ok() ? std::string() : std::string(made.status().message());
   };
   EXPECT_NE(refusal(false, {{"copy", "0"}}).find("copy=0 needs a device whose memory is the reservoir's"), std::string::npos);
-  EXPECT_NE(refusal(true, {{"copy", "0"}, {"stay", "2"}}).find("stay needs copy=1"), std::string::npos);
+  for (const bool in_place : {false, true})   // with stay a session's shape is not in place
+    EXPECT_NE(refusal(in_place, {{"copy", "0"}, {"stay", "2"}}).find("stay needs copy=1"), std::string::npos);
   EXPECT_NE(refusal(true, {{"copy", "1"}, {"skip", "1"}}).find("skip needs copy=0"), std::string::npos);
   EXPECT_NE(refusal(false, {{"least", ".5"}}).find("least needs copy=0"), std::string::npos);
   EXPECT_NE(refusal(true, {{"skip", "65"}}), "");
