@@ -63,6 +63,7 @@ const char* orrery_kv_type_name(uint32_t type) {
     ORRERY_NAME(ORRERY_KV_F32)
     ORRERY_NAME(ORRERY_KV_Q8_0)
     ORRERY_NAME(ORRERY_KV_Q4_0)
+    ORRERY_NAME(ORRERY_KV_K8V4)
     default: return "unknown KV type";
   }
 }

@@ -12,6 +12,7 @@ Result<KvType> kv_type(uint32_t given) {
     case ORRERY_KV_F32: return KvType::f32;
     case ORRERY_KV_Q8_0: return KvType::q8_0;
     case ORRERY_KV_Q4_0: return KvType::q4_0;
+    case ORRERY_KV_K8V4: return KvType::k8v4;
     default: return error(Code::invalid_argument, "kv_type is %u, expected an ORRERY_KV_ value", given);
   }
 }
@@ -21,9 +22,10 @@ uint32_t kv_type_number(KvType type) {
     case KvType::f16: return ORRERY_KV_F16;
     case KvType::f32: return ORRERY_KV_F32;
     case KvType::q8_0: return ORRERY_KV_Q8_0;
-    case KvType::q4_0: break;
+    case KvType::q4_0: return ORRERY_KV_Q4_0;
+    case KvType::k8v4: break;
   }
-  return ORRERY_KV_Q4_0;
+  return ORRERY_KV_K8V4;
 }
 
 Result<engine::SessionOptions> session_options(const orrery_session_options* given) {

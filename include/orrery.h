@@ -315,6 +315,7 @@ ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const cha
 #define ORRERY_KV_F32 1
 #define ORRERY_KV_Q8_0 2
 #define ORRERY_KV_Q4_0 3
+#define ORRERY_KV_K8V4 4 /* K in Q8_0, V in Q4_0 */
 ORRERY_API const char *orrery_kv_type_name(uint32_t type);
 
 /* RoPE scaling, where the file's own is to be overridden. */
@@ -346,8 +347,7 @@ typedef struct orrery_plan_result {
   uint32_t largest_context;          /* the most tokens that fit it; 0: not even the smallest */
   uint32_t fits;                     /* 1: device_bytes <= budget_bytes */
   uint32_t device_kv_type;           /* ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type */
-  uint32_t trained_context;          /* tokens that the model was trained for, by the file. Answers get worse behind them,
-                                        unless RoPE is scaled */
+  uint32_t trained_context;          /* tokens that the model was trained for. Without RoPE scaling answers get worse behind them */
 } orrery_plan_result;
 ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_size);
 /* Reads the header of the model at `path` only. Any options may be NULL. */
@@ -535,7 +535,7 @@ struct orrery_session_options {
                                      tokens (Q8_0: 1.88 times as many as F16), at most all. Under any share, layers with a
                                      sliding window keep their window, and other heads keep 64 tokens */
   uint32_t device_kv_type;        /* of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than
-                                     kv_type (from fine to coarse: F32, F16, Q8_0, Q4_0). 0: the policy's choice. "auto" has Q4_0
+                                     kv_type (from fine to coarse: F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has Q4_0
                                      below an eighth of F16's bytes (on the CPU 9.4%) if head_dim % 64 == 0, else Q8_0 if head_dim %
                                      32 == 0; both where kv_type is finer. Others, and "full" (also for NULL), have kv_type */
   const char *head_profile;       /* for policies that tell heads apart: JSON of orrery_calibration_profile() or

@@ -10,16 +10,30 @@
 
 namespace orrery {
 
-// From the finest type to the coarsest.
-enum class KvType : uint8_t { f32, f16, q8_0, q4_0 };
-constexpr TensorType kv_tensor_type(KvType type) {
-  return type == KvType::f32   ? TensorType::f32
-         : type == KvType::f16 ? TensorType::f16
-         : type == KvType::q8_0 ? TensorType::q8_0
-                                : TensorType::q4_0;
+// k8v4: K in Q8_0 and V in Q4_0. The other types have K and V alike. Session files hold these numbers.
+enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 2, q4_0 = 3, k8v4 = 4 };
+constexpr KvType key_type(KvType type) { return type == KvType::k8v4 ? KvType::q8_0 : type; }
+constexpr KvType value_type(KvType type) { return type == KvType::k8v4 ? KvType::q4_0 : type; }
+constexpr bool in_blocks(KvType type) { return type >= KvType::q8_0; }   // of 32 values and their scale
+
+// Of one K or V.
+constexpr TensorType key_tensor_type(KvType type) {
+  const KvType key = key_type(type);
+  return key == KvType::f32    ? TensorType::f32
+         : key == KvType::f16  ? TensorType::f16
+         : key == KvType::q8_0 ? TensorType::q8_0
+                               : TensorType::q4_0;
+}
+constexpr TensorType value_tensor_type(KvType type) { return key_tensor_type(value_type(type)); }
+constexpr uint64_t key_bytes(KvType type, uint64_t head_dim) { return row_bytes(key_tensor_type(type), head_dim); }
+constexpr uint64_t value_bytes(KvType type, uint64_t head_dim) { return row_bytes(value_tensor_type(type), head_dim); }
+constexpr const char* kv_type_name(KvType type) {
+  return type == KvType::f32 ? "F32" : type == KvType::f16 ? "F16" : type == KvType::q8_0 ? "Q8_0" : type == KvType::q4_0 ? "Q4_0" : "K8V4";
 }
 // Whether values of type a keep more of a number than values of type b.
-constexpr bool finer(KvType a, KvType b) { return a < b; }
+constexpr bool finer(KvType a, KvType b) {
+  return key_bytes(a, 32) + value_bytes(a, 32) > key_bytes(b, 32) + value_bytes(b, 32);
+}
 
 // Tokens of a KV page. Attention is cut into tiles of this many keys at fixed absolute positions, so a page is also the unit of the
 // (o, m, l) merge. Forks share whole pages, and copies move them.
@@ -36,8 +50,9 @@ struct KvFormat {
   KvType type = KvType::f16;
   int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
 
-  uint64_t vector_bytes() const { return row_bytes(kv_tensor_type(type), static_cast<uint64_t>(head_dim)); }
-  uint64_t token_bytes() const { return 2 * vector_bytes(); }                       // K and V of one head
+  uint64_t key_bytes() const { return orrery::key_bytes(type, static_cast<uint64_t>(head_dim)); }       // K of one token and head
+  uint64_t value_bytes() const { return orrery::value_bytes(type, static_cast<uint64_t>(head_dim)); }   // V
+  uint64_t token_bytes() const { return key_bytes() + value_bytes(); }
   uint64_t token_values() const { return 2 * static_cast<uint64_t>(head_dim); }
   uint64_t head_bytes() const { return kPageTokens * token_bytes(); }               // one page of one head
   uint64_t layer_bytes() const { return static_cast<uint64_t>(n_kv_heads) * head_bytes(); }   // of a page
@@ -89,7 +104,7 @@ class KvMoves {
  public:
   // Moves tokens of token_values values each (K and V), and converts them from one type to the other: values are read as floats, and
   // stored as StepOperations::append_kv() stores floats. Equal types are copied. token_values is a multiple of 64 where a type is
-  // quantized. Targets overlap neither sources nor each other. The caller may change the list when the call returns.
+  // quantized: its first half is K. Targets overlap neither sources nor each other. The caller may change the list when the call returns.
   virtual void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) = 0;
   // move_kv() behind all operations so far and behind earlier calls, and perhaps in parallel with later operations. Returns the number of the
   // call; numbers grow, from 1 on. Operations behind join_moves(n) find the tokens of call n and of all calls before it.

@@ -227,7 +227,6 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
   }
   KvHead kv_head(int64_t row, int32_t layer, int32_t head) const;   // the pages of the row's sequence
-  void convert_values(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n) const;
   // The resident part of a head in a row's step, if that has one; else null.
   const HeadView* head_view(int64_t row, int32_t layer, int32_t head) const {
     const Step& step = step_of(row);
@@ -516,8 +515,7 @@ void CpuBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, i
 
 KvHead CpuBackend::kv_head(int64_t row, int32_t layer, int32_t head) const {
   const Step& step = step_of(row);
-  return {step.kv.type, step.kv.head_dim, step.sequences[static_cast<size_t>(row_at(row).sequence)].pages,
-          step.kv.head_offset(layer, head), step.kv.vector_bytes()};
+  return cpu::kv_head(step.kv.type, step.kv.head_dim, step.sequences[static_cast<size_t>(row_at(row).sequence)].pages, step.kv.head_offset(layer, head));
 }
 
 void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
@@ -532,36 +530,20 @@ void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v
       const KvFormat& format = step_of(r).kv;
       const KvHead kv = kv_head(r, layer, head);
       std::byte* token = const_cast<std::byte*>(kv_tile(kv, position / kPageTokens)) +
-                         static_cast<uint64_t>(position % kPageTokens) * 2 * kv.vector_bytes;
+                         static_cast<uint64_t>(position % kPageTokens) * token_bytes(kv);
       const int64_t at = r * stride + static_cast<int64_t>(head) * dim;
-      kernels_.store_kv(format.type, host(k) + at, dim, token);
-      kernels_.store_kv(format.type, host(v) + at, dim, token + kv.vector_bytes);
+      kernels_.store_kv(key_type(format.type), host(k) + at, dim, token);
+      kernels_.store_kv(value_type(format.type), host(v) + at, dim, token + kv.key_bytes);
       if (const HeadView* view = head_view(r, layer, head); view && view->append_at)
-        convert_values(reinterpret_cast<std::byte*>(view->append_at), step_of(r).heads_kv.type, token, format.type,
-                      format.token_values());
+        convert_tokens(kernels_, reinterpret_cast<std::byte*>(view->append_at), step_of(r).heads_kv.type, token, format.type, 1, format.token_values());
     }
   });
 }
 
-// Converts through the stack, in whole blocks of every type.
-void CpuBackend::convert_values(std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n) const {
-  const auto bytes = [](KvType type, uint64_t n_values) { return row_bytes(kv_tensor_type(type), n_values); };
-  if (to_type == from_type) {
-    std::memcpy(to, from, bytes(to_type, n));
-    return;
-  }
-  constexpr uint64_t kStretch = 256;
-  float values[kStretch];
-  for (uint64_t at = 0; at < n; at += kStretch) {
-    const int32_t count = static_cast<int32_t>(std::min(kStretch, n - at));
-    kernels_.load_kv(from_type, from + bytes(from_type, at), count, values);
-    kernels_.store_kv(to_type, values, count, to + bytes(to_type, at));
-  }
-}
-
 void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) {
   if (moves.empty()) return;
-  const uint64_t to_bytes = row_bytes(kv_tensor_type(to_type), token_values), from_bytes = row_bytes(kv_tensor_type(from_type), token_values);
+  const auto bytes = [&](KvType type) { return KvFormat{type, 1, 1, static_cast<int32_t>(token_values / 2)}.token_bytes(); };
+  const uint64_t to_bytes = bytes(to_type), from_bytes = bytes(from_type);
   uint64_t n_tokens = 0;   // counted only up to the limit
   for (size_t i = 0; i < moves.size() && n_tokens * to_bytes < kPastCaches; ++i) n_tokens += moves[i].n_tokens;
   const bool past = n_tokens * to_bytes >= kPastCaches, small = static_cast<int64_t>(n_tokens * token_values) < kSmallWork;
@@ -576,7 +558,7 @@ void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_t
         ask_for_bytes<0>(at_address(next.from), next.n_tokens * from_bytes), ask_for_bytes<1>(at_address(next.to), next.n_tokens * to_bytes);
       }
       const KvMove& m = moves[static_cast<size_t>(i)];
-      convert_values(at_address(m.to), to_type, at_address(m.from), from_type, m.n_tokens * token_values);
+      convert_tokens(kernels_, at_address(m.to), to_type, at_address(m.from), from_type, m.n_tokens, token_values);
     }
   });
 }
@@ -741,7 +723,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       const int32_t head = static_cast<int32_t>(i.head);
       const HeadView* view = head_view(wave + i.row, layer, head);
       if (splits.has_mean && i.split + 1 == splits.count) {
-        i.kv = {KvType::f32, dim, &view->compensation_token.address, 0, static_cast<uint64_t>(dim) * sizeof(float)};
+        i.kv = cpu::kv_head(KvType::f32, dim, &view->compensation_token.address, 0);
         i.last_key = 1, i.n_alike = view->compensation_weight, i.logs = host(view->compensation_logs);
         return i;
       }
@@ -750,7 +732,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
       i.last_key = std::min(start + kSplitTokens, splits.last_key);
       const KvFormat& slots = step_of(wave + i.row).heads_kv;
       i.gathered = view && view->positions ? view : nullptr;
-      i.kv = view && !i.gathered ? KvHead{slots.type, dim, view->tiles, 0, slots.vector_bytes()} : kv_head(wave + i.row, layer, head);
+      i.kv = view && !i.gathered ? cpu::kv_head(slots.type, dim, view->tiles, 0) : kv_head(wave + i.row, layer, head);
       if (view) i.exported = view->exported;
       return i;
     };

@@ -109,7 +109,8 @@ void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat
       if (share == 0.0) continue;
       const auto* token = reinterpret_cast<const std::byte*>(job.tiles[t / kPageTokens] + job.offset) +
                           static_cast<uint64_t>(t % kPageTokens) * kv.token_bytes();
-      kernels.load_kv(kv.type, token, n, values);
+      kernels.load_kv(key_type(kv.type), token, kv.head_dim, values);
+      kernels.load_kv(value_type(kv.type), token + kv.key_bytes(), kv.head_dim, values + kv.head_dim);
       for (int32_t i = 0; i < n; ++i) sums[i] += share * static_cast<double>(values[i]);
     }
     const int32_t parts = job.shares ? 1 : job.n_before + job.end - job.first;

@@ -98,7 +98,7 @@ void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t
     auto *key = reinterpret_cast<float*>(sums + dim), *mean = reinterpret_cast<float*>(static_cast<uintptr_t>(job.mean.address));
     std::fill(sums, sums + dim, 0.0);
     for (int32_t p = first; p < end; p += step) {
-      work.kernels.load_kv(shape.kv.type, token_at(job.pages, job.offset, shape.kv, p), dim, key);
+      work.kernels.load_kv(key_type(shape.kv.type), token_at(job.pages, job.offset, shape.kv, p), dim, key);
       for (int32_t i = 0; i < dim; ++i) sums[i] += static_cast<double>(key[i]);
     }
     for (int32_t i = 0; i < dim; ++i) mean[i] = static_cast<float>(sums[i] / std::max(n, 1));
@@ -118,9 +118,9 @@ void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv, const KeyCod
       for (size_t p = first; p < std::min(first + kPageTokens, job.shares.size()); ++p) {
         const float share = job.shares[p];
         if (share == 0) continue;
-        const auto value_at = [&](size_t token) { return token_at(job.pages, job.offset, kv, static_cast<int32_t>(token)) + kv.vector_bytes(); };
-        if (p + kAhead < job.shares.size()) ask_for_bytes<0>(value_at(p + kAhead), kv.vector_bytes());
-        work.kernels.load_kv(kv.type, value_at(p), dim, value);
+        const auto value_at = [&](size_t token) { return token_at(job.pages, job.offset, kv, static_cast<int32_t>(token)) + kv.key_bytes(); };
+        if (p + kAhead < job.shares.size()) ask_for_bytes<0>(value_at(p + kAhead), kv.value_bytes());
+        work.kernels.load_kv(value_type(kv.type), value_at(p), dim, value);
         for (int32_t i = 0; i < dim; ++i) of_page[i] += share * value[i];
       }
       for (int32_t i = 0; i < dim; ++i) sums[i] += static_cast<double>(of_page[i]);
@@ -140,8 +140,8 @@ void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32
     auto* codes = reinterpret_cast<uint8_t*>(static_cast<uintptr_t>(at));
     const auto* mean = reinterpret_cast<const float*>(static_cast<uintptr_t>(job.mean.address));
     for (int32_t p = std::max(first, tile * kPageTokens); p < std::min(end, (tile + 1) * kPageTokens); ++p) {
-      if (p + kAhead < end) ask_for_bytes<0>(token_at(job.pages, job.offset, shape.kv, p + kAhead), shape.kv.vector_bytes());
-      work.kernels.load_kv(shape.kv.type, token_at(job.pages, job.offset, shape.kv, p), dim, key);
+      if (p + kAhead < end) ask_for_bytes<0>(token_at(job.pages, job.offset, shape.kv, p + kAhead), shape.kv.key_bytes());
+      work.kernels.load_kv(key_type(shape.kv.type), token_at(job.pages, job.offset, shape.kv, p), dim, key);
       work.kernels.transform_heads(key, mean, 1, dim, shape.block);
       float factor;
       work.kernels.encode_key({shape.codes, key, p % kPageTokens, codes, &factor});

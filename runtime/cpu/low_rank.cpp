@@ -53,7 +53,7 @@ void load_batch(const LowRankKeys& keys, int32_t first, int32_t n, const LowRank
       const auto* token = reinterpret_cast<const std::byte*>(keys.pages[p / kPageTokens] + offset) +
                           static_cast<uint64_t>(p % kPageTokens) * kv.token_bytes();
       for (int32_t h = 0; h < keys.n_heads(); ++h)
-        work.kernels.load_kv(kv.type, token + static_cast<uint64_t>(h) * kv.head_bytes(), kv.head_dim, row + h * kv.head_dim);
+        work.kernels.load_kv(key_type(kv.type), token + static_cast<uint64_t>(h) * kv.head_bytes(), kv.head_dim, row + h * kv.head_dim);
       if (keys.rope.n_rot > 0) {
         fill_table(keys.rope, p, true, table);
         work.kernels.rope(row, table, table + keys.rope.n_rot / 2, keys.rope.n_rot, keys.rope.interleaved, keys.n_heads(), kv.head_dim);
@@ -138,7 +138,7 @@ class Rebuilder {
     const auto* value = reinterpret_cast<const std::byte*>(run.values.address);
     for (int32_t p = run.position; p < run.position + run.count; ++p, slot += slots_.token_bytes()) {
       positions_[n_] = p, to_[n_] = slot, values_[n_] = value;
-      if (value) value += keys_.kv.vector_bytes() + static_cast<uint64_t>(run.values_gap);
+      if (value) value += keys_.kv.value_bytes() + static_cast<uint64_t>(run.values_gap);
       if (++n_ == kListed) rebuild(kListed - kAhead);
     }
   }
@@ -168,8 +168,8 @@ class Rebuilder {
       __builtin_prefetch(at + bytes - 1, 0, 2);
     };
     lines(row_of(keys_, positions_[t]), 2 * int64_t{keys_.rank});
-    lines(to_[t], static_cast<int64_t>(values_[t] ? slots_.token_bytes() : slots_.vector_bytes()));
-    if (values_[t]) lines(values_[t], static_cast<int64_t>(keys_.kv.vector_bytes()));
+    lines(to_[t], static_cast<int64_t>(values_[t] ? slots_.token_bytes() : slots_.key_bytes()));
+    if (values_[t]) lines(values_[t], static_cast<int64_t>(keys_.kv.value_bytes()));
   }
   // Multiplies n tokens from first_token on with n_rows rows of the basis from first_row on.
   void multiply(int32_t first_token, int32_t n, int32_t first_row, int32_t n_rows) {
@@ -198,18 +198,18 @@ class Rebuilder {
         float* key = rebuilt_ + int64_t{t} * padded_;
         fill_table(rope, positions_[first + t], false, table_);
         work_.kernels.rope(key, table_, table_ + rope.n_rot / 2, rope.n_rot, rope.interleaved, 1, dim);
-        work_.kernels.store_kv(slots_.type, key, dim, to);
+        work_.kernels.store_kv(key_type(slots_.type), key, dim, to);
       }
-      if (values_[first + t]) store_value(values_[first + t], to + slots_.vector_bytes());
+      if (values_[first + t]) store_value(values_[first + t], to + slots_.key_bytes());
     }
   }
   void store_value(const std::byte* value, std::byte* to) {
-    if (slots_.type == keys_.kv.type) {
-      std::copy_n(value, keys_.kv.vector_bytes(), to);
+    if (value_type(slots_.type) == value_type(keys_.kv.type)) {
+      std::copy_n(value, keys_.kv.value_bytes(), to);
       return;
     }
-    work_.kernels.load_kv(keys_.kv.type, value, keys_.kv.head_dim, table_);
-    work_.kernels.store_kv(slots_.type, table_, keys_.kv.head_dim, to);
+    work_.kernels.load_kv(value_type(keys_.kv.type), value, keys_.kv.head_dim, table_);
+    work_.kernels.store_kv(value_type(slots_.type), table_, keys_.kv.head_dim, to);
   }
 
   const LowRankKeys& keys_;

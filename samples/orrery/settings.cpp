@@ -2,6 +2,7 @@
 #include "settings.h"
 
 #include <limits>
+#include <regex>
 #include <string_view>
 
 #include "json_file.h"
@@ -12,8 +13,8 @@ namespace {
 
 constexpr uint64_t kMaxTokens = std::numeric_limits<uint32_t>::max();
 
-const std::vector<const char*>& kv_type_names() {  // in the order of ORRERY_KV_
-  static const std::vector<const char*> names = {"f16", "f32", "q8_0", "q4_0"};
+const std::vector<const char*>& all_kv_types() {  // in the order of ORRERY_KV_
+  static const std::vector<const char*> names = {"f16", "f32", "q8_0", "q4_0", "k8v4"};
   return names;
 }
 
@@ -79,7 +80,7 @@ OptionGroup model_group() {
 OptionGroup session_group() {
   return {"Session",
           {{"--context", "N", "Tokens that the session holds; 0: as trained, or as many as fit (default 0)."},
-           {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
+           {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0, k8v4 (also k:q8_0,v:q4_0) or q4_0 (default f16)."},
            {"--device-kv-type", "TYPE",
             "Type of a policy's KV on the device: --kv-type (the type in host memory), or a coarser type (default: q8_0 under "
             "policy auto if --kv-type is finer, else --kv-type)."},
@@ -161,9 +162,8 @@ SessionSettings::SessionSettings(const Args& args) {
   orrery_session_options& options = base_;
   orrery_session_options_init(&options, sizeof options);
   options.n_context = static_cast<uint32_t>(args.tokens("--context", 0, kMaxTokens, options.n_context));
-  options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", kv_type_names(), options.kv_type));
-  if (args.has("--device-kv-type"))
-    options.device_kv_type = 1 + static_cast<uint32_t>(args.choice("--device-kv-type", kv_type_names(), 0));
+  options.kv_type = kv_type_option(args, "--kv-type", options.kv_type);
+  if (args.has("--device-kv-type")) options.device_kv_type = 1 + kv_type_option(args, "--device-kv-type", 0);
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
   options.speculate = static_cast<uint32_t>(args.choice("--speculate", {"off", "ngram", "policy", "draft"},
@@ -199,7 +199,21 @@ orrery_session_options SessionSettings::options() const {
 }
 
 const char* kv_type_name(uint32_t kv_type) {
-  return kv_type < kv_type_names().size() ? kv_type_names()[kv_type] : "unknown";
+  return kv_type < all_kv_types().size() ? all_kv_types()[kv_type] : "unknown";
+}
+
+uint32_t parse_kv_type(const std::string& text, const std::string& what) {
+  std::smatch pair;
+  if (!std::regex_match(text, pair, std::regex("k:([^,]*),v:([^,]*)")))
+    return static_cast<uint32_t>(parse_choice(text, what, all_kv_types()));
+  if (pair[1] == pair[2]) return parse_kv_type(pair[1], what);
+  if (pair[1] == "q8_0" && pair[2] == "q4_0") return ORRERY_KV_K8V4;
+  throw UsageError(what + ": '" + text + "': the types of K and V that may differ are k:q8_0,v:q4_0");
+}
+
+uint32_t kv_type_option(const Args& args, const char* name, uint32_t fallback) {
+  const std::string* text = args.find(name);
+  return text ? parse_kv_type(*text, name) : fallback;
 }
 
 std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type) {

@@ -24,6 +24,9 @@ OptionGroup template_group();  // --template --template-name --tools --var --no-
 orrery_runtime_options runtime_options(const Args& args);
 orrery_model_options model_options(const Args& args);
 const char* kv_type_name(uint32_t kv_type);
+// The ORRERY_KV_ value of "q8_0", or of "k:q8_0,v:q4_0". Errors use `what` as the value's name.
+uint32_t parse_kv_type(const std::string& text, const std::string& what);
+uint32_t kv_type_option(const Args& args, const char* name, uint32_t fallback);
 std::string kv_type_names(uint32_t kv_type, uint32_t device_kv_type);   // "f16", or "f16, on the device in q8_0"
 
 // Owns the data that orrery_session_options points to.

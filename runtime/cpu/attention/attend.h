@@ -38,7 +38,7 @@ inline void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* ou
       return load_kv_chunks<KvType::f16>(x, n, out);
     case KvType::q8_0:
       return load_kv_chunks<KvType::q8_0>(x, n, out);
-    case KvType::q4_0:
+    default:
       return load_kv_chunks<KvType::q4_0>(x, n, out);
   }
 }
@@ -46,8 +46,7 @@ inline void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* ou
 // ---- Decode ----
 
 // Block formats keep 32 values and their scale together. Decode takes the integers in the cheapest order and units, which for Q4_0
-// are V's own (q4_dim, q4_unit). q and o use the same order.
-constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
+// are V's own (q4_dim, q4_unit). q has the order of K, o of V.
 constexpr bool by_integers(KvType type) { return V::kAttendsInIntegers && in_blocks(type); }   // attention/attend_blocks.h
 constexpr int kBlockChunks = 32 / V::kLanes;
 constexpr uint64_t block_bytes(KvType type) { return type == KvType::q8_0 ? 34 : 18; }
@@ -75,13 +74,18 @@ float unit_at(int32_t i) {
 // memory, on an AMD EPYC with AVX2). 0: any head_dim.
 template <KvType kType, int kDim>
 struct DecodeHead {
-  static constexpr uint64_t kVectorBytes = kType == KvType::f32   ? 4 * kDim
-                                           : kType == KvType::f16 ? 2 * kDim
-                                                                  : static_cast<uint64_t>(kDim / 32) * block_bytes(kType);
+  static constexpr KvType kKeys = key_type(kType), kValues = value_type(kType);
+  static constexpr uint64_t kKeyBytes = orrery::key_bytes(kType, kDim), kValueBytes = orrery::value_bytes(kType, kDim);
+  static constexpr uint64_t kHalfBytes = (kKeyBytes + kValueBytes) / 2;
   const KvHead& kv;
   int32_t dim() const { return kDim > 0 ? kDim : kv.head_dim; }
-  uint64_t vector_bytes() const { return kDim > 0 ? kVectorBytes : kv.vector_bytes; }
-  uint64_t token_bytes() const { return 2 * vector_bytes(); }
+  uint64_t key_bytes() const { return kDim > 0 ? kKeyBytes : kv.key_bytes; }
+  uint64_t token_bytes() const { return kDim > 0 ? kKeyBytes + kValueBytes : cpu::token_bytes(kv); }
+  // The scale of V's block b, from where K's block b lies.
+  const uint8_t* value_scale(const uint8_t* key_block, int b) const {
+    return key_block + key_bytes() - static_cast<uint64_t>(b) * (block_bytes(kKeys) - block_bytes(kValues));
+  }
+  uint64_t half_bytes() const { return token_bytes() / 2; }   // of a token: scores prefetch half of the next tile, values the other
 };
 
 struct DecodeScratch {
@@ -113,6 +117,7 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
                    const DecodeScratch& s) {
   constexpr int kSets = N == 3 ? 2 : 1;   // three queries: twelve sums keep the multipliers busy, and six do not
   constexpr int kKeys = kSets * 8 / G;
+  constexpr KvType kKeyType = key_type(kType);
   constexpr int kUnit = in_blocks(kType) ? kBlockChunks : 1;  // chunks at a time
   const int whole = head.dim() / V::kLanes, left = head.dim() % V::kLanes;
   for (int t = first; t < last; t += kKeys) {
@@ -121,9 +126,9 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
       const int at = t + k < last ? t + k : last - 1;  // beyond the end: recomputed, and not stored
       keys[k] = tile + static_cast<uint64_t>(at) * head.token_bytes();
     }
-    const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();  // the first half of the next tile
+    const std::byte* soon = next + static_cast<uint64_t>(t) * head.half_bytes();  // the first half of the next tile
     if (kDim == 0)
-      for (uint64_t b = 0; b < kKeys * head.vector_bytes(); b += 64) V::ask(soon + b);
+      for (uint64_t b = 0; b < kKeys * head.half_bytes(); b += 64) V::ask(soon + b);
     V::F sums[8 * kSets];
     ORRERY_UNROLL for (int i = 0; i < 8 * kSets; ++i) sums[i] = V::zero();
     const auto add = [&](const V::F* x, int i) {
@@ -131,18 +136,18 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
         V::F q = V::load(s.q + (i * G + g) * V::kLanes);
         // Loaded once for all keys. Compilers would load it again for every product, and loads are the limit.
         if (kKeys > 1) V::hold(q);
-        ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64)>(q, soon, i * N + g, kDim / V::kLanes * N);
+        ask_part<kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kHalfBytes + 63) / 64)>(q, soon, i * N + g, kDim / V::kLanes * N);
         ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) sums[k * G + g] = V::fma(x[k], q, sums[k * G + g]);
       }
     };
     V::F x[kKeys], d[kKeys];
     const auto add_unit = [&](int i) {
       if (in_blocks(kType))
-        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) d[k] = V::set_half(block_of<kType>(keys[k], i / kUnit));
+        ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) d[k] = V::set_half(block_of<kKeyType>(keys[k], i / kUnit));
       ORRERY_UNROLL for (int u = 0; u < kUnit; ++u) {
         ORRERY_UNROLL for (int k = 0; k < kKeys; ++k)
-          x[k] = in_blocks(kType) ? V::mul(block_chunk<kType>(block_of<kType>(keys[k], i / kUnit), u), d[k])
-                                  : load_chunk<kType>(keys[k], i);
+          x[k] = in_blocks(kType) ? V::mul(block_chunk<kKeyType>(block_of<kKeyType>(keys[k], i / kUnit), u), d[k])
+                                  : load_chunk<kKeyType>(keys[k], i);
         add(x, i + u);
       }
     };
@@ -165,7 +170,7 @@ template <KvType kType, int kDim, int G>
 void scale_weights(const DecodeHead<kType, kDim>& head, const std::byte* tile, int first, int last, const DecodeScratch& s) {
   for (int b = 0; b < head.dim() / 32; ++b) {
     float* out = s.weights + b * kTile * G;
-    const uint8_t* scale = block_of<kType>(tile + static_cast<uint64_t>(2 * first + 1) * head.vector_bytes(), b);
+    const uint8_t* scale = block_of<value_type(kType)>(tile + static_cast<uint64_t>(first) * head.token_bytes() + head.key_bytes(), b);
     for (int t = first; t < last; ++t, scale += head.token_bytes()) V::store(out + t * G, V::set_half(scale));
     for (int i = first * G; i < last * G; i += V::kLanes) V::store(out + i, V::mul(V::load(out + i), V::load(s.scores + i)));
   }
@@ -175,28 +180,29 @@ void scale_weights(const DecodeHead<kType, kDim>& head, const std::byte* tile, i
 template <KvType kType, int kDim, int G, int N, int C>
 void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
                          const float* decay, int chunk, int part, const DecodeScratch& s) {
+  constexpr KvType kValueType = value_type(kType);
   constexpr int kShared = in_blocks(kType) && C > kBlockChunks ? kBlockChunks : C;  // chunks that share the same weights
   const int32_t dim = padded_dim(head.dim());
   float* out = s.o + chunk * V::kLanes;
   V::F o[N * C];
   ORRERY_UNROLL for (int i = 0; i < N * C; ++i)
     o[i] = V::mul(V::load(out + i / C * dim + i % C * V::kLanes), V::set(decay[i / C]));
-  const std::byte* value = tile + static_cast<uint64_t>(first) * head.token_bytes() + head.vector_bytes();
+  const std::byte* value = tile + static_cast<uint64_t>(first) * head.token_bytes() + head.key_bytes();
   const float* weights = (in_blocks(kType) ? s.weights + chunk / kBlockChunks * kTile * G : s.scores) + first * G;
   // This pass prefetches its share of the next tile's second half. Some lines are prefetched twice.
   constexpr int kLines = (C * V::kLanes * (kType == KvType::f32 ? 4 : kType == KvType::f16 ? 2 : 1) + 63) / 64;
   const uint64_t chunks = static_cast<uint64_t>(head.dim() / V::kLanes + (part != 0));
-  const uint64_t step = head.vector_bytes() * C / chunks;
-  const std::byte* soon = next + kTile * head.vector_bytes() * (chunks + static_cast<uint64_t>(chunk)) / chunks +
+  const uint64_t step = head.half_bytes() * C / chunks;
+  const std::byte* soon = next + kTile * head.half_bytes() * (chunks + static_cast<uint64_t>(chunk)) / chunks +
                           static_cast<uint64_t>(first) * step;
   for (int t = first; t < last; ++t, value += head.token_bytes(), weights += G, soon += step) {
     ORRERY_UNROLL for (int c0 = 0; c0 < C; c0 += kShared) {
       V::F x[kShared];
-      const uint8_t* block = block_of<kType>(value, (chunk + c0) / kBlockChunks);
+      const uint8_t* block = block_of<kValueType>(value, (chunk + c0) / kBlockChunks);
       ORRERY_UNROLL for (int c = 0; c < kShared; ++c)
-        x[c] = in_blocks(kType) ? block_chunk<kType>(block, (chunk + c0 + c) % kBlockChunks)
-               : part           ? load_last<kType>(value, chunk + c0 + c, part)
-                                : load_chunk<kType>(value, chunk + c0 + c);
+        x[c] = in_blocks(kType) ? block_chunk<kValueType>(block, (chunk + c0 + c) % kBlockChunks)
+               : part           ? load_last<kValueType>(value, chunk + c0 + c, part)
+                                : load_chunk<kValueType>(value, chunk + c0 + c);
       ORRERY_UNROLL for (int j = 0; j < N * kShared; ++j) {
         const int g = j / kShared, c = j % kShared;
         V::F p = V::set(weights[c0 / kBlockChunks * kTile * G + g]);
@@ -292,7 +298,7 @@ void load_query(const float* q, int32_t head_dim, float scale, int g, const Deco
   for (int32_t i = 0; i < dim; i += V::kLanes) {
     alignas(64) float x[V::kLanes] = {};
     for (int32_t j = 0; q != nullptr && j < V::kLanes && i + j < head_dim; ++j)
-      x[j] = kType == KvType::q4_0 ? q[dim_at<kType>(i + j)] * unit_at<kType>(i + j) : q[i + j];
+      x[j] = key_type(kType) == KvType::q4_0 ? q[dim_at<key_type(kType)>(i + j)] * unit_at<key_type(kType)>(i + j) : q[i + j];
     V::store(s.q + (i / V::kLanes * G + g) * V::kLanes, V::mul(V::load(x), factor));
     V::store(s.o + g * dim + i, V::zero());
   }
@@ -363,7 +369,7 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
       if constexpr (kIntegers)
         for (int32_t i = 0; i < dim; i += 4) __builtin_memcpy(partial + 16 + block_dim_at<V>(i), s.o + g * dim + i, 4 * sizeof(float));
       else
-        for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<kType>(i)] = s.o[g * dim + i] * unit_at<kType>(i);
+        for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<value_type(kType)>(i)] = s.o[g * dim + i] * unit_at<value_type(kType)>(i);
     }
   }
   if (t.exported.weights != nullptr) V::finish_stores();
@@ -418,6 +424,8 @@ inline void attend_decode(const DecodeTask& t) {
       return decode_type<KvType::q8_0>(t);
     case KvType::q4_0:
       return decode_type<KvType::q4_0>(t);
+    case KvType::k8v4:
+      return decode_type<KvType::k8v4>(t);
   }
 }
 
@@ -484,25 +492,32 @@ inline int64_t attend_scratch_bytes(int32_t head_dim) {
   return prefill * static_cast<int64_t>(sizeof(float));
 }
 
+template <KvType kType>
+struct OfType {
+  static constexpr KvType value = kType;
+};
 // Converts slots [first, last) of a tile to floats. Other slots and the padding become zeros.
 template <KvType kType>
 void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, const PrefillScratch& s) {
   const int32_t dim = padded_dim(kv.head_dim);
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
-  const uint64_t token_bytes = 2 * kv.vector_bytes;
-  const auto chunk = [&](const std::byte* vector, int i) {
-    if (i < whole) return load_chunk<kType>(vector, i);
-    return i == whole && left ? load_last<kType>(vector, i, left) : V::zero();
+  const uint64_t n_bytes = token_bytes(kv);
+  const auto chunk = [&](auto type, const std::byte* vector, int i) {
+    constexpr KvType kOne = decltype(type)::value;
+    if (i < whole) return load_chunk<kOne>(vector, i);
+    return i == whole && left ? load_last<kOne>(vector, i, left) : V::zero();
   };
+  constexpr OfType<key_type(kType)> kKey;
+  constexpr OfType<value_type(kType)> kValue;
   for (int t = 0; t < kTile; t += V::kLanes)
     for (int i = 0; i < dim / V::kLanes; ++i) {
       V::F rows[V::kLanes];
       for (int j = 0; j < V::kLanes; ++j) {
         const bool in = t + j >= first && t + j < last;
-        const std::byte* key = tile + static_cast<uint64_t>(t + j) * token_bytes;
-        rows[j] = in ? chunk(key, i) : V::zero();
+        const std::byte* key = tile + static_cast<uint64_t>(t + j) * n_bytes;
+        rows[j] = in ? chunk(kKey, key, i) : V::zero();
         V::store(s.values + static_cast<int64_t>(t + j) * dim + i * V::kLanes,
-                 in ? chunk(key + kv.vector_bytes, i) : V::zero());
+                 in ? chunk(kValue, key + kv.key_bytes, i) : V::zero());
       }
       V::transpose(rows);
       for (int j = 0; j < V::kLanes; ++j)
@@ -601,6 +616,8 @@ inline void attend_prefill(const PrefillTask& t) {
       return prefill_group<KvType::q8_0>(t);
     case KvType::q4_0:
       return prefill_group<KvType::q4_0>(t);
+    case KvType::k8v4:
+      return prefill_group<KvType::k8v4>(t);
   }
 }
 

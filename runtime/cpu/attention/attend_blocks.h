@@ -23,13 +23,17 @@ struct BlockShape {
   static constexpr int kSide = G < V::kLaneQueries ? G : V::kLaneQueries;   // queries side by side
   static constexpr int kSets = G / kSide;
   static constexpr int kVectors = 2 * kSide / V::kLaneQueries;              // vectors for a block's codes
-  static constexpr int kOffset = kType == KvType::q8_0 ? 128 : 8;           // offset of codes in products with queries
+  static constexpr bool kByteKeys = key_type(kType) == KvType::q8_0, kByteValues = value_type(kType) == KvType::q8_0;
+  static constexpr int kOffset = kByteKeys ? 128 : 8;                       // offset of K's codes in products with queries
   static constexpr int kUnitDims = 2 * V::kLanes;                           // dimensions of V at once
   static typename V::I key(const uint8_t* codes, int i) {
-    return kType == KvType::q8_0 ? V::template key_bytes<kSide>(codes, i) : V::template key_nibbles<kSide>(codes, i);
+    return kByteKeys ? V::template key_bytes<kSide>(codes, i) : V::template key_nibbles<kSide>(codes, i);
+  }
+  static typename V::I key_words(const uint8_t* codes, int part) {
+    return kByteKeys ? V::words_of_bytes(codes, part) : V::words_of_nibbles(codes, part);
   }
   static typename V::I value(const uint8_t* codes, int part) {
-    return kType == KvType::q8_0 ? V::words_of_bytes(codes, part) : V::words_of_nibbles(codes, part);
+    return kByteValues ? V::words_of_bytes(codes, part) : V::words_of_nibbles(codes, part);
   }
 };
 
@@ -99,17 +103,17 @@ template <class V, KvType kType, int kDim, int G>
 void byte_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   constexpr int kQBytes = 2 * 32 * Shape::kSide;
-  constexpr int kLines = kDim == 0 ? 0 : static_cast<int>((4 * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64);
+  constexpr int kLines = kDim == 0 ? 0 : static_cast<int>((4 * DecodeHead<kType, kDim>::kHalfBytes + 63) / 64);
   const int32_t n_blocks = head.dim() / 32;
   for (int t = first / 4 * 4; t < last; t += 4) {
-    const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();   // the first half of the next tile
+    const std::byte* soon = next + static_cast<uint64_t>(t) * head.half_bytes();   // the first half of the next tile
     if (kDim == 0)
-      for (uint64_t b = 0; b < 4 * head.vector_bytes(); b += 64) V::ask(soon + b);
+      for (uint64_t b = 0; b < 4 * head.half_bytes(); b += 64) V::ask(soon + b);
     typename V::F sums[Shape::kSets];
     ORRERY_UNROLL for (int i = 0; i < Shape::kSets; ++i) sums[i] = V::zero();
     const auto add = [&](int b, const auto& token) {
       const uint8_t* at[4];
-      ORRERY_UNROLL for (int j = 0; j < 4; ++j) at[j] = block_of<kType>(token(j), b);
+      ORRERY_UNROLL for (int j = 0; j < 4; ++j) at[j] = block_of<key_type(kType)>(token(j), b);
       const typename V::F scales = V::four_halves(at[0], at[1], at[2], at[3]);
       ORRERY_UNROLL for (int set = 0; set < Shape::kSets; ++set) {
         const int8_t* q = s.q + (set * n_blocks + b) * kQBytes;
@@ -127,7 +131,7 @@ void byte_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, con
         const typename V::F unit = V::mul(scales, V::load(s.q_scales + (set * n_blocks + b) * V::kLanes));
         sums[set] = V::fma(V::to_float(whole), unit, sums[set]);
       }
-      ORRERY_UNROLL for (int j = 0; j < 4; ++j) __builtin_memcpy(s.scales + b * kTile + t + j, at[j] + head.vector_bytes(), 2);
+      ORRERY_UNROLL for (int j = 0; j < 4; ++j) __builtin_memcpy(s.scales + b * kTile + t + j, head.value_scale(at[j], b), 2);
     };
     const auto add_all = [&](const auto& token) {
       if (kDim > 0)
@@ -206,17 +210,17 @@ void block_values_part(const DecodeHead<kType, kDim>& head, const std::byte* til
                        const float* decay, int unit, int query, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   constexpr int kPerBlock = 32 / Shape::kUnitDims;
-  constexpr int kLines = static_cast<int>((C * 2 * block_bytes(kType) / kPasses / kPerBlock + 63) / 64);   // of one token pair
+  constexpr int kLines = static_cast<int>((C * 2 * block_bytes(value_type(kType)) / kPasses / kPerBlock + 63) / 64);   // of one token pair
   typename V::I sums[2 * Q * C];
   ORRERY_UNROLL for (int i = 0; i < 2 * Q * C; ++i) sums[i] = V::zero_i();
-  const std::byte* value = tile + static_cast<uint64_t>(from) * head.token_bytes() + head.vector_bytes();
+  const std::byte* value = tile + static_cast<uint64_t>(from) * head.token_bytes() + head.key_bytes();
   const int32_t* words = s.words + unit / kPerBlock * kHalfTile * G + from * G + query;
   soon += static_cast<uint64_t>(from) * step;
   for (int t = from; t < to; ++t, value += head.token_bytes(), words += G, soon += step) {
     const std::byte* other = value + (t + kHalfTile < last ? kHalfTile * head.token_bytes() : 0);   // weight 0: may not exist
     ORRERY_UNROLL for (int c = 0; c < C; ++c) {
       const int block = (unit + c) / kPerBlock, part = (unit + c) % kPerBlock;
-      const typename V::I a = Shape::value(block_of<kType>(value, block) + 2, part), b = Shape::value(block_of<kType>(other, block) + 2, part);
+      const typename V::I a = Shape::value(block_of<value_type(kType)>(value, block) + 2, part), b = Shape::value(block_of<value_type(kType)>(other, block) + 2, part);
       typename V::I low = V::low_in_turns(a, b);
       const typename V::I high = V::high_in_turns(a, b);
       ask_part<V, kLines>(low, soon, c, C);
@@ -251,8 +255,8 @@ void block_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, co
   constexpr int kPasses = (N + kQueries - 1) / kQueries;
   const int n_units = head.dim() / Shape::kUnitDims;
   // Each pass prefetches its share of the next tile's second half.
-  const uint64_t step = 2 * head.vector_bytes() / static_cast<uint64_t>(n_units * kPasses);
-  const std::byte* soon = next + kTile * head.vector_bytes();
+  const uint64_t step = head.token_bytes() / static_cast<uint64_t>(n_units * kPasses);
+  const std::byte* soon = next + kTile * head.half_bytes();
   const auto pass_over = [&](auto queries, int g) {
     int unit = 0;
     const auto pass = [&](auto units) {

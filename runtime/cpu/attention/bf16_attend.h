@@ -80,19 +80,20 @@ bool convert_page_of(const KvHead& kv, const std::byte* page, int first, int las
   alignas(64) static constexpr int16_t kInterleaved[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
                                                            8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const int64_t dim = whole_dim(kv.head_dim);
-  const auto chunk = [&](int t, int i, uint64_t at) {
-    return t >= first && t < last ? chunk_of<kType>(page + static_cast<uint64_t>(t) * token_bytes(kv) + at, i, kv.head_dim) : V::zero();
-  };
+  const auto in = [&](int t) { return t >= first && t < last; };
+  const auto token = [&](int t) { return page + static_cast<uint64_t>(t) * token_bytes(kv); };
+  const auto key = [&](int t, int i) { return in(t) ? chunk_of<key_type(kType)>(token(t), i, kv.head_dim) : V::zero(); };
+  const auto value = [&](int t, int i) { return in(t) ? chunk_of<value_type(kType)>(token(t) + kv.key_bytes, i, kv.head_dim) : V::zero(); };
   for (int t = 0; t < kKeys; ++t)
     for (int step = 0; step < dim / kStepDims; ++step)
-      V::store_i(s.keys + (step * kKeys + t) * 64, rounded(chunk(t, 2 * step, 0), chunk(t, 2 * step + 1, 0)));
+      V::store_i(s.keys + (step * kKeys + t) * 64, rounded(key(t, 2 * step), key(t, 2 * step + 1)));
   V::F odd = V::zero();  // 0 * x is NaN where x is NaN or infinite
   for (int i = 0; i < dim / kQueries; ++i)
     for (int half = 0; half < 2; ++half) {
       V::F rows[kQueries];
       for (int pair = 0; pair < kQueries; ++pair) {
         const int t = half * kStepDims + 2 * pair;
-        const V::F a = chunk(t, i, kv.vector_bytes), b = chunk(t + 1, i, kv.vector_bytes);
+        const V::F a = value(t, i), b = value(t + 1, i);
         odd = V::fma(b, V::zero(), V::fma(a, V::zero(), odd));
         rows[pair] = _mm512_castsi512_ps(_mm512_permutexvar_epi16(V::load_i(kInterleaved), rounded(a, b)));
       }
@@ -108,6 +109,8 @@ inline bool convert_page(const KvHead& kv, const std::byte* page, int first, int
       return convert_page_of<KvType::f16>(kv, page, first, last, s);
     case KvType::q8_0:
       return convert_page_of<KvType::q8_0>(kv, page, first, last, s);
+    case KvType::k8v4:
+      return convert_page_of<KvType::k8v4>(kv, page, first, last, s);
     default:
       return convert_page_of<KvType::q4_0>(kv, page, first, last, s);
   }

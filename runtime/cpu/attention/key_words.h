@@ -28,11 +28,11 @@ void word_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, con
                  const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   constexpr int kKeys = 8 / G;
-  constexpr int kLines = kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kVectorBytes + 63) / 64);
+  constexpr int kLines = kDim == 0 ? 0 : static_cast<int>((kKeys * DecodeHead<kType, kDim>::kHalfBytes + 63) / 64);
   for (int t = first / kKeys * kKeys; t < last; t += kKeys) {
-    const std::byte* soon = next + static_cast<uint64_t>(t) * head.vector_bytes();   // the first half of the next tile
+    const std::byte* soon = next + static_cast<uint64_t>(t) * head.half_bytes();   // the first half of the next tile
     if (kDim == 0)
-      for (uint64_t b = 0; b < kKeys * head.vector_bytes(); b += 64) V::ask(soon + b);
+      for (uint64_t b = 0; b < kKeys * head.half_bytes(); b += 64) V::ask(soon + b);
     const std::byte* keys[kKeys];
     for (int k = 0; k < kKeys; ++k)   // memory may end at the last key
       keys[k] = tile + static_cast<uint64_t>(t + k < last ? t + k : last - 1) * head.token_bytes();
@@ -41,16 +41,16 @@ void word_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, con
       const uint8_t* at[kKeys];
       typename V::I dots[8];
       ORRERY_UNROLL for (int k = 0; k < kKeys; ++k) {
-        at[k] = block_of<kType>(keys[k], b);
-        typename V::I low = Shape::value(at[k] + 2, 0);
-        const typename V::I high = Shape::value(at[k] + 2, 1);
+        at[k] = block_of<key_type(kType)>(keys[k], b);
+        typename V::I low = Shape::key_words(at[k] + 2, 0);
+        const typename V::I high = Shape::key_words(at[k] + 2, 1);
         ask_part<V, kLines>(low, soon, b * kKeys + k, kDim / 32 * kKeys);
         ORRERY_UNROLL for (int g = N; g < G; ++g) dots[k * G + g] = V::zero_i();
         ORRERY_UNROLL for (int g = 0; g < N; ++g) {
           const int8_t* q = s.q + (b * G + g) * 64;
           dots[k * G + g] = V::dot_words(V::times_words(low, V::load_i(q)), high, V::load_i(q + 32));
         }
-        __builtin_memcpy(s.scales + b * kTile + t + k, at[k] + head.vector_bytes(), 2);
+        __builtin_memcpy(s.scales + b * kTile + t + k, head.value_scale(at[k], b), 2);
       }
       const typename V::F unit = V::mul(V::template key_scales<G>(at), V::load(s.q_scales + b * V::kLanes));
       sums = V::fma(V::to_float(V::sums_of_eight(dots)), unit, sums);

@@ -131,9 +131,9 @@ void rotate_keys(const RotateTask& t) {
       t.table[half + i] = page[half + i] * rotation[i] + page[i] * rotation[half + i];
     }
     rope(key, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
-    store_kv_vector(t.type, key, t.head_dim, t.to[k]);
-    const uint64_t bytes = KvFormat{t.type, 1, 1, t.head_dim}.vector_bytes();
-    if (t.values && t.values[k]) __builtin_memcpy(t.to[k] + bytes, t.values[k], bytes);
+    store_kv_vector(key_type(t.type), key, t.head_dim, t.to[k]);
+    const KvFormat slot{t.type, 1, 1, t.head_dim};
+    if (t.values && t.values[k]) __builtin_memcpy(t.to[k] + slot.key_bytes(), t.values[k], slot.value_bytes());
   }
 }
 

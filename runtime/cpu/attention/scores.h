@@ -14,8 +14,8 @@ namespace {
 // Prefetches the lines of `n` keys one by one, evenly over `n_times` calls of ask() (attention/README.md says why).
 class KeysAhead {
  public:
-  KeysAhead(const std::byte* keys, uint64_t stride, uint64_t vector_bytes, int n, int n_times)
-      : at_(keys), stride_(stride), bytes_(vector_bytes), n_lines_(keys ? n * static_cast<int>((vector_bytes + 63) / 64) : 0), n_times_(n_times) {}
+  KeysAhead(const std::byte* keys, uint64_t stride, uint64_t key_bytes, int n, int n_times)
+      : at_(keys), stride_(stride), bytes_(key_bytes), n_lines_(keys ? n * static_cast<int>((key_bytes + 63) / 64) : 0), n_times_(n_times) {}
   void ask() {
     for (due_ += n_lines_; due_ >= n_times_; due_ -= n_times_) {
       V::ask(at_ + line_);
@@ -39,7 +39,7 @@ void convert_keys(const KvHead& kv, const std::byte* tile, const std::byte* next
   const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
   const uint64_t stride = token_bytes(kv);
   for (int t = 0; t < kTile; t += V::kLanes) {
-    KeysAhead ahead(next ? next + static_cast<uint64_t>(t) * stride : nullptr, stride, kv.vector_bytes, V::kLanes, kv.head_dim);
+    KeysAhead ahead(next ? next + static_cast<uint64_t>(t) * stride : nullptr, stride, kv.key_bytes, V::kLanes, kv.head_dim);
     for (int i = 0; i < whole + (left > 0); ++i) {
       V::F rows[V::kLanes];
       const std::byte* key = tile + static_cast<uint64_t>(t) * stride;
@@ -121,7 +121,7 @@ void weights_of(const KeyWeightsTask& t) {
     const int64_t at = start - t.first_key;
     const std::byte *tile = kv_tile(t.kv, start / kTile), *next = start + kTile < t.last_key ? kv_tile(t.kv, start / kTile + 1) : nullptr;
     convert_keys<kType>(t.kv, tile, next, n, s.keys);
-    if (t.bounds) convert_keys<kType>(t.kv, tile + t.kv.vector_bytes, next ? next + t.kv.vector_bytes : nullptr, n, s.values);
+    if (t.bounds) convert_keys<kType>(t.kv, tile + t.kv.key_bytes, next ? next + t.kv.key_bytes : nullptr, n, s.values);
     for (int part = 0; part < n_parts; ++part) {
       const int first = t.n_queries * part / n_parts, last = t.n_queries * (part + 1) / n_parts;
       const Gemm<Start::zero> product{s.q + static_cast<int64_t>(first) * dim, dim, s.keys, kTile,
@@ -211,14 +211,14 @@ void widen(const float* x, float* low, float* high, int32_t n) {
 }
 
 void key_weights(const KeyWeightsTask& t) {
-  switch (t.kv.type) {
+  switch (key_type(t.kv.type)) {
     case KvType::f32:
       return weights_of<KvType::f32>(t);
     case KvType::f16:
       return weights_of<KvType::f16>(t);
     case KvType::q8_0:
       return weights_of<KvType::q8_0>(t);
-    case KvType::q4_0:
+    default:
       return weights_of<KvType::q4_0>(t);
   }
 }

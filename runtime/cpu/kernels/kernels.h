@@ -68,10 +68,13 @@ struct KvHead {
   int32_t head_dim;
   const uint64_t* pages;  // page addresses of the sequence
   uint64_t offset;        // of this layer and head within a page
-  uint64_t vector_bytes;  // of one K or V; a token is K then V
-  bool keys_alone = false;   // tokens are K without V (only for KeyWeightsTask)
+  uint64_t key_bytes, value_bytes;  // of one K, and of one V behind it; value_bytes 0: tokens are K alone (only for KeyWeightsTask)
 };
-static inline uint64_t token_bytes(const KvHead& kv) { return kv.keys_alone ? kv.vector_bytes : 2 * kv.vector_bytes; }
+static inline KvHead kv_head(KvType type, int32_t head_dim, const uint64_t* pages, uint64_t offset) {
+  const uint64_t dim = static_cast<uint64_t>(head_dim);
+  return {type, head_dim, pages, offset, key_bytes(type, dim), value_bytes(type, dim)};
+}
+static inline uint64_t token_bytes(const KvHead& kv) { return kv.key_bytes + kv.value_bytes; }
 static inline const std::byte* kv_tile(const KvHead& kv, int64_t tile) {  // tile = page: kPageTokens tokens
   return reinterpret_cast<const std::byte*>(kv.pages[tile] + kv.offset);
 }
@@ -312,7 +315,7 @@ struct Kernels {
   void (*swiglu)(const float* gate, const float* up, float* out, int64_t n);
   void (*add)(float* x, const float* y, int64_t n);
 
-  // K or V to floats, and floats to K or V. n is a multiple of 32 for the quantized types.
+  // K or V to floats, and floats to K or V. n is a multiple of 32 for the quantized types. `type` has K and V alike (key_type(), value_type()).
   void (*load_kv)(KvType type, const std::byte* x, int32_t n, float* out);
   void (*store_kv)(KvType type, const float* x, int32_t n, std::byte* out);
   void (*move_tokens)(const MoveTask& task);

@@ -1,5 +1,9 @@
-// Prefetching for lists of tokens whose sources and targets lie anywhere in memory, and gathering them.
+// Tokens that move: conversion from one KV type to another, prefetching for lists of tokens whose sources and targets lie anywhere in
+// memory, and gathering them.
 #pragma once
+
+#include <algorithm>
+#include <cstring>
 
 #include "runtime/cpu/kernels/kernels.h"
 
@@ -16,6 +20,32 @@ template <int kWrite>
 void ask_for_bytes(const std::byte* at, uint64_t n) {
   constexpr uint64_t kMost = 8 * kLineBytes;
   for (uint64_t line = 0; line < (n < kMost ? n : kMost); line += kLineBytes) __builtin_prefetch(at + line, kWrite, 2);
+}
+
+// Converts n K or V through the stack, in whole blocks of every type.
+inline void convert_values(const Kernels& kernels, std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n) {
+  if (to_type == from_type) {
+    std::memcpy(to, from, key_bytes(to_type, n));
+    return;
+  }
+  constexpr uint64_t kStretch = 256;
+  float values[kStretch];
+  for (uint64_t at = 0; at < n; at += kStretch) {
+    const int32_t count = static_cast<int32_t>(std::min(kStretch, n - at));
+    kernels.load_kv(from_type, from + key_bytes(from_type, at), count, values);
+    kernels.store_kv(to_type, values, count, to + key_bytes(to_type, at));
+  }
+}
+
+// n tokens of token_values values each: half of them are K.
+inline void convert_tokens(const Kernels& kernels, std::byte* to, KvType to_type, const std::byte* from, KvType from_type, uint64_t n, uint64_t token_values) {
+  const auto alike = [](KvType type) { return key_type(type) == value_type(type); };
+  if (alike(to_type) && alike(from_type)) return convert_values(kernels, to, to_type, from, from_type, n * token_values);
+  const uint64_t dim = token_values / 2, to_key = key_bytes(to_type, dim), from_key = key_bytes(from_type, dim);
+  for (uint64_t i = 0; i < n; ++i, to += to_key + value_bytes(to_type, dim), from += from_key + value_bytes(from_type, dim)) {
+    convert_values(kernels, to, key_type(to_type), from, key_type(from_type), dim);
+    convert_values(kernels, to + to_key, value_type(to_type), from + from_key, value_type(from_type), dim);
+  }
 }
 
 // Tokens that lie anywhere are asked for this far ahead. On an AMD EPYC 12 tokens, or into the second-level cache, are 5 to 10% slower.

@@ -20,6 +20,9 @@ void matmul_prefill_avx2vnni(const MatmulTask& t) { matmul_prefill(t); }
 bool in_bands_avx2vnni(TensorType type) { return in_bands(type); }
 bool bands_as_prefill_avx2vnni(TensorType type) { return bands_as_prefill(type); }
 
-void attend_decode_avx2vnni(const DecodeTask& t) { t.kv.type == KvType::q8_0 ? decode_type<KvType::q8_0>(t) : decode_type<KvType::q4_0>(t); }
+void attend_decode_avx2vnni(const DecodeTask& t) {
+  if (t.kv.type == KvType::q8_0) return decode_type<KvType::q8_0>(t);
+  t.kv.type == KvType::k8v4 ? decode_type<KvType::k8v4>(t) : decode_type<KvType::q4_0>(t);
+}
 
 }  // namespace orrery::cpu

@@ -154,11 +154,11 @@ void add(float* x, const float* y, int64_t n) {
 }
 
 void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
-  load_kv(kv_tensor_type(type), x, n, out);
+  load_kv(key_tensor_type(type), x, n, out);
 }
 
 void store_kv_vector(KvType type, const float* x, int32_t n, std::byte* out) {
-  store_kv(kv_tensor_type(type), x, n, out);
+  store_kv(key_tensor_type(type), x, n, out);
 }
 
 void plain_move_tokens(const MoveTask& t) {
@@ -176,9 +176,9 @@ void plain_rotate_keys(const RotateTask& t) {
       t.table[half + i] = page[half + i] * rotation[i] + page[i] * rotation[half + i];
     }
     rope(t.keys + k * t.width, t.table, t.table + half, t.n_rot, t.interleaved, 1, t.head_dim);
-    store_kv_vector(t.type, t.keys + k * t.width, t.head_dim, t.to[k]);
-    const uint64_t bytes = KvFormat{t.type, 1, 1, t.head_dim}.vector_bytes();
-    if (t.values && t.values[k]) std::copy_n(t.values[k], bytes, t.to[k] + bytes);
+    store_kv_vector(key_type(t.type), t.keys + k * t.width, t.head_dim, t.to[k]);
+    const KvFormat slot{t.type, 1, 1, t.head_dim};
+    if (t.values && t.values[k]) std::copy_n(t.values[k], slot.value_bytes(), t.to[k] + slot.key_bytes());
   }
 }
 

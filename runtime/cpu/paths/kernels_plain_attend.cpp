@@ -25,11 +25,10 @@ float dot(const float* q, const float* key, int32_t dim) {
 // Loads keys and values of the positions [first, last) of one tile: (kPageTokens, head_dim) each.
 void load_tile(const KvHead& kv, int64_t first, int64_t last, float* keys, float* values) {
   const int64_t tile = first / kPageTokens, start = tile * kPageTokens;
-  const TensorType type = kv_tensor_type(kv.type);
   for (int64_t t = first - start; t < last - start; ++t) {
-    const std::byte* token = kv_tile(kv, tile) + static_cast<uint64_t>(t) * 2 * kv.vector_bytes;
-    load_kv(type, token, kv.head_dim, keys + t * kv.head_dim);
-    load_kv(type, token + kv.vector_bytes, kv.head_dim, values + t * kv.head_dim);
+    const std::byte* token = kv_tile(kv, tile) + static_cast<uint64_t>(t) * token_bytes(kv);
+    load_kv(key_tensor_type(kv.type), token, kv.head_dim, keys + t * kv.head_dim);
+    load_kv(value_tensor_type(kv.type), token + kv.key_bytes, kv.head_dim, values + t * kv.head_dim);
   }
 }
 

@@ -112,8 +112,8 @@ void plain_key_weights(const KeyWeightsTask& t) {
     for (int64_t k = 0; k < n; ++k) {
       const std::byte* at_key = kv_tile(t.kv, start / kPageTokens) + static_cast<uint64_t>(k) * token_bytes(t.kv);
       float* lowest = key + t.kv.head_dim;
-      load_kv(kv_tensor_type(t.kv.type), at_key, t.kv.head_dim, key);
-      if (t.bounds) load_kv(kv_tensor_type(t.kv.type), at_key + t.kv.vector_bytes, t.kv.head_dim, lowest);
+      load_kv(key_tensor_type(t.kv.type), at_key, t.kv.head_dim, key);
+      if (t.bounds) load_kv(key_tensor_type(t.kv.type), at_key + t.kv.key_bytes, t.kv.head_dim, lowest);
       for (int32_t i = 0; i < t.n_queries; ++i) {
         float dot = 0;
         for (int32_t j = 0; j < t.kv.head_dim; ++j)

@@ -142,7 +142,7 @@ Status Answers::top_keys(Span<const policy::KeyQuery> queries, const policy::Sco
   TopKeysShape shape;
   static_cast<KeysShape&>(shape) = keys_shape();
   shape.scoring = key_scoring(rule);
-  count_searched(jobs_, shape.kv.vector_bytes());
+  count_searched(jobs_, shape.kv.key_bytes());
   Backend& backend = *now_->backend;
   backend.keys()->top_keys(jobs_, shape);
   return backend.synchronize();
@@ -159,7 +159,7 @@ Status Answers::key_weights(Span<const policy::WeightsQuery> queries) {
     weights_jobs_.push_back(job);
   }
   const KeysShape shape = keys_shape();
-  count_searched(weights_jobs_, shape.kv.vector_bytes());
+  count_searched(weights_jobs_, shape.kv.key_bytes());
   Backend& backend = *now_->backend;
   backend.keys()->key_weights(weights_jobs_, shape);
   return backend.synchronize();
@@ -181,7 +181,7 @@ Status Answers::key_moments(Span<const policy::MomentsQuery> queries, std::vecto
     moments_jobs_.push_back(job);
   }
   const KeysShape shape = keys_shape();
-  count_searched(moments_jobs_, shape.kv.vector_bytes());
+  count_searched(moments_jobs_, shape.kv.key_bytes());
   backend.keys()->key_moments(moments_jobs_, shape);
   return backend.synchronize();
 }
@@ -246,7 +246,7 @@ TopKeysShape Answers::pages_shape(const policy::PageQuery& query, const policy::
 
 // Bytes of one page's digest, or of one token's.
 uint64_t Answers::digest_bytes(const KeysShape& shape) {
-  return shape.codes.bits > 0 ? shape.codes.tile_bytes() / kPageTokens : shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes();
+  return shape.codes.bits > 0 ? shape.codes.tile_bytes() / kPageTokens : shape.bounds ? shape.kv.token_bytes() : shape.kv.key_bytes();
 }
 
 template <class Job>
@@ -364,7 +364,7 @@ Status Answers::fetch_followers(Span<const policy::FollowerQuery> queries, const
     job.k = static_cast<int32_t>(query.k);
     set_places(query.head, 0, &job);
     const bool of_another = fetch_jobs_.empty() || fetch_jobs_.back().kv_head != job.kv_head;   // the followers share one search
-    const uint64_t searched = of_another ? query.n_keys * shape.kv.vector_bytes() : 0;
+    const uint64_t searched = of_another ? query.n_keys * shape.kv.key_bytes() : 0;
     fetched_.push_back({query.head, query.leader, 0, query.k, Entry::changed, searched, searched});
     fetch_jobs_.push_back(job);
   }
@@ -519,7 +519,7 @@ Status Answers::scores(Span<const policy::ScoresQuery> queries) {
   shape.products = true;
   if (queries[0].pages) set_pages(queries[0].head, queries[0].position, &shape);
   if (!queries[0].scaled) shape.scale = 1.0f;
-  count_searched(weights_jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.vector_bytes());
+  count_searched(weights_jobs_, shape.bounds ? shape.kv.token_bytes() : shape.kv.key_bytes());
   Backend& backend = *now_->backend;
   backend.keys()->key_weights(weights_jobs_, shape);
   return backend.synchronize();

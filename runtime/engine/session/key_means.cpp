@@ -141,19 +141,20 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
 }
 
 void change_form(const KvFormat& kv, const StoredForm& from, const StoredForm& to, std::byte* page) {
-  const TensorType type = kv_tensor_type(kv.type);
   const auto dim = static_cast<size_t>(kv.head_dim);
   std::vector<float> values(2 * dim);
   const size_t n_heads = static_cast<size_t>(kv.n_layers) * static_cast<size_t>(kv.n_kv_heads);
   for (size_t head = 0; head < n_heads; ++head)
     for (uint64_t t = 0; t < static_cast<uint64_t>(kPageTokens); ++t) {
       std::byte* token = page + head * kv.head_bytes() + t * kv.token_bytes();
-      gguf::dequantize_row(type, token, values.data(), values.size());
+      gguf::dequantize_row(key_tensor_type(kv.type), token, values.data(), dim);
+      gguf::dequantize_row(value_tensor_type(kv.type), token + kv.key_bytes(), values.data() + dim, dim);
       if (from.rotated) hadamard(values.data(), 2 * kv.head_dim, hadamard_block(kv.head_dim));
       for (size_t d = 0; from.means && d < dim; ++d) values[d] += (*from.means)[head * dim + d];
       for (size_t d = 0; to.means && d < dim; ++d) values[d] -= (*to.means)[head * dim + d];
       if (to.rotated) hadamard(values.data(), 2 * kv.head_dim, hadamard_block(kv.head_dim));
-      gguf::quantize_row(type, values.data(), token, values.size());
+      gguf::quantize_row(key_tensor_type(kv.type), values.data(), token, dim);
+      gguf::quantize_row(value_tensor_type(kv.type), values.data() + dim, token + kv.key_bytes(), dim);
     }
 }
 

@@ -84,7 +84,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     model->runtime().log(LogLevel::info,
                          "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, as many tokens as fit %g of "
                          "its bytes",
-                         plan.n_context, type_traits(kv_tensor_type(plan.device_type))->name, options.kv_share);
+                         plan.n_context, kv_type_name(plan.device_type), options.kv_share);
   if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
     return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
                         "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
@@ -143,7 +143,7 @@ void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
               !wanted.automatic      ? "as asked for"
               : options_.compressed() ? "full KV does not fit the arena"
                                       : "full KV fits the arena",
-              type_traits(kv_tensor_type(options_.kv_type))->name, type_traits(kv_tensor_type(plan.device_type))->name);
+              kv_type_name(options_.kv_type), kv_type_name(plan.device_type));
   log_regions(&runtime, "arena", plan.layout, &kv::Region::device_bytes);
   log_regions(&runtime, "reservoir", plan.layout, &kv::Region::reservoir_bytes);
   log_regions(&runtime, "other host memory, at most", plan.layout, &kv::Region::host_bytes);

@@ -15,7 +15,7 @@ constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096;
 
 // Whether head_dim is a multiple of the type's block.
 bool has_blocks(const model::Hyperparameters& h, KvType type) {
-  return static_cast<uint32_t>(h.head_dim) % type_traits(kv_tensor_type(type))->block_elements == 0;
+  return static_cast<uint32_t>(h.head_dim) % type_traits(key_tensor_type(type))->block_elements == 0;
 }
 
 // The budget as a share of full KV's bytes in F16. Budgets in bytes need the caller's context; without it the share is 1.
@@ -75,8 +75,8 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
                  h.head_dim);
-  const char* type_name = type_traits(kv_tensor_type(kv_type))->name;
-  const char* device_name = type_traits(kv_tensor_type(resident))->name;
+  const char* type_name = kv_type_name(kv_type);
+  const char* device_name = kv_type_name(resident);
   if (finer(resident, kv_type))
     return error(Code::invalid_argument,
                  "the device's KV type %s is finer than %s, of which its values would be made: expected the same or coarser",
@@ -162,7 +162,8 @@ policy::KvShare share_of(const model::Hyperparameters& h, const SessionOptions& 
 }  // namespace
 
 KvType SessionOptions::form_type(const model::Hyperparameters& h) const {
-  return speculate != Speculate::policy && resident_type(h) == KvType::q4_0 ? KvType::q4_0 : kv_type;
+  const KvType resident = resident_type(h);
+  return speculate != Speculate::policy && value_type(resident) == KvType::q4_0 ? resident : kv_type;
 }
 
 bool SessionOptions::centred(const model::Hyperparameters& h) const {
@@ -173,7 +174,7 @@ bool SessionOptions::centred(const model::Hyperparameters& h) const {
   return whole || !policy::policy_needs(policy, policy_options).plain_keys;
 }
 
-bool SessionOptions::rotated(const model::Hyperparameters& h) const { return centred(h) && form_type(h) == KvType::q4_0; }
+bool SessionOptions::rotated(const model::Hyperparameters& h) const { return centred(h) && value_type(form_type(h)) == KvType::q4_0; }
 
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
                                                     uint32_t n_context) {

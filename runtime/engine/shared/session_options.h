@@ -62,10 +62,10 @@ struct SessionOptions {
   KvType resident_type(const model::Hyperparameters& h) const;
   // policy::Shape::in_place. A device type asks for values that the reservoir does not have, and F32 has more bytes than a gathered token.
   bool in_place(const model::Hyperparameters& h) const;
-  // How the session changes its KV before it is stored (KvTransform). Centred: where form_type() is quantized. Rotated: where it has 4 bits.
+  // How the session changes its KV before it is stored (KvTransform). Centred: where form_type() is quantized. Rotated: where K or V has 4 bits.
   bool centred(const model::Hyperparameters& h) const;
   bool rotated(const model::Hyperparameters& h) const;
-  // The type that the form of stored KV serves: Q4_0 where resident KV has it, else the pages' type. Under speculate policy always the
+  // The type that the form of stored KV serves: Q4_0 where resident KV has it in K or V, else the pages' type. Under speculate policy always the
   // pages' type: pages verify the tokens, which are full attention's to the bit.
   KvType form_type(const model::Hyperparameters& h) const;
 };

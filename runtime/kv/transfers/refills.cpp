@@ -38,7 +38,7 @@ Extent extent_of(Span<const Replacement> what) {
 }
 
 uint64_t Refills::staging_bytes(const KvFormat& format, uint64_t staging_tokens, bool values_alone) {
-  return align_up(staging_tokens * (values_alone ? format.vector_bytes() : format.token_bytes()), kArenaAlignment);
+  return align_up(staging_tokens * (values_alone ? format.value_bytes() : format.token_bytes()), kArenaAlignment);
 }
 
 Region Refills::layout(const KvFormat& format, uint64_t max_pending, uint64_t staging_tokens, bool values_alone) {
@@ -56,7 +56,7 @@ Refills::Refills(IoThread* io, const KvFormat& format, ArenaRegion staging, uint
       format_(format),
       low_rank_(low_rank),
       ahead_(ahead),
-      fetched_bytes_(low_rank ? format.vector_bytes() : format.token_bytes()),
+      fetched_bytes_(low_rank ? format.value_bytes() : format.token_bytes()),
       staging_(std::move(staging)),
       max_pending_(max_pending),
       staging_tokens_(staging_tokens) {
@@ -169,7 +169,7 @@ Status Refills::start(Backend* backend) {
       for (const Replacement& r : left.first(n_what)) {
         const auto* data = reinterpret_cast<const std::byte*>(static_cast<uintptr_t>(tokens.address(r.position)));
         if (low_rank_) {   // a token's V lies behind its K
-          for (uint64_t i = 0; i < r.count; ++i) pieces_[at + n_pieces++] = {data + i * token + fetched_bytes_, fetched_bytes_};
+          for (uint64_t i = 0; i < r.count; ++i) pieces_[at + n_pieces++] = {data + i * token + format_.key_bytes(), fetched_bytes_};
           continue;
         }
         HostPiece* last = n_pieces > 0 ? &pieces_[at + n_pieces - 1] : nullptr;
@@ -284,11 +284,11 @@ void Refills::move_due(Backend* backend, HeadStore* store, size_t n_due, uint64_
 // Rebuilds K, and reads V in the reservoir. gap: bytes between one V and the next.
 void Refills::rebuild_due(Backend* backend, HeadStore* store, const Pending& refresh) {
   const PageTable::HeadTokens tokens = refresh.reservoir->tokens_of(refresh.head);
-  const auto gap = static_cast<int32_t>(tokens.token_bytes - format_.vector_bytes());
+  const auto gap = static_cast<int32_t>(tokens.token_bytes - format_.value_bytes());
   for (const Replacement& r : what(refresh))
     rebuild(backend, *store, refresh.head,
             {static_cast<int32_t>(r.position), static_cast<int32_t>(r.count), store->take_slots(refresh.head, r),
-             {tokens.address(r.position) + format_.vector_bytes()}, 0, gap});
+             {tokens.address(r.position) + format_.key_bytes()}, 0, gap});
 }
 
 Status Refills::place_due(Backend* backend, HeadStore* store, size_t n_due, uint64_t n_layers, const Cancel& cancel) {

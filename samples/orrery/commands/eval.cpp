@@ -28,15 +28,6 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-uint32_t parse_kv_type(const std::string& name, const std::string& where) {
-  std::string expected;
-  for (uint32_t type = 0; std::string_view(kv_type_name(type)) != "unknown"; ++type) {
-    if (name == kv_type_name(type)) return type;
-    expected += (type ? ", " : "") + std::string(kv_type_name(type));
-  }
-  throw UsageError("--policies: '" + where + "': '" + name + "' is none of " + expected);
-}
-
 // "streaming:sinks=8", "full:kv-type=q8_0", and "30%" or "512MiB".
 EvalConfig parse_config(const std::string& policy, const std::string& budget) {
   EvalConfig config;
@@ -51,9 +42,9 @@ EvalConfig parse_config(const std::string& policy, const std::string& budget) {
       throw UsageError("--policies: '" + parts[i] + "' in '" + policy + "' is not NAME=VALUE");
     const std::string name = parts[i].substr(0, equals), value = parts[i].substr(equals + 1);
     if (name == "kv-type") {
-      config.kv_type = parse_kv_type(value, policy);
+      config.kv_type = parse_kv_type(value, "--policies: '" + policy + "'");
     } else if (name == "device-kv-type") {
-      config.device_kv_type = parse_kv_type(value, policy);
+      config.device_kv_type = parse_kv_type(value, "--policies: '" + policy + "'");
     } else if (name == "head-profile") {
       config.head_profile = read_text(value);
     } else {

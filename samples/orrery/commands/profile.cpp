@@ -137,7 +137,7 @@ orrery_calibrate_options calibrate_options(const Args& args) {
   options.tau_sim = args.real("--tau-sim", 0, 1, options.tau_sim);
   options.tau_stable = args.real("--tau-stable", 0, 1, options.tau_stable);
   options.tau_drift = args.real("--tau-drift", 0, 1, options.tau_drift);
-  options.kv_type = static_cast<uint32_t>(args.choice("--kv-type", {"f16", "f32", "q8_0", "q4_0"}, 0));
+  options.kv_type = kv_type_option(args, "--kv-type", options.kv_type);
   if (const std::string* share = args.find("--full-share")) options.full_share = parse_share(*share, "--full-share");
   return options;
 }
