@@ -12,6 +12,7 @@ namespace orrery {
 
 // k8v4: K in Q8_0 and V in Q4_0. The other types have K and V alike. Session files hold these numbers.
 enum class KvType : uint8_t { f32 = 0, f16 = 1, q8_0 = 2, q4_0 = 3, k8v4 = 4 };
+inline constexpr size_t kKvTypeCount = 5;
 constexpr KvType key_type(KvType type) { return type == KvType::k8v4 ? KvType::q8_0 : type; }
 constexpr KvType value_type(KvType type) { return type == KvType::k8v4 ? KvType::q4_0 : type; }
 constexpr bool in_blocks(KvType type) { return type >= KvType::q8_0; }   // of 32 values and their scale

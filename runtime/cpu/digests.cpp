@@ -16,7 +16,7 @@ constexpr int64_t kPagesPerItem = 32;
 float mean_of_page(const std::byte* keys, uint64_t stride, const DigestShape& shape, const Kernels& kernels, float* floats, std::byte* out) {
   const int32_t dim = shape.kv.head_dim;
   float *key = floats, *mean = floats + dim;
-  const auto load = [&](int32_t t) { kernels.load_kv(shape.kv.type, keys + static_cast<uint64_t>(t) * stride, dim, key); };
+  const auto load = [&](int32_t t) { kernels.load_kv(key_type(shape.kv.type), keys + static_cast<uint64_t>(t) * stride, dim, key); };
   std::fill(mean, mean + dim, 0.0f);
   for (int32_t t = 0; t < shape.page_tokens; ++t) {
     load(t);
@@ -45,13 +45,13 @@ void digest_page(const std::byte* keys, uint64_t stride, const DigestShape& shap
   std::fill(low, low + dim, INFINITY);
   std::fill(high, high + dim, -INFINITY);
   for (int32_t t = 0; t < shape.page_tokens; ++t) {
-    kernels.load_kv(shape.kv.type, keys + static_cast<uint64_t>(t) * stride, dim, key);
+    kernels.load_kv(key_type(shape.kv.type), keys + static_cast<uint64_t>(t) * stride, dim, key);
     kernels.widen(key, low, high, dim);
   }
   if (shape.kind == DigestKind::deviation) {
     for (int32_t i = 0; i < dim; ++i) high[i] = (low[i] + high[i]) / 2, low[i] = 0;
     for (int32_t t = 0; t < shape.page_tokens; ++t) {
-      kernels.load_kv(shape.kv.type, keys + static_cast<uint64_t>(t) * stride, dim, key);
+      kernels.load_kv(key_type(shape.kv.type), keys + static_cast<uint64_t>(t) * stride, dim, key);
       for (int32_t i = 0; i < dim; ++i) low[i] += std::fabs(key[i] - high[i]);
     }
     for (int32_t i = 0; i < dim; ++i) {

@@ -27,7 +27,7 @@ inline bool rounds_low_rank(const std::string& path, KvType type) { return round
 
 // Whether a generated token's attention over quantized KV rounds queries and softmax weights to 16-bit words.
 inline bool attends_in_words(const std::string& path, KvType type) {
-  return (type == KvType::q8_0 || type == KvType::q4_0) && path != "plain" && path != "neon";
+  return in_blocks(type) && path != "plain" && path != "neon";
 }
 
 // The largest error of q k over n dimensions, if q is rounded to words in units of each block's largest / 32512; else 0.

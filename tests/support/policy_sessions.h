@@ -120,7 +120,7 @@ inline std::vector<PolicyMode> watching_modes() {
 
 // A budget's share counts bytes in the reservoir's type. Gives the share that keeps this share of the tokens on the device.
 inline double share_of_tokens(double share, KvType kept, KvType device) {
-  const auto bytes = [](KvType type) { return static_cast<double>(row_bytes(kv_tensor_type(type), 32)); };
+  const auto bytes = [](KvType type) { return static_cast<double>(key_bytes(type, 32) + value_bytes(type, 32)); };
   return share * bytes(device) / bytes(kept);
 }
 

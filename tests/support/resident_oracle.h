@@ -8,20 +8,25 @@
 #include "runtime/engine/resident/resident.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
+#include "tests/support/kv_tokens.h"
 
 namespace orrery::testing {
 
-inline std::vector<float> key_at(const KvFormat& f, uint64_t address) {
-  std::vector<float> out(static_cast<size_t>(f.head_dim));
-  gguf::dequantize_row(kv_tensor_type(f.type), reinterpret_cast<const std::byte*>(address), out.data(), out.size());
-  return out;
+inline std::vector<float> key_at(const KvFormat& f, uint64_t token) {
+  return read_key(f.type, reinterpret_cast<const std::byte*>(token), static_cast<uint64_t>(f.head_dim));
 }
-inline std::vector<float> reservoir_key(const kv::PageTable& reservoir, uint32_t head, uint32_t position, bool value = false) {
+inline std::vector<float> value_at(const KvFormat& f, uint64_t token) {
+  return read_value(f.type, reinterpret_cast<const std::byte*>(token + f.key_bytes()), static_cast<uint64_t>(f.head_dim));
+}
+inline uint64_t reservoir_token(const kv::PageTable& reservoir, uint32_t head, uint32_t position) {
   const KvFormat& f = reservoir.format();
-  return key_at(f, reservoir.view().pages[position / kPageTokens] + f.head_offset(head) + position % kPageTokens * f.token_bytes() + (value ? f.vector_bytes() : 0));
+  return reservoir.view().pages[position / kPageTokens] + f.head_offset(head) + position % kPageTokens * f.token_bytes();
+}
+inline std::vector<float> reservoir_key(const kv::PageTable& reservoir, uint32_t head, uint32_t position) {
+  return key_at(reservoir.format(), reservoir_token(reservoir, head, position));
 }
 inline std::vector<float> reservoir_value(const kv::PageTable& reservoir, uint32_t head, uint32_t position) {
-  return reservoir_key(reservoir, head, position, true);
+  return value_at(reservoir.format(), reservoir_token(reservoir, head, position));
 }
 inline std::vector<float> device_key(const engine::Resident& resident, uint32_t head, uint32_t slot) {
   return key_at(resident.format(), resident.store().tiles(head)[slot / kPageTokens] + slot % kPageTokens * resident.format().token_bytes());

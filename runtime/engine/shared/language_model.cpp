@@ -78,7 +78,7 @@ LanguageModel::Shared LanguageModel::shared_with(const SessionOptions& options) 
 Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool in_reservoir) {
   const AccountScope scope(account_);
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type) + (in_reservoir ? 4 : 0)];
+  std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type) + (in_reservoir ? kKvTypeCount : 0)];
   kv::Arena& arena = in_reservoir ? runtime_->reservoir() : runtime_->arena();
   if (!pool) pool = std::make_shared<kv::PagePool>(&arena, kv_format(hyper(), type));
   return pool;

@@ -101,7 +101,7 @@ class LanguageModel {
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   mutable std::mutex mutex_;                    // guards pools_, and changes of limits_
-  std::array<std::shared_ptr<kv::PagePool>, 8> pools_;   // by KvType: 4 in the arena, 4 in the reservoir
+  std::array<std::shared_ptr<kv::PagePool>, 2 * kKvTypeCount> pools_;   // by KvType: in the arena, and in the reservoir
   kv::ArenaRegion workspace_region_;
   model::Workspace workspace_;                  // changes within a turn, like the next two members
   StepLimits limits_;

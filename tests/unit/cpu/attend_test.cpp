@@ -10,18 +10,15 @@
 #include <limits>
 
 #include "runtime/base/checked.h"
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
 #include "tests/support/bf16.h"
 #include "tests/support/doubles.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/unit/cpu/fixture.h"
 
 namespace orrery::attend_test {
 namespace {
 
 using namespace orrery::testing;
-
-constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
 
 // One sequence's pages and the true keys and values of each position, as floats before they are stored.
 class Sequence {
@@ -47,10 +44,8 @@ class Sequence {
   std::vector<float> stored(int32_t layer, int32_t head, int32_t token, bool value) const {
     const std::byte* at = pages_[static_cast<size_t>(token / kPageTokens)]->data() + format_.head_offset(layer, head) +
                           static_cast<size_t>(token % kPageTokens) * format_.token_bytes() +
-                          (value ? format_.vector_bytes() : 0);
-    std::vector<float> out(static_cast<size_t>(format_.head_dim));
-    gguf::dequantize_row(kv_tensor_type(format_.type), at, out.data(), out.size());
-    return out;
+                          (value ? format_.key_bytes() : 0);
+    return (value ? read_value : read_key)(format_.type, at, static_cast<uint64_t>(format_.head_dim));
   }
   const std::byte* bytes(int32_t page) const { return pages_[static_cast<size_t>(page)]->data(); }
 
@@ -242,13 +237,10 @@ TEST_P(CpuAttend, AppendWritesTheFormatsBytesAndNothingElse) {
         std::vector<std::byte> want(format.page_span(), std::byte{0xFF});
         for (int32_t t = 0; t < kPageTokens && page * kPageTokens + t < 130; ++t)
           for (int32_t h = 0; h < 3; ++h)
-            for (int32_t value = 0; value < 2; ++value)
-              gguf::quantize_row(
-                  kv_tensor_type(type), s.token(page * kPageTokens + t) + (value * 3 + h) * dim,
-                  want.data() + format.head_offset(1, h) +
-                      static_cast<uint64_t>(t) * format.token_bytes() +
-                      static_cast<uint64_t>(value) * format.vector_bytes(),
-                  static_cast<uint64_t>(dim));
+            for (const bool value : {false, true})
+              (value ? write_value : write_key)(type, s.token(page * kPageTokens + t) + (3 * value + h) * dim, static_cast<uint64_t>(dim),
+                                                want.data() + format.head_offset(1, h) + static_cast<uint64_t>(t) * format.token_bytes() +
+                                                    (value ? format.key_bytes() : 0));
         ASSERT_EQ(std::memcmp(want.data(), s.bytes(page), want.size()), 0) << dim << " page " << page;
       }
     }
@@ -260,7 +252,7 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
   for (KvType type : kKvTypes)
     for (size_t d = 0; d < std::size(dims); ++d) {
       const int32_t dim = dims[d];
-      if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
+      if (!stores(type, dim)) continue;
       // The usual sizes of heads meet every group; the others every second one, of even or of odd place in the list.
       for (size_t g = 0; g < std::size(groups); ++g) {
         const int32_t group = groups[g];
@@ -341,13 +333,13 @@ TEST_P(CpuAttend, ThreeAndSevenHeadsHaveTheBitsOfFourAndEight) {
           const std::vector<float> all = run(rig, more, Phase::decode, s, n - 1, 1, q.data());
           const std::vector<float> most = run(rig, fewer, Phase::decode, s, n - 1, 1, q.data());
           ASSERT_TRUE(same_bits(most.data(), all.data(), most.size()))
-              << type_traits(kv_tensor_type(type))->name << ", " << group << " heads of " << dim << ", window " << window;
+              << kv_type_name(type) << ", " << group << " heads of " << dim << ", window " << window;
         }
       }
 }
 
 TEST_P(CpuAttend, SlidingWindows) {
-  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0})
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4})
     for (int32_t window : {1, 2, 63, 64, 65, 100, 512, 513, 2000}) {
       const Attention a{{type, 1, 2, 64}, 6, window, 0.125f};
       const int32_t n = 640;
@@ -370,7 +362,7 @@ TEST_P(CpuAttend, SlidingWindows) {
 // However a prompt is cut into chunks, and by however many threads, every row's bits are the same.
 TEST_P(CpuAttend, BitsDoNotDependOnChunksOrThreads) {
   const int32_t n = 140;   // three pages
-  for (KvType type : {KvType::f16, KvType::q4_0})
+  for (KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4})
     for (int32_t window : {0, 70})
       for (int32_t group : {1, 3, 4}) {
         const Attention a{{type, 1, 2, 96}, 2 * group, window, 0.1f};
@@ -542,7 +534,7 @@ TEST_P(CpuAttend, PositionsBeforeTheWindowCannotReachIn) {
 
 // A head whose slots are positions reads the tokens where they lie, in the order of its slots: the bits of slots that hold copies of them.
 TEST_P(CpuAttend, TokensInPlaceGiveTheBitsOfTheirCopies) {
-  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0})
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4})
     for (const int32_t dim : {32, 64, 128}) {
       const int32_t n = 900, n_heads = 6, n_kv = 2, layer = 1;
       const Attention a{{type, 2, n_kv, dim}, n_heads, 0, .2f};

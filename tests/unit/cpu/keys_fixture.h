@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "runtime/base/checked.h"
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
 #include "tests/support/doubles.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/unit/cpu/fixture.h"
 #include "tests/unit/cpu/tokens.h"
 
@@ -44,20 +43,16 @@ class KeyStore {
   }
 
   void put(int32_t layer, int32_t head, int32_t token, const std::vector<float>& key) {
-    gguf::quantize_row(kv_tensor_type(format_.type), key.data(), at(layer, head, token), key.size());
+    write_key(format_.type, key.data(), key.size(), at(layer, head, token));
   }
   void put_value(int32_t layer, int32_t head, int32_t token, const std::vector<float>& value) {
-    gguf::quantize_row(kv_tensor_type(format_.type), value.data(), at(layer, head, token) + format_.vector_bytes(), value.size());
+    write_value(format_.type, value.data(), value.size(), at(layer, head, token) + format_.key_bytes());
   }
   std::vector<float> key(int32_t layer, int32_t head, int32_t token) const {
-    std::vector<float> out(static_cast<size_t>(format_.head_dim));
-    gguf::dequantize_row(kv_tensor_type(format_.type), at(layer, head, token), out.data(), out.size());
-    return out;
+    return read_key(format_.type, at(layer, head, token), static_cast<uint64_t>(format_.head_dim));
   }
   std::vector<float> value(int32_t layer, int32_t head, int32_t token) const {
-    std::vector<float> out(static_cast<size_t>(format_.head_dim));
-    gguf::dequantize_row(kv_tensor_type(format_.type), at(layer, head, token) + format_.vector_bytes(), out.data(), out.size());
-    return out;
+    return read_value(format_.type, at(layer, head, token) + format_.key_bytes(), static_cast<uint64_t>(format_.head_dim));
   }
   bool bounds = false;   // its tokens are digests
   float* query(int32_t layer, int32_t position) const {
@@ -88,12 +83,10 @@ class KeyStore {
   std::vector<float> keys_of(int32_t layer, int32_t kv_head, int32_t n_keys) const {
     const size_t width = key_width();
     std::vector<float> keys(static_cast<size_t>(n_keys) * width);
-    const TensorType type = kv_tensor_type(format_.type);
-    const auto dim = static_cast<size_t>(format_.head_dim);
     for (int32_t t = 0; t < n_keys; ++t) {
-      float* out = keys.data() + static_cast<size_t>(t) * width;
-      gguf::dequantize_row(type, at(layer, kv_head, t), out, dim);
-      if (bounds) gguf::dequantize_row(type, at(layer, kv_head, t) + format_.vector_bytes(), out + dim, dim);
+      std::vector<float> one = key(layer, kv_head, t);
+      if (bounds) one = read_tokens(format_.type, at(layer, kv_head, t), one.size());
+      std::copy(one.begin(), one.end(), keys.data() + static_cast<size_t>(t) * width);
     }
     return keys;
   }

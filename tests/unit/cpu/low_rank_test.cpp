@@ -9,9 +9,8 @@
 #include <cmath>
 
 #include "runtime/base/checked.h"
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
 #include "tests/support/bf16.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/unit/cpu/fixture.h"
 
 namespace orrery::low_rank_test {
@@ -20,15 +19,7 @@ namespace {
 using namespace orrery::testing;
 using Doubles = std::vector<double>;
 
-constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
 constexpr int32_t kLayers = 2, kKvHeads = 3, kLayer = 1, kTokens = 300;   // more than a batch, and no whole page
-
-std::vector<float> read(KvType type, const std::byte* at, int32_t n) {
-  std::vector<float> out(static_cast<size_t>(n));
-  gguf::dequantize_row(kv_tensor_type(type), at, out.data(), out.size());
-  return out;
-}
-void write(KvType type, const std::vector<float>& x, std::byte* at) { gguf::quantize_row(kv_tensor_type(type), x.data(), at, x.size()); }
 
 struct Rope {
   bool interleaved;
@@ -58,22 +49,20 @@ class Layer {
       : kv{type, kLayers, kKvHeads, dim}, rope_(rope), width(static_cast<size_t>((kv_head < 0 ? kKvHeads : 1) * dim)), rank_(static_cast<size_t>(rank)),
         rows(rank_ * kTokens), basis(rank_ * width) {
     Random random(seed);
-    std::vector<float> x(static_cast<size_t>(dim));
+    std::vector<float> x(2 * static_cast<size_t>(dim));
     for (int32_t i = 0; i < div_up(kTokens, kPageTokens); ++i) {
       pages_.push_back(std::make_unique<Guarded<std::byte>>(kv.page_span()));
       addresses_.push_back(pages_.back()->ptr().address);
     }
     for (int32_t t = 0; t < kTokens; ++t)
       for (int32_t h = 0; h < kKvHeads; ++h) {
-        for (const uint64_t half : {uint64_t{0}, kv.vector_bytes()}) {
-          for (float& v : x) v = random.normal();
-          write(type, x, at(t, h) + half);
-        }
+        for (float& v : x) v = random.normal();
+        write_tokens(type, x.data(), static_cast<uint64_t>(dim), 1, at(t, h));
       }
     x.resize(width);
     for (size_t r = 0; r < rank_; ++r) {
       for (float& v : x) v = random.normal() / std::sqrt(static_cast<float>(width));
-      write(KvType::f16, x, reinterpret_cast<std::byte*>(basis.data() + r * width));
+      write_key(KvType::f16, x.data(), width, reinterpret_cast<std::byte*>(basis.data() + r * width));
     }
     keys.kv = kv, keys.rope = rope_.spec(), keys.layer = kLayer, keys.rank = rank, keys.kv_head = kv_head;
     keys.rows = {rows.ptr().address}, keys.basis = {basis.ptr().address}, keys.pages = addresses_.data();
@@ -87,7 +76,7 @@ class Layer {
   Doubles key(int32_t token) const {   // (width) before RoPE
     Doubles all;
     for (int32_t h = std::max(keys.kv_head, 0); h < std::max(keys.kv_head, 0) + keys.n_heads(); ++h) {
-      const std::vector<float> one = read(kv.type, at(token, h), kv.head_dim);
+      const std::vector<float> one = read_key(kv.type, at(token, h), static_cast<uint64_t>(kv.head_dim));
       Doubles key(one.begin(), one.end());
       rope_.turn(key.data(), token, -1, 1 / static_cast<double>(rope_.magnitude));
       all.insert(all.end(), key.begin(), key.end());
@@ -95,7 +84,7 @@ class Layer {
     return all;
   }
   Doubles halves(const Guarded<uint16_t>& from, size_t first, size_t n) const {
-    const std::vector<float> x = read(KvType::f16, reinterpret_cast<const std::byte*>(from.data() + first), static_cast<int32_t>(n));
+    const std::vector<float> x = read_key(KvType::f16, reinterpret_cast<const std::byte*>(from.data() + first), n);
     return {x.begin(), x.end()};
   }
   Doubles row(int32_t token) const { return halves(rows, static_cast<size_t>(token) * rank_, rank_); }
@@ -134,7 +123,6 @@ struct Shape {
 };
 const Shape kShapes[] = {{16, 5, {false, 16, 1.0f}}, {32, 32, {true, 32, 1.0f}}, {80, 7, {false, 40, 1.19f}}, {128, 48, {true, 64, 1.0f}}, {64, 163, {false, 64, 1.3f}}};   // the last one by parts
 const Rope kNoRope{false, 0, 1.0f};
-bool stores(KvType type, int32_t dim) { return type == KvType::f32 || type == KvType::f16 || dim % 32 == 0; }
 
 class CpuLowRank : public ::testing::TestWithParam<std::string> {};
 
@@ -212,7 +200,7 @@ TEST_P(CpuLowRank, QueriesAreProductsWithTheirHeadsBasis) {
       std::vector<float> x(dim * rank);
       Random random(static_cast<uint64_t>(h));
       for (float& v : x) v = random.normal();
-      write(KvType::f16, x, reinterpret_cast<std::byte*>(bases.data() + static_cast<size_t>(h) * gap));
+      write_key(KvType::f16, x.data(), x.size(), reinterpret_cast<std::byte*>(bases.data() + static_cast<size_t>(h) * gap));
     }
     LowRankKeys keys = layer.keys;
     keys.basis = {bases.ptr().address};
@@ -245,14 +233,14 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
           int32_t head;
         } const kRuns[] = {{299, 1, true, 2}, {3, 8, true, 0}, {64, 64, true, 2}, {130, 13, false, 1}};
         // V one behind the other, or others between.
-        const uint64_t gap = slot_type == KvType::f16 ? layer.kv.vector_bytes() + 4 : 0, next_value = layer.kv.vector_bytes() + gap;
+        const uint64_t gap = slot_type == KvType::f16 ? layer.kv.key_bytes() + 4 : 0, next_value = layer.kv.value_bytes() + gap;
         Guarded<std::byte> to(86 * slots.token_bytes()), values(73 * next_value - gap);
         std::fill(to.data(), to.data() + 86 * slots.token_bytes(), std::byte{1});
         std::vector<RebuiltRun> runs;
         int32_t n = 0;
         for (const auto& run : kRuns) {
           for (int32_t t = 0; t < run.count && run.values; ++t)
-            std::copy_n(layer.at(run.position + t, run.head) + layer.kv.vector_bytes(), layer.kv.vector_bytes(),
+            std::copy_n(layer.at(run.position + t, run.head) + layer.kv.key_bytes(), layer.kv.value_bytes(),
                         values.data() + static_cast<uint64_t>(n + t) * next_value);
           runs.push_back({run.position, run.count, {to.ptr().address + static_cast<uint64_t>(n) * slots.token_bytes()},
                           run.values ? Ptr<const std::byte>{values.ptr().address + static_cast<uint64_t>(n) * next_value} : Ptr<const std::byte>{}, run.head, static_cast<int32_t>(gap)});
@@ -284,26 +272,21 @@ TEST_P(CpuLowRank, KeysAreRebuiltWithRopeAtTheirPositions) {
           keys.page_rotations = rotations.ptr(), keys.rotations = rotations.ptr() + n_pages * 2 * half;
         }
         rig->low_rank()->rebuild_keys(keys, slot_type, runs);
-        const double tolerance = slot_type == KvType::f32 ? 1e-5 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .13;
+        const double tolerance = slot_type == KvType::f32 ? 1e-5 : slot_type == KvType::f16 ? 1e-3 : key_type(slot_type) == KvType::q8_0 ? 1e-2 : .13;
         n = 0;
         for (const auto& run : kRuns)
           for (int32_t t = 0; t < run.count; ++t, ++n) {
             const std::byte* slot = to.data() + static_cast<uint64_t>(n) * slots.token_bytes();
-            const std::vector<float> key = read(slot_type, slot, shape.dim);
+            const std::vector<float> key = read_key(slot_type, slot, static_cast<uint64_t>(shape.dim));
             const Doubles expected = layer.rebuilt(run.position + t, run.head, rounds_low_rank(GetParam(), slot_type));
             double most = 0;
             for (const double x : expected) most = std::max(most, std::fabs(x));
             for (size_t i = 0; i < key.size(); ++i)
               ASSERT_NEAR(static_cast<double>(key[i]), expected[i], tolerance * most) << "position " << run.position + t << ", dimension " << i;
-            std::vector<std::byte> value(slots.vector_bytes(), std::byte{1});
-            if (run.values) {
-              const std::byte* from = layer.at(run.position + t, run.head) + layer.kv.vector_bytes();
-              if (slot_type == type)
-                std::copy_n(from, value.size(), value.data());
-              else
-                write(slot_type, read(type, from, shape.dim), value.data());
-            }
-            ASSERT_TRUE(std::equal(value.begin(), value.end(), slot + slots.vector_bytes())) << "V at position " << run.position + t;
+            std::vector<std::byte> value(slots.value_bytes(), std::byte{1});
+            if (run.values)
+              value = converted_value(layer.at(run.position + t, run.head) + layer.kv.key_bytes(), type, slot_type, static_cast<uint64_t>(shape.dim));
+            ASSERT_TRUE(std::equal(value.begin(), value.end(), slot + slots.key_bytes())) << "V at position " << run.position + t;
           }
       }
 }

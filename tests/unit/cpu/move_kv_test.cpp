@@ -6,8 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/unit/cpu/fixture.h"
 
 namespace orrery::move_kv_test {
@@ -15,29 +14,13 @@ namespace {
 
 using namespace orrery::testing;
 
-constexpr KvType kTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
-
 std::vector<std::pair<KvType, KvType>> pairs() {
   std::vector<std::pair<KvType, KvType>> all;
-  for (const KvType from : kTypes)
-    for (const KvType to : kTypes) all.emplace_back(from, to);
+  for (const KvType from : kKvTypes)
+    for (const KvType to : kKvTypes) all.emplace_back(from, to);
   return all;
 }
-uint64_t bytes_of(KvType type, uint64_t n) { return row_bytes(kv_tensor_type(type), n); }
-bool blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
-
-// What the formats' definitions say.
-std::vector<std::byte> convert(const std::byte* from, KvType from_type, KvType to_type, uint64_t n) {
-  std::vector<std::byte> out(bytes_of(to_type, n));
-  if (from_type == to_type) {
-    std::copy_n(from, out.size(), out.begin());
-    return out;
-  }
-  std::vector<float> values(n);
-  gguf::dequantize_row(kv_tensor_type(from_type), from, values.data(), n);
-  gguf::quantize_row(kv_tensor_type(to_type), values.data(), out.data(), n);
-  return out;
-}
+uint64_t bytes_of(KvType type, uint64_t n) { return key_bytes(type, n / 2) + value_bytes(type, n / 2); }   // of tokens of n values
 
 class CpuMoveKv : public ::testing::TestWithParam<std::string> {};
 
@@ -47,20 +30,19 @@ TEST_P(CpuMoveKv, GivesTheFormatsBytes) {
     Rig rig(GetParam(), n_threads, {1, 1, 1, 1, 32, 64});
     for (const auto& [from_type, to_type] : pairs()) {
       for (const uint64_t n : {8u, 32u, 40u, 64u, 80u, 256u, 320u, 1024u, 1152u, 30000u, 65536u}) {
-        if (n % 64 != 0 && (blocks(from_type) || blocks(to_type))) continue;
-        SCOPED_TRACE(std::string(type_traits(kv_tensor_type(from_type))->name) + " to " +
-                     type_traits(kv_tensor_type(to_type))->name + ", " + std::to_string(n));
+        if (n % 64 != 0 && (in_blocks(from_type) || in_blocks(to_type))) continue;
+        SCOPED_TRACE(std::string(kv_type_name(from_type)) + " to " + kv_type_name(to_type) + ", " + std::to_string(n));
         std::vector<float> values(n);
         for (uint64_t i = 0; i < n; ++i) {   // blocks of every size, of zeros, and of numbers too small for a scale
           constexpr float kSizes[] = {1.0f, 1e-3f, 300.0f, 0.0f, 1e-30f, 1e-41f};
           values[i] = random.normal() * kSizes[i / 32 % 6];
         }
         Guarded<std::byte> from(bytes_of(from_type, n)), to(bytes_of(to_type, n));
-        gguf::quantize_row(kv_tensor_type(from_type), values.data(), from.data(), n);
+        write_tokens(from_type, values.data(), n / 2, 1, from.data());
         const KvMove all{to.ptr().address, from.ptr().address, 1};
         rig->kv_moves()->move_kv({&all, 1}, to_type, from_type, n);
         ASSERT_TRUE(rig->synchronize().ok());
-        const std::vector<std::byte> want = convert(from.data(), from_type, to_type, n);
+        const std::vector<std::byte> want = converted_tokens(from.data(), from_type, to_type, n / 2);
         ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size()), 0);
       }
     }
@@ -96,19 +78,19 @@ TEST_P(CpuMoveKv, TokensGoWhereTheyBelong) {
       Guarded<std::byte> from(n_runs * kMost * from_bytes), to(n_runs * kMost * to_bytes);
       std::vector<float> values(n_runs * kMost * kValues);
       for (float& x : values) x = random.normal();
-      gguf::quantize_row(kv_tensor_type(from_type), values.data(), from.data(), values.size());
+      write_tokens(from_type, values.data(), kValues / 2, n_runs * kMost, from.data());
       std::fill_n(to.data(), to.size(), std::byte{0x5A});
       std::vector<std::byte> want(to.data(), to.data() + to.size());
       std::vector<KvMove> moves;
       for (uint64_t i = 0; i < n_runs; ++i) {
         const uint64_t at = i * 403 % n_runs * kMost, n = 1 + i % kMost;
         moves.push_back({to.ptr().address + at * to_bytes, from.ptr().address + i * kMost * from_bytes, static_cast<uint32_t>(n)});
-        const std::vector<std::byte> run = convert(from.data() + i * kMost * from_bytes, from_type, to_type, n * kValues);
+        const std::vector<std::byte> run = converted_tokens(from.data() + i * kMost * from_bytes, from_type, to_type, kValues / 2, n);
         std::copy(run.begin(), run.end(), want.begin() + static_cast<ptrdiff_t>(at * to_bytes));
       }
       rig->kv_moves()->move_kv(moves, to_type, from_type, kValues);
       ASSERT_EQ(std::memcmp(to.data(), want.data(), want.size()), 0)
-          << type_traits(kv_tensor_type(from_type))->name << " to " << type_traits(kv_tensor_type(to_type))->name;
+          << kv_type_name(from_type) << " to " << kv_type_name(to_type);
     }
   }
 }
@@ -116,14 +98,14 @@ TEST_P(CpuMoveKv, TokensGoWhereTheyBelong) {
 // Blocks hold no infinity and no NaN: such values become zero, as those that are appended do.
 TEST_P(CpuMoveKv, ValuesThatAreNotFiniteAreThoseOfAppending) {
   Rig rig(GetParam(), 1, {1, 1, 1, 1, 32, 64});
-  for (const KvType to_type : {KvType::q8_0, KvType::q4_0}) {
+  for (const KvType to_type : {KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
     for (const KvType from_type : {KvType::f32, KvType::f16}) {
       for (const float odd : {INFINITY, -INFINITY, std::numeric_limits<float>::quiet_NaN()}) {
         const KvFormat format{to_type, 1, 1, 32};
         std::vector<float> token(64, 1.5f);
         token[5] = token[40] = odd;
         Guarded<std::byte> from(bytes_of(from_type, 64)), to(bytes_of(to_type, 64)), page(format.page_bytes());
-        gguf::quantize_row(kv_tensor_type(from_type), token.data(), from.data(), 64);
+        write_tokens(from_type, token.data(), 32, 1, from.data());
         const KvMove all{to.ptr().address, from.ptr().address, 1};
         rig->kv_moves()->move_kv({&all, 1}, to_type, from_type, 64);
         Guarded<float> kv(64);
@@ -223,13 +205,12 @@ TEST_P(CpuMoveKv, AStepAppendsToBothAndAttendsToTheHeads) {
       for (uint32_t head = 3; head < 6; ++head) {
         const float* vectors[] = {c.kv.data() + (n - 1) * 6 * dim + (head - 3) * static_cast<uint32_t>(dim),
                                   c.kv.data() + (n - 1) * 6 * dim + head * static_cast<uint32_t>(dim)};
-        for (uint64_t i = 0; i < 2; ++i) {   // K, V
-          std::vector<std::byte> want(c.format.vector_bytes());
-          gguf::quantize_row(kv_tensor_type(type), vectors[i], want.data(), static_cast<uint64_t>(dim));
-          ASSERT_EQ(std::memcmp(c.in_page(head, n - 1) + i * want.size(), want.data(), want.size()), 0);
-        }
-        const std::vector<std::byte> want =
-            convert(c.in_page(head, n - 1), type, heads_type, c.format.token_values());
+        std::vector<float> token(vectors[0], vectors[0] + dim);
+        token.insert(token.end(), vectors[1], vectors[1] + dim);
+        std::vector<std::byte> in_page(c.format.token_bytes());
+        write_tokens(type, token.data(), static_cast<uint64_t>(dim), 1, in_page.data());
+        ASSERT_EQ(std::memcmp(c.in_page(head, n - 1), in_page.data(), in_page.size()), 0);
+        const std::vector<std::byte> want = converted_tokens(c.in_page(head, n - 1), type, heads_type, static_cast<uint64_t>(dim));
         ASSERT_EQ(std::memcmp(reinterpret_cast<const std::byte*>(c.slot(head, n - 1)), want.data(), want.size()), 0);
       }
       // The tiles, taken for pages of the coarser type, are attended to with the same bits.

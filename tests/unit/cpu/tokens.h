@@ -5,14 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/unit/cpu/fixture.h"
 
 namespace orrery::testing {
-
-inline constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
-inline bool stores(KvType type, int32_t dim) { return type == KvType::f32 || type == KvType::f16 || dim % 32 == 0; }
 
 // One head's tokens, in tiles that end where nothing may be read.
 class HeadTokens {
@@ -27,13 +23,11 @@ class HeadTokens {
         addresses_.push_back(tiles_.back()->ptr().address);
       }
       for (float& v : x) v = random.normal();
-      gguf::quantize_row(kv_tensor_type(type), x.data(), at(t), x.size());
+      write_tokens(type, x.data(), static_cast<uint64_t>(dim), 1, at(t));
     }
   }
   std::vector<float> token(int32_t t) const {   // K, then V
-    std::vector<float> out(format_.token_values());
-    gguf::dequantize_row(kv_tensor_type(format_.type), at(t), out.data(), out.size());
-    return out;
+    return read_tokens(format_.type, at(t), static_cast<uint64_t>(format_.head_dim));
   }
   const KvFormat& format() const { return format_; }
   const uint64_t* tiles() const { return addresses_.data(); }

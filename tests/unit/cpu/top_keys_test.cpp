@@ -211,7 +211,7 @@ class CpuTopKeys : public ::testing::TestWithParam<std::string> {};
 TEST_P(CpuTopKeys, EveryTypeShapeAndGroup) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : {32, 64, 80, 128}) {
-      if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
+      if (!stores(type, dim)) continue;
       for (const int32_t group : {1, 2, 4, 8, 16, 70}) {
         const KvFormat format{type, 1, group == 70 ? 1 : 2, dim};
         const int32_t n_heads = format.n_kv_heads * group, n = group <= 4 ? 300 : 130, last = format.n_kv_heads - 1;
@@ -251,7 +251,7 @@ TEST_P(CpuTopKeys, ManyPositionsAndTheEndsOfK) {
 }
 
 TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
-  for (const KvType type : {KvType::f16, KvType::q4_0}) {
+  for (const KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4}) {
     const KvFormat format{type, 3, 2, 64};
     const KeyStore store(format, 6, 2200, 8, 13);
     const std::vector<TopKeysJob> jobs = {
@@ -377,7 +377,7 @@ TEST_P(CpuTopKeys, DigestsAreWhatKeysLieBetween) {
     for (const int32_t dim : {32, 80, 256})
       for (const int32_t page_tokens : {4, 32, 64})
         for (const bool deviation : {false, true}) {
-          if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
+          if (!stores(type, dim)) continue;
           const KvFormat format{type, 1, 2, dim}, one{KvType::f16, 1, 1, dim};
           const int32_t n_pages = 350 / page_tokens;
           const KeyStore store(format, 2, 350, 1, static_cast<uint64_t>(dim));
@@ -444,7 +444,7 @@ TEST_P(CpuTopKeys, MeansAndHowNearKeysAreToThem) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : {16, 32, 80, 256})
       for (const int32_t page_tokens : {4, 8, 64}) {
-        if ((type == KvType::q8_0 || type == KvType::q4_0) && dim % 32 != 0) continue;
+        if (!stores(type, dim)) continue;
         const KvFormat format{type, 1, 2, dim}, one{KvType::f16, 1, 1, dim};
         const int32_t n_pages = 350 / page_tokens;
         KeyStore store(format, 2, 350, 1, 17);

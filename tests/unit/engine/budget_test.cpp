@@ -30,8 +30,8 @@ class WholeBudget : public ::testing::TestWithParam<std::string> {};
 TEST_P(WholeBudget, GivesFullAttentionsTokens) {
   const auto model = open_spec(GetParam(), runtime_options(1));
   const auto prompt = random_tokens(*model, 150, 1);
-  const KvType types[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
-  const size_t n_types = model->hyper().head_dim % 32 == 0 ? 4 : 2, n_modes = policy_modes().size();
+  const KvType types[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4};
+  const size_t n_types = model->hyper().head_dim % 32 == 0 ? std::size(types) : 2, n_modes = policy_modes().size();
   const std::vector<std::string> models = model_spec_names();
   const auto turn = static_cast<size_t>(std::find(models.begin(), models.end(), GetParam()) - models.begin());
   for (size_t type = 0; type < n_types; ++type) {

@@ -13,8 +13,7 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/engine/session/session_file.h"
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery::device_type_test {
@@ -26,9 +25,8 @@ using engine::SessionOptions;
 
 using TypePair = std::pair<KvType, KvType>;   // the reservoir's, the device's
 constexpr TypePair kPairs[] = {{KvType::f32, KvType::f16},  {KvType::f32, KvType::q4_0}, {KvType::f16, KvType::q8_0},
-                               {KvType::f16, KvType::q4_0}, {KvType::q8_0, KvType::q4_0}};
-
-const char* name_of(KvType type) { return type_traits(kv_tensor_type(type))->name; }
+                               {KvType::f16, KvType::q4_0}, {KvType::q8_0, KvType::q4_0}, {KvType::f16, KvType::k8v4},
+                               {KvType::q8_0, KvType::k8v4}, {KvType::k8v4, KvType::q4_0}};
 
 // share: of tokens.
 SessionOptions options(const PolicyMode& mode, TypePair types, double share, uint32_t n_context = 320) {
@@ -57,8 +55,6 @@ void check_slots(Session* session, bool rebuilt = false) {
   const std::vector<std::byte> file = saved(session);
   const uint64_t n_pages = kv::pages_for(session->n_computed());
   const std::byte* first = file.data() + file.size() - 16 - n_pages * pages.page_bytes();
-  std::vector<float> values(pages.token_values());
-  std::vector<std::byte> want(device.token_bytes());
   for (uint32_t head = 0; head < store.n_heads(); ++head) {
     const uint64_t layer = head / static_cast<uint32_t>(h.n_kv_heads), in_layer = head % static_cast<uint32_t>(h.n_kv_heads);
     const Span<const uint32_t> positions = store.positions(head);
@@ -68,10 +64,9 @@ void check_slots(Session* session, bool rebuilt = false) {
       ASSERT_LT(p, session->n_computed());
       const std::byte* token = first + p / 64 * pages.page_bytes() + layer * pages.layer_bytes() +
                                in_layer * pages.head_bytes() + p % 64 * pages.token_bytes();
-      gguf::dequantize_row(kv_tensor_type(pages.type), token, values.data(), values.size());
-      gguf::quantize_row(kv_tensor_type(device.type), values.data(), want.data(), values.size());
+      const std::vector<std::byte> want = converted_tokens(token, pages.type, device.type, static_cast<uint64_t>(h.head_dim));
       const uint64_t at = store.tiles(head)[slot / 64] + slot % 64 * device.token_bytes();
-      const uint64_t from = rebuilt && p + 8 < session->n_computed() ? device.vector_bytes() : 0;
+      const uint64_t from = rebuilt && p + 8 < session->n_computed() ? device.key_bytes() : 0;
       ASSERT_EQ(std::memcmp(reinterpret_cast<const std::byte*>(at) + from, want.data() + from, want.size() - from), 0)
           << "head " << head << ", slot " << slot << " of " << positions.size() << ", position " << p;
     }
@@ -141,7 +136,7 @@ TEST_P(DeviceType, AWholeBudgetStaysNearTheFinerTypes) {
     unwrap(finer->prefill(prompt, nullptr, nullptr));
     unwrap(coarse->prefill(prompt, nullptr, nullptr));
     // Prompts attend to the reservoir. Its form follows slots of four bits.
-    if (coarser == KvType::q4_0)
+    if (coarse->options().rotated(model->hyper()) != finer->options().rotated(model->hyper()))
       expect_near(coarse.get(), finer.get());
     else
       EXPECT_TRUE(same_bits(as_vector(finer->logits()), as_vector(coarse->logits())));
@@ -245,15 +240,15 @@ INSTANTIATE_TEST_SUITE_P(Policies, DeviceType,
                          ::testing::Combine(::testing::ValuesIn(policy_modes()), ::testing::ValuesIn(kPairs)),
                          [](const auto& tested) {
                            const TypePair types = std::get<1>(tested.param);
-                           return std::string(std::get<0>(tested.param).name) + "_" + name_of(types.first) + "_" +
-                                  name_of(types.second);
+                           return std::string(std::get<0>(tested.param).name) + "_" + kv_type_name(types.first) + "_" +
+                                  kv_type_name(types.second);
                          });
 
 // Bytes hold the more tokens the coarser they are, and a share is one of the reservoir's bytes. Staging and reservoir stay canonical.
 TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
   for (const PolicyMode& mode : policy_modes()) {
     for (const TypePair& types : kPairs) {
-      SCOPED_TRACE(std::string(mode.name) + ", " + name_of(types.first) + ", " + name_of(types.second));
+      SCOPED_TRACE(std::string(mode.name) + ", " + kv_type_name(types.first) + ", " + kv_type_name(types.second));
       const auto model = open_spec("qwen3");
       const model::Hyperparameters& h = model->hyper();
       const uint64_t device_token = engine::kv_format(h, types.second).token_bytes();
@@ -288,7 +283,7 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
       EXPECT_EQ(model->runtime().arena().used() - before, plan.device_bytes);
       EXPECT_LE(session->kv_used_bytes(), o.kv_budget_bytes);
       const kv::Refills::Stats fetched = session->resident()->refill_stats();
-      EXPECT_EQ(fetched.bytes, fetched.tokens * token / (mode.rebuilds() ? 2 : 1));   // over the link they come as they are kept
+      EXPECT_EQ(fetched.bytes, fetched.tokens * (mode.rebuilds() ? engine::kv_format(h, types.first).value_bytes() : token));   // over the link they come as they are kept
     }
   }
 }
@@ -304,7 +299,7 @@ TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
   };
   for (const TypePair& types : kPairs)
     refused(*model, options(kStreaming, {types.second, types.first}, 0.5), Code::invalid_argument,
-            std::string("type ") + name_of(types.first) + " is finer than " + name_of(types.second));
+            std::string("type ") + kv_type_name(types.first) + " is finer than " + kv_type_name(types.second));
   refused(*model, options(full, {KvType::f16, KvType::q8_0}, 1.0), Code::invalid_argument,
           "the device's KV type is Q8_0, expected F16");
   SessionOptions same = options(full, {KvType::f16, KvType::f16}, 1.0);
@@ -324,7 +319,7 @@ TEST(DeviceTypePlan, TheSameShareIsTheSameBytes) {
     for (const TypePair& types : kPairs) {
       for (const uint32_t n_context : {777u, 2048u}) {
         for (const double share : {.2, .35, .9}) {
-          SCOPED_TRACE(std::string(mode.name) + ", " + name_of(types.first) + ", " + name_of(types.second) + ", " + std::to_string(share));
+          SCOPED_TRACE(std::string(mode.name) + ", " + kv_type_name(types.first) + ", " + kv_type_name(types.second) + ", " + std::to_string(share));
           const SessionOptions fine = with_mode(mode, share, n_context, types.first);
           SessionOptions coarse = fine;
           coarse.device_kv_type = types.second;
@@ -362,7 +357,7 @@ TEST(DeviceTypePlan, AShareThatHoldsEveryTokenIsAWholeOne) {
     if (mode.name == std::string("duoattention_compensated")) continue;   // whose options say how many heads are whole
     for (const TypePair& types : kPairs) {
       for (const double share : {1.0, .6}) {
-        SCOPED_TRACE(std::string(mode.name) + ", " + name_of(types.first) + ", " + name_of(types.second) + ", " + std::to_string(share));
+        SCOPED_TRACE(std::string(mode.name) + ", " + kv_type_name(types.first) + ", " + kv_type_name(types.second) + ", " + std::to_string(share));
         if (share < share_of_tokens(1, types.first, types.second)) continue;
         SessionOptions o = with_mode(mode, share, 320, types.first);
         o.device_kv_type = types.second;
@@ -396,7 +391,7 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
     EXPECT_EQ(plan_session(of, o).device_type, type);
     return type;
   };
-  for (const KvType kept : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+  for (const KvType kept : kKvTypes) {
     for (const char* policy : compressing_policies()) {
       if (policy == std::string("auto") || policy == std::string("keycodes")) continue;
       EXPECT_EQ(type_of(*model, policy, kept), kept) << policy;
@@ -441,7 +436,7 @@ TEST(DeviceTypeOfAPolicy, AutosIsQ4WhereTheBudgetIsSmall) {
     return o.resident_type(h);
   };
   for (const KvType kept : {KvType::f32, KvType::f16, KvType::q8_0}) {   // 1, 2 and 3.76 units of F16's share
-    SCOPED_TRACE(name_of(kept));
+    SCOPED_TRACE(kv_type_name(kept));
     o.kv_type = kept;
     const double eighth = kept == KvType::f32 ? 1. / 16 : kept == KvType::f16 ? 1. / 8 : 4. / 17;
     EXPECT_EQ(type_at(eighth * .999), KvType::q4_0);
@@ -567,8 +562,8 @@ TEST(DeviceTypeOfAPolicy, AutosIsQ8ByAnyName) {
 TEST(DeviceTypeOfAPolicy, ALongAnswerKeepsToTheSharesBytes) {
   const auto model = open_demo();
   const uint64_t token = engine::kv_format(model->hyper(), KvType::f16).token_bytes();
-  for (const KvType device : {KvType::f16, KvType::q8_0, KvType::q4_0}) {
-    SCOPED_TRACE(name_of(device));
+  for (const KvType device : {KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0}) {
+    SCOPED_TRACE(kv_type_name(device));
     SessionOptions o;
     o.n_context = 1536, o.policy = "auto", o.policy_options = {{"by", "window"}}, o.kv_share = .2, o.device_kv_type = device;
     const auto session = unwrap(Session::open(model, o));
@@ -651,11 +646,11 @@ TEST(DeviceTypeOfAPolicy, AutomaticSessionsHaveAutos) {
   const auto roomy = open_demo(runtime);
   const uint64_t weights = roomy->runtime().arena().used();
   const kv::Plan full = plan_session(*roomy, o);
-  for (const std::optional<KvType> device : {std::optional<KvType>(), std::optional(KvType::f16), std::optional(KvType::q4_0)}) {
-    SCOPED_TRACE(device ? name_of(*device) : "none");
+  for (const std::optional<KvType> device : {std::optional<KvType>(), std::optional(KvType::f16), std::optional(KvType::k8v4), std::optional(KvType::q4_0)}) {
+    SCOPED_TRACE(device ? kv_type_name(*device) : "none");
     o.device_kv_type = device;
     const auto whole = Session::open(roomy, o);
-    ASSERT_EQ(whole.ok(), device != KvType::q4_0) << "a full one has no other type";
+    ASSERT_EQ(whole.ok(), device != KvType::q4_0 && device != KvType::k8v4) << "a full one has no other type";
     if (whole.ok()) {
       EXPECT_EQ(whole.value()->options().policy, "full");
     }

@@ -147,7 +147,8 @@ TEST_P(EngineH2O, HeadsHoldWhatHasBeenAttendedToMost) {
 INSTANTIATE_TEST_SUITE_P(Cases, EngineH2O,
                          ::testing::Values(Case{"half_recent", "0.5", KvType::f16, KvType::f16}, Case{"mostly_heavy", "0.1", KvType::f32, KvType::f32},
                                            Case{"quantized", "0.3", KvType::q8_0, KvType::q8_0},
-                                           Case{"coarser_on_the_device", "0.5", KvType::f16, KvType::q4_0}),
+                                           Case{"coarser_on_the_device", "0.5", KvType::f16, KvType::q4_0},
+                                           Case{"mixed_on_the_device", "0.5", KvType::f16, KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // Sums cannot be taken back: after a rewind, a chunk that is cancelled half-way or a failed step they are computed again, and are the same.

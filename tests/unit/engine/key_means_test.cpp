@@ -10,7 +10,7 @@
 
 #include "runtime/engine/session/retrieval.h"
 #include "runtime/engine/session/session_file.h"
-#include "runtime/gguf/dequantize.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery::key_means_test {
@@ -52,10 +52,8 @@ std::vector<std::byte> after_prompt(Session* session, size_t n) {
 }
 // A file's values, (pages, layers, KV heads, kPageTokens, K and V, head_dim).
 std::vector<float> page_values(const std::vector<std::byte>& file, const KvFormat& kv, uint32_t n_tokens) {
-  const uint64_t n_pages = kv::pages_for(n_tokens), n = n_pages * kv.page_bytes() / kv.token_bytes() * kv.token_values();
-  std::vector<float> values(n);
-  gguf::dequantize_row(kv_tensor_type(kv.type), file.data() + file.size() - kChecksumBytes - n_pages * kv.page_bytes(), values.data(), n);
-  return values;
+  const uint64_t bytes = kv::pages_for(n_tokens) * kv.page_bytes();
+  return read_tokens(kv.type, file.data() + file.size() - kChecksumBytes - bytes, static_cast<uint64_t>(kv.head_dim), bytes / kv.token_bytes());
 }
 
 TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
@@ -74,6 +72,10 @@ TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
                         Case{"streaming", KvType::f16, KvType::q8_0, 0},
                         Case{"streaming", KvType::f16, KvType::q4_0, 3}, Case{"streaming", KvType::f32, KvType::q4_0, 3},
                         Case{"streaming", KvType::q8_0, KvType::q4_0, 3},
+                        Case{"full", KvType::k8v4, {}, 3}, Case{"streaming", KvType::k8v4, {}, 3}, Case{"streaming", KvType::f16, KvType::k8v4, 3},
+                        Case{"streaming", KvType::q8_0, KvType::k8v4, 3}, Case{"streaming", KvType::k8v4, KvType::q4_0, 3},
+                        Case{"shadowkv", KvType::k8v4, {}, 0}, Case{"auto", KvType::f16, KvType::k8v4, 0, Speculate::policy, .2},
+                        Case{"auto", KvType::k8v4, {}, 3, Speculate::policy, .6},
                         Case{"streaming", KvType::q4_0, {}, 3}, Case{"shadowkv", KvType::q8_0, {}, 0},
                         Case{"shadowkv", KvType::f16, KvType::q4_0, 0, Speculate::off, .2},
                         Case{"auto", KvType::f16, KvType::q4_0, 3, Speculate::off, .2},
@@ -90,7 +92,7 @@ TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
 
 // Neither chunks, threads, other prompts before it, nor other sessions of the model.
 TEST(EngineKeyMeans, AreTheModelsWhateverASessionHolds) {
-  for (const KvType kv : {KvType::q8_0, KvType::q4_0})
+  for (const KvType kv : {KvType::q8_0, KvType::q4_0, KvType::k8v4})
     for (const size_t n : {size_t{3}, size_t{80}}) {
       const auto model = open_spec("qwen2"), alone = open_spec("qwen2", runtime_options(1));
       const std::vector<std::byte> want = after_prompt(open_with(model, "full", kv).get(), n);
@@ -159,7 +161,7 @@ TEST(EngineKeyMeans, AreMeansOfKeysAndOfRotations) {
 }
 
 struct Errors {
-  double eight, four, slots;   // pages of Q8_0, of Q4_0, and F16 pages whose tokens are all in slots of Q4_0
+  double eight, four, both, slots, mixed_slots;   // pages of Q8_0, of Q4_0 and of K8V4; F16 pages whose tokens are all in slots of Q4_0, of K8V4
 };
 // The relative errors of logits of a qwen2 whose keys share `common` in the dimensions that RoPE hardly turns. Of slots: decoded tokens'.
 Errors errors(float common) {
@@ -186,28 +188,32 @@ Errors errors(float common) {
     }
     return rows;
   };
-  const std::vector<float> exact = logits(KvType::f32), eight = logits(KvType::q8_0), four = logits(KvType::q4_0);
-  const std::vector<float> slots = logits(KvType::f16, "streaming", KvType::q4_0);
-  Deviation of_eight, of_four, of_slots;
+  const std::vector<float> exact = logits(KvType::f32), eight = logits(KvType::q8_0), four = logits(KvType::q4_0), both = logits(KvType::k8v4);
+  const std::vector<float> slots = logits(KvType::f16, "streaming", KvType::q4_0), mixed_slots = logits(KvType::f16, "streaming", KvType::k8v4);
+  Deviation of_eight, of_four, of_both, of_slots, of_mixed_slots;
   of_eight.add(eight.data(), exact.data(), exact.size());
   of_four.add(four.data(), exact.data(), exact.size());
   const size_t prompt = 100 * n_vocab;
+  of_both.add(both.data(), exact.data(), exact.size());
   of_slots.add(&slots[prompt], &exact[prompt], exact.size() - prompt);
-  return {of_eight.rms(), of_four.rms(), of_slots.rms()};
+  of_mixed_slots.add(&mixed_slots[prompt], &exact[prompt], exact.size() - prompt);
+  return {of_eight.rms(), of_four.rms(), of_both.rms(), of_slots.rms(), of_mixed_slots.rms()};
 }
 
 TEST(EngineKeyMeans, ALargeCommonKeyCostsNothing) {
   const Errors large = errors(12.0f), small = errors(0.0f);
   EXPECT_LT(large.eight, 1.6 * small.eight) << small.eight;
   EXPECT_LT(large.four, 1.6 * small.four) << small.four;
+  EXPECT_LT(large.both, 1.6 * small.both) << small.both;
   EXPECT_LT(large.slots, 1.6 * small.slots) << small.slots;
+  EXPECT_LT(large.mixed_slots, 1.6 * small.mixed_slots) << small.mixed_slots;
   EXPECT_GT(small.slots, 0);
 }
 
 // Sessions of plain KV make a file's pages plain; others keep the form of a file. Rounding twice stays near rounding once.
 TEST(EngineKeyMeans, FilesKeepTheirFormOrBecomePlain) {
   const auto model = open_spec("qwen2");
-  for (const KvType type : {KvType::q8_0, KvType::q4_0}) {
+  for (const KvType type : {KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
     const KvFormat kv = engine::kv_format(model->hyper(), type);
     const auto chunks = open_with(model, "shadowkv", type), full = open_with(model, "full", type);
     const std::vector<std::byte> plain = after_prompt(chunks.get(), 64), centred = after_prompt(full.get(), 64);
@@ -252,8 +258,14 @@ std::vector<float> transformed(std::vector<float> values, const std::vector<floa
 // A file of its own form stays to the bit, and a session of plain KV gets the plain values back.
 TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
   constexpr uint32_t kTokens = 64;
-  for (const auto& [type, tolerance] : {std::pair<KvType, double>{KvType::f32, 1e-6}, {KvType::f16, 1e-3}, {KvType::q8_0, .02}}) {
-    SCOPED_TRACE(static_cast<int>(type));
+  struct Case {
+    KvType type, slots;
+    double tolerance;
+  };
+  for (const Case& c : {Case{KvType::f32, KvType::q4_0, 1e-6}, Case{KvType::f16, KvType::q4_0, 1e-3}, Case{KvType::q8_0, KvType::q4_0, .02},
+                        Case{KvType::f32, KvType::k8v4, 1e-6}, Case{KvType::f16, KvType::k8v4, 1e-3}, Case{KvType::q8_0, KvType::k8v4, .02}}) {
+    const auto [type, slot_type, tolerance] = c;
+    SCOPED_TRACE(std::string(kv_type_name(type)) + ", slots of " + kv_type_name(slot_type));
     const auto model = open_spec("qwen2");
     const KvFormat kv = engine::kv_format(model->hyper(), type);
     const auto dim = static_cast<size_t>(kv.head_dim);
@@ -261,7 +273,7 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
     const auto n_heads = static_cast<uint32_t>(kv.n_layers * kv.n_kv_heads);
     const auto full = open_with(model, "full", type);
     const std::vector<std::byte> file = after_prompt(full.get(), kTokens);
-    const auto slots = open_with(model, "streaming", type, KvType::q4_0);
+    const auto slots = open_with(model, "streaming", type, slot_type);
     const auto load = [](Session* session, const std::vector<std::byte>& bytes) {
       unwrap(engine::SessionFile::load(session, bytes, "file"));
       return saved(session);
@@ -279,7 +291,7 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
       EXPECT_LT(deviation.rms(), tolerance);
     }
     // Its own prompt's file has the same means, and pages that are near.
-    const auto own = open_with(model, "streaming", type, KvType::q4_0);
+    const auto own = open_with(model, "streaming", type, slot_type);
     const std::vector<std::byte> of_prompt = after_prompt(own.get(), kTokens);
     EXPECT_EQ(std::memcmp(of_prompt.data() + means_at, made.data() + means_at, means.size() * sizeof(float)), 0);
     const std::vector<float> a = page_values(made, kv, kTokens), b = page_values(of_prompt, kv, kTokens);
@@ -296,9 +308,9 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
     if (type == KvType::q8_0) continue;   // full centres: it keeps the form
     const std::vector<std::byte> back = load(full.get(), of_prompt);
     EXPECT_EQ(form_of(back), 0u);
-    const std::vector<float> c = page_values(back, kv, kTokens), d = page_values(file, kv, kTokens);
+    const std::vector<float> got = page_values(back, kv, kTokens), want = page_values(file, kv, kTokens);
     Deviation plain;
-    plain.add(c.data(), d.data(), c.size());
+    plain.add(got.data(), want.data(), got.size());
     EXPECT_LT(plain.rms(), 5 * tolerance);
   }
 }

@@ -91,7 +91,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
       std::vector<RoundedProducts> products;
       for (size_t g = 0; g < group; ++g) {
         std::vector<float> turned(q + g * dim, q + (g + 1) * dim);
-        if (c.type != KvType::q4_0) hadamard(turned.data(), h.head_dim, hadamard_block(h.head_dim));   // q4_0: pages and queries are rotated
+        if (!session->options().rotated(h)) hadamard(turned.data(), h.head_dim, hadamard_block(h.head_dim));   // else pages and queries are
         products.emplace_back(Doubles(turned.begin(), turned.end()), c.bits);
       }
       double most_off = 0;   // a product's step: doubles and floats may round apart
@@ -184,7 +184,9 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineKeyCodes,
                                            Case{"centred_pages", {{"bits", "4"}, {"window", "8"}}, 4, 4, 8, true, .5, KvType::q8_0, KvType::q8_0},
                                            Case{"in_place", {}, 2, 4, 8, true, .2, KvType::f16, KvType::f16, 1},
                                            Case{"in_place_few", {{"skip", "2"}, {"least", ".6"}, {"bits", "1"}}, 1, 4, 8, true, .2, KvType::q8_0, KvType::q8_0, 2},
-                                           Case{"rotated_pages", {{"bits", "2"}, {"window", "8"}}, 2, 4, 8, true, .5, KvType::q4_0, KvType::q4_0}),
+                                           Case{"rotated_pages", {{"bits", "2"}, {"window", "8"}}, 2, 4, 8, true, .5, KvType::q4_0, KvType::q4_0},
+                                           Case{"mixed_in_place", {}, 2, 4, 8, true, .2, KvType::k8v4, KvType::k8v4, 1},
+                                           Case{"mixed_slots", {}, 2, 4, 8, true, .4, KvType::f16, KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // The bytes of codes, mean keys and mean values.

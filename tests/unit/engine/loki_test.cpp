@@ -128,6 +128,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineLoki,
                          ::testing::Values(Case{"by_a_quarter", {}, 8, 32, .5, KvType::f16, KvType::f16},
                                            Case{"maximum", {{"window", "1"}, {"reduce", "max"}, {"rank", "12"}}, 12, 2, .5, KvType::f16, KvType::f16},
                                            Case{"quantized", {{"window", "8"}}, 4, 8, .6, KvType::q8_0, KvType::q4_0},
+                                           Case{"mixed", {{"window", "8"}}, 4, 8, .6, KvType::f16, KvType::k8v4},
                                            Case{"full_rank_is_exact", {{"window", "4"}, {"reduce", "mean"}, {"rank", "32"}}, 32, 4, .7, KvType::f32, KvType::f32}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 

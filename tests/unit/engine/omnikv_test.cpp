@@ -101,7 +101,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineOmniKv,
                          ::testing::Values(Case{"second_layer", "1", "1", {0, 1, 2, 1}, .85, KvType::f16, KvType::f16},
                                            Case{"two_without_the_layer_behind", "0+2", "0", {0, 0, 2, 2}, .7, KvType::f16, KvType::f16},
                                            Case{"first_layer_quantized", "0", "1", {0, 1, 0, 0}, .7, KvType::q8_0, KvType::q8_0},
-                                           Case{"coarser_on_the_device", "0", "0", {0, 0, 0, 0}, .5, KvType::f32, KvType::q4_0}),
+                                           Case{"coarser_on_the_device", "0", "0", {0, 0, 0, 0}, .5, KvType::f32, KvType::q4_0},
+                                           Case{"mixed_on_the_device", "1", "1", {0, 1, 2, 1}, .85, KvType::q8_0, KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 }  // namespace

@@ -63,7 +63,7 @@ class Prefixes : public ::testing::TestWithParam<const char*> {};
 TEST_P(Prefixes, TheSameRequestGivesTheSameTokensWithAndWithoutReuse) {
   const auto model = open_demo();
   const bool sums = GetParam() == std::string("h2o");
-  for (const KvType kv : {KvType::f16, KvType::q4_0}) {
+  for (const KvType kv : {KvType::f16, KvType::q4_0, KvType::k8v4}) {
     const auto options = options_of(GetParam(), kv);
     const std::vector<int32_t> document = tokens_of(300, 1);
     const std::vector<int32_t> first = tokens_of(330, 2, document), second = tokens_of(350, 3, document);
@@ -163,7 +163,7 @@ TEST(EnginePrefixes, RestoredTokensAreKeptAsTheyWere) {
 TEST(EnginePrefixes, APageOfAnotherTypeIsAnotherPage) {
   const auto model = open_demo();
   const std::vector<int32_t> prompt = tokens_of(200, 1);
-  for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0}) {
+  for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
     const auto session = unwrap(Session::open(model, options_of("full", type)));
     const Answer found = ask(session.get(), prompt);
     EXPECT_EQ(found.restored, 0u);
@@ -183,6 +183,7 @@ TEST(EnginePrefixes, SlotsOfFourBitsHavePagesOfTheirOwn) {
   EXPECT_EQ(restored("full", {}), 0u);
   EXPECT_EQ(restored("snapkv", KvType::q4_0), 0u);
   EXPECT_EQ(restored("adakv", KvType::q4_0), 192u);
+  EXPECT_EQ(restored("snapkv", KvType::k8v4), 192u);
   EXPECT_EQ(restored("snapkv", KvType::q8_0), 192u);
 }
 

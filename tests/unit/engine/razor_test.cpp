@@ -127,7 +127,8 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
 
 INSTANTIATE_TEST_SUITE_P(Types, EngineRazor,
                          ::testing::Values(Case{"f16", KvType::f16, KvType::f16}, Case{"q8_0", KvType::q8_0, KvType::q8_0},
-                                           Case{"coarser_on_the_device", KvType::f32, KvType::q4_0}),
+                                           Case{"coarser_on_the_device", KvType::f32, KvType::q4_0},
+                         Case{"mixed", KvType::k8v4, KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // Keys that are alike, each with its own value: so many as one token weigh what they weighed, and come to the same mean. Without

@@ -12,7 +12,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/engine/session/session_file.h"
-#include "runtime/gguf/dequantize.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery::refill_test {
@@ -525,7 +525,7 @@ int check_exported_weights(const engine::LanguageModel& model, const engine::Res
                      ((int64_t{layer} * ring.n_rows + static_cast<int32_t>(position) % ring.n_rows) * h.n_heads + kv_head * group) * dim;
     for (int32_t t = 0; t < view.n_keys; ++t) {
       const uint64_t at = view.tiles[t / kPageTokens] + static_cast<uint64_t>(t % kPageTokens) * format.token_bytes();
-      gguf::dequantize_row(kv_tensor_type(format.type), reinterpret_cast<const std::byte*>(at), key.data(), key.size());
+      key = read_key(format.type, reinterpret_cast<const std::byte*>(at), key.size());
       for (int32_t g = 0; g < group; ++g) {
         double dot = 0;
         for (int32_t i = 0; i < dim; ++i) dot += static_cast<double>(q[g * dim + i]) * key[static_cast<size_t>(i)];

@@ -300,6 +300,7 @@ constexpr Case kCases[] = {
     {"llama_f32", "llama-nemo", TensorType::f32, KvType::f32},
     {"llama_f16kv", "llama-nemo", TensorType::f16, KvType::f16},
     {"qwen3_q8_0", "qwen3", TensorType::q8_0, KvType::q8_0},
+    {"qwen3_k8v4", "qwen3", TensorType::f16, KvType::k8v4},
     {"glm4_q4_0", "glm4-nobias", TensorType::q4_0, KvType::q4_0},
     {"llama_q4_k", "llama-256", TensorType::q4_k, KvType::f16},
     {"demo", nullptr, TensorType::q8_0, KvType::f16},

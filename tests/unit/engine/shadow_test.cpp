@@ -8,10 +8,9 @@
 #include <numeric>
 #include <set>
 
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
 #include "runtime/model/rope.h"
 #include "tests/support/doubles.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/support/policy_sessions.h"
 
 namespace orrery::shadow_test {
@@ -32,9 +31,8 @@ const std::byte* token(const kv::PageTable& reservoir, uint32_t head, uint32_t p
 const std::byte* slot(const Resident& resident, uint32_t head, uint32_t index) {
   return reinterpret_cast<const std::byte*>(resident.store().tiles(head)[index / kPageTokens] + index % kPageTokens * resident.format().token_bytes());
 }
-Doubles values(KvType type, const std::byte* at, int32_t n) {
-  std::vector<float> out(static_cast<size_t>(n));
-  gguf::dequantize_row(kv_tensor_type(type), at, out.data(), out.size());
+Doubles key_values(KvType type, const std::byte* at, int32_t n) {
+  const std::vector<float> out = read_key(type, at, static_cast<uint64_t>(n));
   return {out.begin(), out.end()};
 }
 double product(const Doubles& a, const Doubles& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
@@ -93,7 +91,7 @@ std::vector<std::vector<Doubles>> rebuilt_keys(const kv::PageTable& reservoir, u
   std::vector<Doubles> keys(n_tokens), sums(width, Doubles(width));
   for (uint32_t t = 0; t < n_tokens; ++t)
     for (uint32_t h = 0; h < kv_heads; ++h) {
-      const Doubles key = turn(values(f.type, token(reservoir, layer * kv_heads + h, t), f.head_dim), t, -1);
+      const Doubles key = turn(key_values(f.type, token(reservoir, layer * kv_heads + h, t), f.head_dim), t, -1);
       keys[t].insert(keys[t].end(), key.begin(), key.end());
     }
   for (uint32_t t = 0; t < n_basis; ++t)
@@ -125,7 +123,7 @@ Chunks chunks_of(const kv::PageTable& reservoir, uint32_t head, uint32_t n) {
     std::vector<Doubles> keys;
     Doubles mean(static_cast<size_t>(f.head_dim));
     for (uint32_t t = 0; t < kChunk; ++t) {
-      keys.push_back(values(f.type, token(reservoir, head, c * kChunk + t), f.head_dim));
+      keys.push_back(key_values(f.type, token(reservoir, head, c * kChunk + t), f.head_dim));
       for (size_t i = 0; i < mean.size(); ++i) mean[i] += keys.back()[i] / kChunk;
     }
     double least = 1;
@@ -226,20 +224,20 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
         }
       }
       // V, and K that was not rebuilt, are the reservoir's; K that was is always the same.
-      const uint64_t half = reservoir.format().vector_bytes();
+      const uint64_t n_key = reservoir.format().key_bytes(), n_value = reservoir.format().value_bytes();
       for (uint32_t s = 0; s < held.size(); ++s) {
         const std::byte *at = slot(*resident, head, s), *from = token(reservoir, head, held[s]);
-        EXPECT_TRUE(std::equal(at + half, at + 2 * half, from + half)) << "V of head " << head << ", position " << held[s];
+        EXPECT_TRUE(std::equal(at + n_key, at + n_key + n_value, from + n_key)) << "V of head " << head << ", position " << held[s];
         if (s >= n_best * kChunk || !rebuilds) {
-          EXPECT_TRUE(std::equal(at, at + half, from)) << "K of head " << head << ", position " << held[s];
+          EXPECT_TRUE(std::equal(at, at + n_key, from)) << "K of head " << head << ", position " << held[s];
           continue;
         }
         std::vector<std::byte>& before = seen[{head, held[s]}];
         n_seen_again += !before.empty();
-        if (before.empty()) before.assign(at, at + half);
+        if (before.empty()) before.assign(at, at + n_key);
         EXPECT_TRUE(std::equal(before.begin(), before.end(), at)) << "K of head " << head << ", position " << held[s] << " is not what it was";
         if (held[s] >= kPrompt) continue;
-        const Doubles key = values(c.type, at, h.head_dim), exact = values(c.type, from, h.head_dim);
+        const Doubles key = key_values(c.type, at, h.head_dim), exact = key_values(c.type, from, h.head_dim);
         for (size_t i = 0; i < dim; ++i) {
           const double expected = rebuilt[head][held[s]][i];
           off += std::pow(key[i] - expected, 2), lost += std::pow(expected - exact[i], 2), all += std::pow(exact[i], 2);
@@ -254,19 +252,19 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
   EXPECT_EQ(n_checked, static_cast<int>(40 * n_heads));
   EXPECT_GT(resident->refill_stats().tokens, 0u);
   EXPECT_EQ(resident->report().n_settled, 1u);
-  EXPECT_EQ(resident->refill_stats().bytes, resident->refill_stats().tokens * reservoir.format().vector_bytes() * (rebuilds ? 1 : 2));
+  EXPECT_EQ(resident->refill_stats().bytes, resident->refill_stats().tokens * (rebuilds ? reservoir.format().value_bytes() : reservoir.format().token_bytes()));
   EXPECT_EQ(n_left > 0, plus);
   if (!rebuilds) return;
   EXPECT_GT(n_seen_again, 1000);
   // What is lost by rank is much; what is off is what halves, KV types, and directions of nearly the same weight make of it.
   EXPECT_GT(lost, 1e-3 * all);
-  EXPECT_LT(off, .02 * lost + (c.type == KvType::q8_0 ? 1e-4 : 1e-6) * all) << "of " << all << " lost " << lost;
+  EXPECT_LT(off, .02 * lost + (key_type(c.type) == KvType::q8_0 ? 1e-4 : 1e-6) * all) << "of " << all << " lost " << lost;
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, EngineShadow,
                          ::testing::Values(Case{"shadowkv", "shadowkv", "24", KvType::f16}, Case{"f32", "shadowkv", "40", KvType::f32},
                                            Case{"exact_keys", "shadowkv", "100000", KvType::f16}, Case{"plus", "shadowkv+", "24", KvType::f16},
-                                           Case{"plus_quantized", "shadowkv+", "20", KvType::q8_0}),
+                                           Case{"plus_quantized", "shadowkv+", "20", KvType::q8_0}, Case{"values_in_four_bits", "shadowkv", "20", KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // Keys that are products of so many values with a basis are rebuilt as they are.
@@ -312,7 +310,7 @@ TEST(EngineShadowKeys, OfExactRankAreRebuilt) {
   for (uint32_t head = 0; head < resident->store().n_heads(); ++head) {
     const Span<const uint32_t> held = resident->store().positions(head);
     for (uint32_t s = 0; s < held.size(); ++s) {
-      const Doubles key = values(KvType::f32, slot(*resident, head, s), h.head_dim), exact = values(KvType::f32, token(resident->reservoir(), head, held[s]), h.head_dim);
+      const Doubles key = key_values(KvType::f32, slot(*resident, head, s), h.head_dim), exact = key_values(KvType::f32, token(resident->reservoir(), head, held[s]), h.head_dim);
       n_rebuilt += key != exact;
       for (size_t i = 0; i < dim; ++i) off += std::pow(key[i] - exact[i], 2), all += std::pow(exact[i], 2);
     }

@@ -68,7 +68,7 @@ engine::SessionOptions full(uint32_t n_context, KvType kv) {
   return o;
 }
 
-// Eight sessions of every KV type and of policies of every kind, at positions on both sides of pages and of splits.
+// Nine sessions of every KV type and of policies of every kind, at positions on both sides of pages and of splits.
 std::vector<Lone> mixed(const std::shared_ptr<LanguageModel>& model, size_t n) {
   const auto mode = [&](const char* name, KvType kv) {
     for (const PolicyMode& m : policy_modes())
@@ -84,6 +84,7 @@ std::vector<Lone> mixed(const std::shared_ptr<LanguageModel>& model, size_t n) {
   lones.push_back(alone(model, mode("duoattention_compensated", KvType::q8_0), 90, 6, n));
   lones.push_back(alone(model, mode("h2o", KvType::f16), 70, 7, n));
   lones.push_back(alone(model, mode("shadowkv", KvType::f16), 150, 8, n));
+  lones.push_back(alone(model, full(640, KvType::k8v4), 515, 9, n));
   return lones;
 }
 

@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "runtime/backend/backend.h"
-#include "runtime/gguf/dequantize.h"
-#include "runtime/gguf/quantize.h"
+#include "tests/support/kv_tokens.h"
 
 namespace orrery::kv {
 
@@ -35,14 +34,13 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
   }
   void move_kv(Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values) override {
     for (const KvMove& move : moves) {
-      const uint64_t n = move.n_tokens * token_values;
+      const uint64_t dim = token_values / 2;
       if (to_type == from_type) {
-        copy({move.to}, {move.from}, row_bytes(kv_tensor_type(to_type), n));
+        copy({move.to}, {move.from}, move.n_tokens * (key_bytes(to_type, dim) + value_bytes(to_type, dim)));
         continue;
       }
-      std::vector<float> values(n);
-      gguf::dequantize_row(kv_tensor_type(from_type), at(Ptr<const std::byte>{move.from}), values.data(), n);
-      gguf::quantize_row(kv_tensor_type(to_type), values.data(), at(Ptr<std::byte>{move.to}), n);
+      const std::vector<std::byte> tokens = testing::converted_tokens(at(Ptr<const std::byte>{move.from}), from_type, to_type, dim, move.n_tokens);
+      std::memcpy(at(Ptr<std::byte>{move.to}), tokens.data(), tokens.size());
     }
   }
   // As late as it may.
@@ -98,7 +96,7 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
     rebuilt.emplace_back(runs.begin(), runs.end());
     for (const RebuiltRun& r : runs)
       for (uint64_t i = 0; i < static_cast<uint64_t>(r.count); ++i)
-        std::memcpy(at(r.to + i * keys.kv.token_bytes() + keys.kv.vector_bytes()), at(r.values + i * (keys.kv.vector_bytes() + static_cast<uint64_t>(r.values_gap))), keys.kv.vector_bytes());
+        std::memcpy(at(r.to + i * keys.kv.token_bytes() + keys.kv.key_bytes()), at(r.values + i * (keys.kv.value_bytes() + static_cast<uint64_t>(r.values_gap))), keys.kv.value_bytes());
   }
   void swiglu(Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
   void add(Ptr<float>, Ptr<const float>, int64_t) override {}

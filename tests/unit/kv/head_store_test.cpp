@@ -39,7 +39,7 @@ class Stores {
     for (uint32_t head = 0; head < kHeads; ++head)
       for (uint32_t p = 0; p < kTokens; ++p) {
         for (float& x : values) x = random.normal();
-        gguf::quantize_row(kv_tensor_type(type), values.data(), token(head, p), values.size());
+        testing::write_tokens(type, values.data(), 32, 1, token(head, p));
       }
     store = make_store();
   }
@@ -60,15 +60,7 @@ class Stores {
            position % 64 * format_.token_bytes();
   }
   std::vector<std::byte> expected(uint32_t head, uint32_t position) const {
-    std::vector<std::byte> out(device_format_.token_bytes());
-    if (format_.type == device_format_.type) {
-      std::memcpy(out.data(), token(head, position), out.size());
-      return out;
-    }
-    std::vector<float> values(format_.token_values());
-    gguf::dequantize_row(kv_tensor_type(format_.type), token(head, position), values.data(), values.size());
-    gguf::quantize_row(kv_tensor_type(device_format_.type), values.data(), out.data(), values.size());
-    return out;
+    return testing::converted_tokens(token(head, position), format_.type, device_format_.type, 32);
   }
   void check(const HeadStore& of, const std::vector<std::vector<uint32_t>>& positions) const {
     for (uint32_t head = 0; head < kHeads; ++head) {
@@ -177,11 +169,10 @@ TEST(KvHeadStore, InPlaceSlotsArePositions) {
 }
 
 TEST(KvHeadStore, FilledRefilledAppendedAndCopiedTokensDeriveFromTheReservoir) {
-  for (const KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
-    for (const KvType device_type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+  for (const KvType type : testing::kKvTypes) {
+    for (const KvType device_type : testing::kKvTypes) {
       if (finer(device_type, type)) continue;
-      SCOPED_TRACE(std::string(type_traits(kv_tensor_type(type))->name) + ", on the device " +
-                   type_traits(kv_tensor_type(device_type))->name);
+      SCOPED_TRACE(std::string(kv_type_name(type)) + ", on the device " + kv_type_name(device_type));
       Stores s(type, device_type);
       Random random(5);
       const auto position = [&] { return static_cast<uint32_t>(random.below(kTokens)); };

@@ -148,7 +148,7 @@ class Bench {
 };
 
 TEST(KvRefills, EveryKvTypeThroughAnyRing) {
-  for (const KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+  for (const KvType type : testing::kKvTypes) {
     for (const uint64_t ring : {2u, 3u, 5u, 16u, 29u, 500u}) {
       SCOPED_TRACE(::testing::Message() << "type " << static_cast<int>(type) << ", ring of " << ring);
       Bench bench(type);
@@ -445,7 +445,7 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
 // Without a thread nothing is under way: what is due comes from the pages as they are then, single tokens and runs of them, also
 // more than go at once; what is not due does not.
 TEST(KvRefills, WithoutAThreadWhatIsDueComesFromThePages) {
-  for (const KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+  for (const KvType type : testing::kKvTypes) {
     Bench bench(type);
     const auto refills = bench.make_direct();
     Random random(31);
@@ -530,7 +530,7 @@ TEST(KvRefills, MovesAheadAreJoinedByTheirLayers) {
 
 // Parts of pages are fetched whole, however the ring cuts a refresh.
 TEST(KvRefills, RunsOfTokensTakeTheirSlotsTogether) {
-  for (const KvType type : {KvType::f16, KvType::q4_0})
+  for (const KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4})
     for (const uint64_t staging : {uint64_t{24}, uint64_t{31}, uint64_t{90}}) {
       Bench bench(type);
       const auto refills = bench.make_refills(staging);
@@ -617,6 +617,9 @@ TEST(KvRefills, TheRingTakesItsBytesOfTheArena) {
   EXPECT_EQ(bench.device().used(), used + 512);
   refills.reset();
   EXPECT_EQ(bench.device().used(), used);
+  const KvFormat mixed{KvType::k8v4, 2, 3, 64};   // K of 68 bytes, V of 36
+  EXPECT_EQ(Refills::staging_bytes(mixed, 64), 64u * 104);
+  EXPECT_EQ(Refills::staging_bytes(mixed, 64, true), 64u * 36);
 }
 
 TEST(KvRefills, NothingIsAllocatedOnceItStands) {
@@ -643,9 +646,10 @@ TEST(KvRefills, NothingIsAllocatedOnceItStands) {
 // Keys that are rebuilt: those of a layer's heads in one call, while the ring holds what they take; with V that no later chunk has written
 // over.
 TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
-  for (const uint64_t staging : {uint64_t{0}, uint64_t{500}, uint64_t{12}}) {   // 0: of the reservoir itself
-    SCOPED_TRACE(staging);
-    Bench bench;
+  for (const auto& [staging, type] : {std::pair<uint64_t, KvType>{0, KvType::q8_0}, {500, KvType::q8_0}, {12, KvType::q8_0},   // 0: of the reservoir itself
+                                      {0, KvType::k8v4}, {500, KvType::k8v4}, {12, KvType::k8v4}}) {
+    SCOPED_TRACE(std::string(kv_type_name(type)) + ", ring of " + std::to_string(staging));
+    Bench bench(type);
     const KvFormat& format = bench.format();
     auto made = LowRank::make(bench.arena(), {4, {0, 1}}, format, {}, kTokens);
     ASSERT_TRUE(made.ok());
@@ -679,7 +683,7 @@ TEST(KvRefills, HeadsOfALayerAreRebuiltTogether) {
         if (i % 5 >= r.count) continue;
         const uint64_t slot = bench.store->view_with_append(head, 0).tiles[(r.slot + i % 5) / 64] + (r.slot + i % 5) % 64 * format.token_bytes();
         const uint64_t token = bench.table().tokens_of(head).address(r.position + i % 5);
-        EXPECT_EQ(std::memcmp(MemoryBackend::at({slot + format.vector_bytes()}), MemoryBackend::at({token + format.vector_bytes()}), format.vector_bytes()), 0)
+        EXPECT_EQ(std::memcmp(MemoryBackend::at({slot + format.key_bytes()}), MemoryBackend::at({token + format.key_bytes()}), format.value_bytes()), 0)
             << "head " << head << ", slot " << r.slot + i % 5;
       }
   }
