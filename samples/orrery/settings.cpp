@@ -2,7 +2,6 @@
 #include "settings.h"
 
 #include <limits>
-#include <regex>
 #include <string_view>
 
 #include "json_file.h"
@@ -203,11 +202,11 @@ const char* kv_type_name(uint32_t kv_type) {
 }
 
 uint32_t parse_kv_type(const std::string& text, const std::string& what) {
-  std::smatch pair;
-  if (!std::regex_match(text, pair, std::regex("k:([^,]*),v:([^,]*)")))
-    return static_cast<uint32_t>(parse_choice(text, what, all_kv_types()));
-  if (pair[1] == pair[2]) return parse_kv_type(pair[1], what);
-  if (pair[1] == "q8_0" && pair[2] == "q4_0") return ORRERY_KV_K8V4;
+  const size_t second = text.find(",v:");
+  if (text.compare(0, 2, "k:") != 0 || second == std::string::npos) return static_cast<uint32_t>(parse_choice(text, what, all_kv_types()));
+  const std::string key = text.substr(2, second - 2), value = text.substr(second + 3);
+  if (key == "q8_0" && value == "q4_0") return ORRERY_KV_K8V4;
+  if (key == value && key != kv_type_name(ORRERY_KV_K8V4)) return parse_kv_type(key, what);
   throw UsageError(what + ": '" + text + "': the types of K and V that may differ are k:q8_0,v:q4_0");
 }
 

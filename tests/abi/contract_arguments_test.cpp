@@ -674,8 +674,8 @@ TEST_F(Arguments, SessionOptionsOutOfRange) {
     return s;
   };
   using O = orrery_session_options;
-  EXPECT_EQ(with(&O::kv_type, 4u), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(with(&O::device_kv_type, 5u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::kv_type, 5u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::device_kv_type, 6u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::device_kv_type, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::overflow, 2u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::n_context, UINT32_MAX), ORRERY_INVALID_ARGUMENT);
@@ -767,9 +767,9 @@ TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
   const struct {
     uint32_t type;
     const char* name;
-  } types[] = {{ORRERY_KV_F32, "F32"}, {ORRERY_KV_F16, "F16"}, {ORRERY_KV_Q8_0, "Q8_0"}, {ORRERY_KV_Q4_0, "Q4_0"}};
-  for (int kept = 0; kept < 4; ++kept) {
-    for (int device = 0; device < 4; ++device) {
+  } types[] = {{ORRERY_KV_F32, "F32"}, {ORRERY_KV_F16, "F16"}, {ORRERY_KV_Q8_0, "Q8_0"}, {ORRERY_KV_K8V4, "K8V4"}, {ORRERY_KV_Q4_0, "Q4_0"}};
+  for (size_t kept = 0; kept < std::size(types); ++kept) {
+    for (size_t device = 0; device < std::size(types); ++device) {
       Error error;
       const orrery_status s = open("streaming", types[kept].type, 1 + types[device].type, &error);
       EXPECT_EQ(s, device < kept ? ORRERY_INVALID_ARGUMENT : ORRERY_OK) << types[kept].name << types[device].name;

@@ -43,7 +43,7 @@ Runtime runtime_of(const orrery_runtime_options& o) {
 TEST_F(Files, PlanIsWhatOpeningTakes) {
   for (const std::string& path : {tiny, demo}) {
     for (const uint32_t type :
-         std::initializer_list<uint32_t>{ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0}) {
+         std::initializer_list<uint32_t>{ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0, ORRERY_KV_K8V4}) {
       for (const uint32_t context : {1u, 64u, 65u, 500u, 4096u}) {
         for (const uint32_t chunk : {0u, 1u, 300u}) {
           SCOPED_TRACE(path + ", KV type " + std::to_string(type) + ", context " + std::to_string(context));
@@ -167,7 +167,7 @@ TEST_F(Files, AContextThatDoesNotFitIsAutos) {
 TEST_F(Files, ACoarserTypeOnTheDeviceIsPlannedToTheByte) {
   for (const char* policy : {"streaming", "heterocache", "synckv"}) {
     uint64_t same_bytes = 0, reservoir = 0, staging = 0;
-    for (const uint32_t device : {0u, 1u + ORRERY_KV_Q8_0, 1u + ORRERY_KV_Q4_0}) {
+    for (const uint32_t device : {0u, 1u + ORRERY_KV_Q8_0, 1u + ORRERY_KV_K8V4, 1u + ORRERY_KV_Q4_0}) {
       SCOPED_TRACE(policy + std::to_string(device));
       orrery_runtime_options r = runtime_options();
       r.n_threads = 1;
@@ -186,13 +186,13 @@ TEST_F(Files, ACoarserTypeOnTheDeviceIsPlannedToTheByte) {
         staging = plan.staging_bytes;
       } else {   // 2,048 tokens a head, of blocks of 32 in 34 or 18 bytes, of 64: 3,855, or all
         EXPECT_EQ(plan.device_kv_type, device - 1);
-        const uint64_t bytes = 32 * (device == 1 + ORRERY_KV_Q8_0 ? 3855u * 68 : 4096u * 36);
+        const uint64_t bytes = 32 * (device == 1 + ORRERY_KV_Q8_0 ? 3855u * 68 : device == 1 + ORRERY_KV_K8V4 ? 4096u * 52 : 4096u * 36);
         EXPECT_EQ(kv, (bytes + 255) / 256 * 256);
         EXPECT_LE(kv, same_bytes);
       }
       EXPECT_EQ(plan.reservoir_bytes, reservoir);
       // What is fetched comes as it is kept; beside slots of four bits, keys are centred: the mean keys of 32 heads of 32 floats.
-      EXPECT_EQ(plan.staging_bytes, staging + (device == 1 + ORRERY_KV_Q4_0 ? 32 * 32 * 4 : 0));
+      EXPECT_EQ(plan.staging_bytes, staging + (device == 1 + ORRERY_KV_Q4_0 || device == 1 + ORRERY_KV_K8V4 ? 32 * 32 * 4 : 0));
       r.device_budget_bytes = plan.device_bytes;
       const Runtime runtime = runtime_of(r);
       const Model model = open_model(runtime, demo);

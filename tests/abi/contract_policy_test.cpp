@@ -80,7 +80,7 @@ TEST_F(Policies, ThePlansPartsAreWhatOpeningTakes) {
   for (const Policy& policy : policies()) {
     for (const float share : {.35f, .6f, 1.0f}) {
       for (const uint32_t type :
-           std::initializer_list<uint32_t>{ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0}) {
+           std::initializer_list<uint32_t>{ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0, ORRERY_KV_K8V4}) {
         for (const uint32_t context : {100u, 500u, 4096u}) {
           SCOPED_TRACE(std::string(policy.name) + ", share " + std::to_string(share) + ", KV type " +
                        std::to_string(type) + ", context " + std::to_string(context));
@@ -92,7 +92,7 @@ TEST_F(Policies, ThePlansPartsAreWhatOpeningTakes) {
           EXPECT_EQ(p.fits, 1u);
           EXPECT_EQ(p.device_bytes, p.weights_bytes + p.full_kv_bytes + p.compressed_kv_bytes + p.digests_bytes +
                                         p.staging_bytes + p.workspace_bytes);
-          const bool quantized = type == ORRERY_KV_Q8_0 || type == ORRERY_KV_Q4_0;   // its keys are centred
+          const bool quantized = type == ORRERY_KV_Q8_0 || type == ORRERY_KV_Q4_0 || type == ORRERY_KV_K8V4;   // its keys are centred
           EXPECT_EQ(p.staging_bytes > 0, policy.name != std::string("streaming") || quantized);   // or a ring of queries
           EXPECT_EQ(p.full_kv_bytes > 0, policy.full_heads);
           {

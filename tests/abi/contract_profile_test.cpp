@@ -257,7 +257,7 @@ TEST_F(Profiles, ArgumentsAreChecked) {
   EXPECT_EQ(with(&O::full_share, std::numeric_limits<double>::quiet_NaN()), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::tau_drift, std::numeric_limits<double>::quiet_NaN()), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::note, "\xC3"), ORRERY_INVALID_ARGUMENT);
-  EXPECT_EQ(with(&O::kv_type, 4u), ORRERY_INVALID_ARGUMENT);
+  EXPECT_EQ(with(&O::kv_type, 5u), ORRERY_INVALID_ARGUMENT);
   EXPECT_EQ(with(&O::reserved, 1u), ORRERY_UNSUPPORTED);
   EXPECT_EQ(with(&O::full_share, 1.0), ORRERY_OK) << error.message;
   tokens[7] = -1;

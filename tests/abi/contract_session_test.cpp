@@ -233,7 +233,7 @@ TEST(Parking, ForkWithoutRoomWaits) {
 
 TEST_F(Sessions, SavedAndLoadedIsTheSame) {
   for (const uint32_t type :
-       std::initializer_list<uint32_t>{ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0}) {
+       std::initializer_list<uint32_t>{ORRERY_KV_F16, ORRERY_KV_F32, ORRERY_KV_Q8_0, ORRERY_KV_Q4_0, ORRERY_KV_K8V4}) {
     orrery_session_options o = session_options();
     o.n_context = 256;
     o.kv_type = type;

@@ -30,6 +30,7 @@
 #include "runtime/os/os.h"
 #include "samples/orrery/commands/peak.h"
 #include "tests/bench/shapes.h"
+#include "tests/support/kv_tokens.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery {
@@ -225,8 +226,7 @@ struct Bench {
     const int32_t n_pages = context / kPageTokens;
     const os::Region pages = region(static_cast<uint64_t>(n_pages) * format.page_bytes());
     std::vector<uint64_t> addresses, tiles;
-    const uint64_t values = format.page_bytes() / row_bytes(kv_tensor_type(type), 32) * 32;
-    fill_random_blocks(kv_tensor_type(type), pages.data(), values, 1, 1.0f);
+    fill_random_tokens(type, pages.data(), static_cast<uint64_t>(head_dim), format.page_bytes() / format.token_bytes(), 1);
     for (int32_t i = 0; i < n_pages; ++i) {
       std::byte* page = pages.data() + static_cast<uint64_t>(i) * format.page_bytes();
       if (i) std::memcpy(page, pages.data(), format.page_bytes());
@@ -258,8 +258,7 @@ struct Bench {
     const os::Region pages = region(static_cast<uint64_t>(n_keys / kPageTokens) * format.page_bytes());
     std::vector<uint64_t> addresses;
     for (uint64_t at = 0; at < pages.size(); at += format.page_bytes()) {
-      fill_random_blocks(kv_tensor_type(format.type), pages.data() + at,
-                         format.page_bytes() / format.vector_bytes() * static_cast<uint64_t>(format.head_dim), at + 1, 1.0f);
+      fill_random_tokens(format.type, pages.data() + at, static_cast<uint64_t>(format.head_dim), format.page_bytes() / format.token_bytes(), at + 1);
       addresses.push_back(reinterpret_cast<uintptr_t>(pages.data() + at));
     }
     std::vector<float> ring(static_cast<size_t>(n_queries * n_heads * format.head_dim));
@@ -300,7 +299,7 @@ struct Bench {
         for (int32_t p = first * chunk; p < (first + 1) * chunk; ++p, slot += format.token_bytes()) {
           const std::byte* token = pages.data() + static_cast<uint64_t>(p / kPageTokens) * format.page_bytes() + head * format.head_bytes() +
                                    static_cast<uint64_t>(p % kPageTokens) * format.token_bytes();
-          runs.push_back({p, 1, pointer(slot), pointer(token + format.vector_bytes()), static_cast<int32_t>(head)});
+          runs.push_back({p, 1, pointer(slot), pointer(token + format.key_bytes()), static_cast<int32_t>(head)});
         }
     }
     return seconds(clock, [&] {
@@ -389,9 +388,9 @@ void bench_attend(Bench& bench) {
   if (bf16 > 0) std::printf(", %.0f of bf16: what prompts are held against, but behind F32", bf16);
   std::printf("\n%-8s %8s %12s %9s %14s %9s %16s %10s %12s %10s\n", "KV", "head_dim", "decode GB/s", "of read", "resident GB/s", "of read",
               "prefill GFLOP/s", "of peak", "behind 32K", "of peak");
-  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0})
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0})
     for (int32_t head_dim : {64, 128}) {
-      if (!bench.wants(type_traits(kv_tensor_type(type))->name)) continue;
+      if (!bench.wants(kv_type_name(type))) continue;
       const double peak = bf16 > 0 && type != KvType::f32 ? bf16 : floats;
       const int32_t context = 32768, rows = 256;
       const double bytes = static_cast<double>(context / kPageTokens) *
@@ -399,7 +398,7 @@ void bench_attend(Bench& bench) {
       const double bandwidth = read_bandwidth(bench.clock);  // for each line: the machine is not ours alone
       const double pages = bytes / bench.attend(type, head_dim, Phase::decode, context, 1, false);
       const double resident = bytes / bench.attend(type, head_dim, Phase::decode, context, 1, true);
-      std::printf("%-8s %8d %12.1f %8.0f%% %14.1f %8.0f%%", type_traits(kv_tensor_type(type))->name, head_dim, pages,
+      std::printf("%-8s %8d %12.1f %8.0f%% %14.1f %8.0f%%", kv_type_name(type), head_dim, pages,
                   100 * pages / bandwidth, resident, 100 * resident / bandwidth);
       for (const int32_t behind : {8192, context}) {   // two products of head_dim per visible key and query head
         const double flops = 4.0 * head_dim * 32 * rows * (behind - rows / 2) * 1e-9;
@@ -416,13 +415,13 @@ void bench_top_keys(Bench& bench) {
   const double bandwidth = read_bandwidth(bench.clock);
   std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
   std::printf("%-8s %12s %12s %9s\n", "top_keys", "Mkeys/s", "keys GB/s", "of read");
-  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
-    if (!bench.wants(type_traits(kv_tensor_type(type))->name)) continue;
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0}) {
+    if (!bench.wants(kv_type_name(type))) continue;
     const KvFormat format{type, 1, 8, 64};
     const int32_t n_keys = 32768;
     const double keys = 8.0 * n_keys, s = bench.top_keys(format, n_keys);
-    const double rate = keys * static_cast<double>(format.vector_bytes()) * 1e-9 / s;
-    std::printf("%-8s %12.1f %12.2f %8.0f%%\n", type_traits(kv_tensor_type(type))->name, keys * 1e-6 / s, rate,
+    const double rate = keys * static_cast<double>(format.key_bytes()) * 1e-9 / s;
+    std::printf("%-8s %12.1f %12.2f %8.0f%%\n", kv_type_name(type), keys * 1e-6 / s, rate,
                 100 * rate / bandwidth);
   }
 }

@@ -111,6 +111,7 @@ struct Settings {
 KvType kv_type(const std::string& name) {
   if (name == "f32") return KvType::f32;
   if (name == "q8_0") return KvType::q8_0;
+  if (name == "k8v4") return KvType::k8v4;
   return name == "q4_0" ? KvType::q4_0 : KvType::f16;
 }
 

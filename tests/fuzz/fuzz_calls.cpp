@@ -172,8 +172,8 @@ class Program {
     if (policy % 3 != 0) o.policy = files().policies[policy % files().policies.size()].c_str();
     o.kv_budget_share = static_cast<float>(r_.byte() % 11) / 10.0f;
     if (o.kv_budget_share == 0.0f) o.kv_budget_share = 1.0f;
-    o.kv_type = r_.byte() % 5;
-    o.device_kv_type = r_.byte() % 6;
+    o.kv_type = r_.byte() % 6;
+    o.device_kv_type = r_.byte() % 7;
     o.overflow = r_.byte() % 3;
     o.chunk_tokens = r_.byte() % 40;
     odd_size(&o);

@@ -112,7 +112,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Reader r(data, kHead);
   const size_t which = r.byte() % world.models.size();
   orrery_session_options o = session_options();
-  o.kv_type = r.byte() % 5;
+  o.kv_type = r.byte() % 6;
   o.device_kv_type = r.byte() % 7;
   const uint8_t modes = r.byte();
   o.overflow = modes % 3;

@@ -68,20 +68,20 @@ TEST_P(ModelGoldens, LogitsAndTokens) {
 }
 
 // A KV cache of fewer bits rounds each key and value: by 2^-12 of it (F16), by up to 1/254 of its block's
-// largest (Q8_0), by up to 1/16 of it (Q4_0).  What that comes to in the logits depends on how sharp a
+// largest (Q8_0), by up to 1/16 of it (Q4_0); K8V4 rounds keys as Q8_0 and values as Q4_0.  What that comes to in the logits depends on how sharp a
 // model's attention is: most cases stay near the rounding itself, qwen3-tied (queries and keys normed to
-// large values) reaches 8e-4, .021 and .39 of the logits' root mean square.  The bounds leave a factor of 2,
-// of 1.5 for Q4_0; keys or values that are read back wrong give about 1.4, as unrelated logits do.  Products of bf16, which
+// large values) reaches 8e-4 (F16), .029 (Q8_0), .18 (K8V4) and .32 (Q4_0) of the logits' root mean square.  The bounds leave a factor of
+// 1.5, of 2 for F16; keys or values that are read back wrong give about 1.4, as unrelated logits do.  Products of bf16, which
 // attention of prompts takes on "amx" and "avx512bf16", round all KV but F32 by 2^-9: F16 eight times as far as it does itself (6.8e-3).
 TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
   constexpr std::pair<KvType, double> kBounds[] = {
-      {KvType::f16, 1.7e-3}, {KvType::q8_0, 0.045}, {KvType::q4_0, 0.6}};
+      {KvType::f16, 1.7e-3}, {KvType::q8_0, 0.045}, {KvType::k8v4, 0.27}, {KvType::q4_0, 0.6}};
   for_each_run([&](const std::string& path, const auto& model, const ModelRun& run) {
     for (const auto& [kv, bound] : kBounds) {
       if (kv != KvType::f16 && model->hyper().head_dim % 32 != 0) continue;
       int n_wrong = 0;
       const double rms = replay(model, run, kv, &n_wrong).rms();
-      EXPECT_LE(rms, kv == KvType::f16 && rounds_attention(path, kv) ? 8 * bound : bound) << type_traits(kv_tensor_type(kv))->name;
+      EXPECT_LE(rms, kv == KvType::f16 && rounds_attention(path, kv) ? 8 * bound : bound) << kv_type_name(kv);
       EXPECT_GT(rms, 0.0);
       if (kv == KvType::f16) {
         EXPECT_EQ(n_wrong, 0);  // every margin is .15 or more

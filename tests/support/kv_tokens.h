@@ -8,6 +8,7 @@
 #include "runtime/backend/kv.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/quantize.h"
+#include "tests/support/random_blocks.h"
 
 namespace orrery::testing {
 
@@ -39,6 +40,14 @@ inline void write_tokens(KvType type, const float* values, uint64_t dim, uint64_
     write_value(type, values + dim, dim, at + key_bytes(type, dim));
   }
 }
+// Random tokens, without the floats: for benchmarks, which need many.
+inline void fill_random_tokens(KvType type, std::byte* at, uint64_t dim, uint64_t n, uint64_t seed) {
+  for (uint64_t i = 0; i < n; ++i, at += key_bytes(type, dim) + value_bytes(type, dim)) {
+    fill_random_blocks(key_tensor_type(type), at, dim, 2 * (seed + i), 1.0f);
+    fill_random_blocks(value_tensor_type(type), at + key_bytes(type, dim), dim, 2 * (seed + i) + 1, 1.0f);
+  }
+}
+
 // One K, from one type to another. Types that are equal keep the bytes.
 inline std::vector<std::byte> converted_key(const std::byte* from, KvType from_type, KvType to_type, uint64_t dim) {
   std::vector<std::byte> out(key_bytes(to_type, dim));

@@ -262,7 +262,7 @@ const Command& profile_command() {
          {"--special", nullptr,
           "Text that spells a control token is that token: for chats, as `orrery template` renders them."},
          {"--context", "N", "Maximum tokens of a text and its steps; longer texts are cut; 0: as trained (default 0)."},
-         {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0 or q4_0 (default f16)."},
+         {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0, k8v4 (also k:q8_0,v:q4_0) or q4_0 (default f16)."},
          {"--import", "FILE",
           "Read a profile of this command, or a published HeteroCache head analysis, and print its numbers. With --out, "
           "write it in our format."},

@@ -264,7 +264,8 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
 INSTANTIATE_TEST_SUITE_P(Cases, EngineShadow,
                          ::testing::Values(Case{"shadowkv", "shadowkv", "24", KvType::f16}, Case{"f32", "shadowkv", "40", KvType::f32},
                                            Case{"exact_keys", "shadowkv", "100000", KvType::f16}, Case{"plus", "shadowkv+", "24", KvType::f16},
-                                           Case{"plus_quantized", "shadowkv+", "20", KvType::q8_0}, Case{"values_in_four_bits", "shadowkv", "20", KvType::k8v4}),
+                                           Case{"plus_quantized", "shadowkv+", "20", KvType::q8_0}, Case{"values_in_four_bits", "shadowkv", "12", KvType::k8v4},
+                                           Case{"plus_values_in_four_bits", "shadowkv+", "12", KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // Keys that are products of so many values with a basis are rebuilt as they are.
