@@ -276,6 +276,7 @@ _Static_assert(ORRERY_KV_F16 == 0, "value");
 _Static_assert(ORRERY_KV_F32 == 1, "value");
 _Static_assert(ORRERY_KV_Q8_0 == 2, "value");
 _Static_assert(ORRERY_KV_Q4_0 == 3, "value");
+_Static_assert(ORRERY_KV_K8V4 == 4, "value");
 _Static_assert(ORRERY_ROPE_FROM_FILE == 0, "value");
 _Static_assert(ORRERY_ROPE_NONE == 1, "value");
 _Static_assert(ORRERY_ROPE_LINEAR == 2, "value");

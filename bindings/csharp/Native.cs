@@ -63,6 +63,7 @@ public static class KvType {
     public const uint F32 = 1;
     public const uint Q80 = 2;
     public const uint Q40 = 3;
+    public const uint K8v4 = 4;
 }
 
 public static class RopeScaling {

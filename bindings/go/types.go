@@ -73,10 +73,11 @@ const (
 )
 
 const (
-	KvTypeF16 = 0
-	KvTypeF32 = 1
-	KvTypeQ80 = 2
-	KvTypeQ40 = 3
+	KvTypeF16  = 0
+	KvTypeF32  = 1
+	KvTypeQ80  = 2
+	KvTypeQ40  = 3
+	KvTypeK8v4 = 4
 )
 
 const (

@@ -9,7 +9,7 @@ export const Priority: {readonly NORMAL: 0; readonly LOW: 1;};
 export const TokenizeFlags: {readonly BOS: 1; readonly SPECIAL: 2;};
 export const DetokenizeFlags: {readonly SPECIAL: 1;};
 export const TokenFlags: {readonly CONTROL: 1; readonly END_OF_GENERATION: 2;};
-export const KvType: {readonly F16: 0; readonly F32: 1; readonly Q8_0: 2; readonly Q4_0: 3;};
+export const KvType: {readonly F16: 0; readonly F32: 1; readonly Q8_0: 2; readonly Q4_0: 3; readonly K8V4: 4;};
 export const RopeScaling: {readonly FROM_FILE: 0; readonly NONE: 1; readonly LINEAR: 2; readonly YARN: 3; readonly LLAMA3: 4; readonly LONGROPE: 5;};
 export const Region: {readonly WEIGHTS: 0; readonly WORKSPACE: 1; readonly KV: 2; readonly SUMMARIES: 3; readonly STAGING: 4; readonly TABLES: 5;};
 export const LoadMode: {readonly MAP: 0; readonly READ: 1;};

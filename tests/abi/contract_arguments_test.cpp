@@ -769,6 +769,7 @@ TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
     const char* name;
   } types[] = {{ORRERY_KV_F32, "F32"}, {ORRERY_KV_F16, "F16"}, {ORRERY_KV_Q8_0, "Q8_0"}, {ORRERY_KV_K8V4, "K8V4"}, {ORRERY_KV_Q4_0, "Q4_0"}};
   for (size_t kept = 0; kept < std::size(types); ++kept) {
+    EXPECT_EQ(orrery_kv_type_name(types[kept].type), std::string("ORRERY_KV_") + types[kept].name);
     for (size_t device = 0; device < std::size(types); ++device) {
       Error error;
       const orrery_status s = open("streaming", types[kept].type, 1 + types[device].type, &error);
@@ -779,6 +780,7 @@ TEST_F(Arguments, TheDevicesKvTypeIsTheReservoirsOrCoarser) {
       }
     }
   }
+  EXPECT_STREQ(orrery_kv_type_name(5), "unknown KV type");
   Error error;
   EXPECT_EQ(open("full", ORRERY_KV_F16, 1 + ORRERY_KV_F16, &error), ORRERY_OK);
   EXPECT_EQ(open("full", ORRERY_KV_F16, 1 + ORRERY_KV_Q8_0, &error), ORRERY_INVALID_ARGUMENT);

@@ -98,9 +98,18 @@ TEST(Values, AreStrict) {
   for (const char* bad : {"2GB", "k", "-2k", "5000M"}) expect_failure({"plan", model, std::string("--context=") + bad}, 2, "--context: '");
   for (const char* good : {"12GB/s", "12gb/s", "12G/s", "12GB/s,10us", "0.5MiB/s,0us", "1B/s"})
     EXPECT_EQ(run({"plan", model, "--link", good}).code, 0) << good;
-  expect_failure({"plan", model, "--kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
+  expect_failure({"plan", model, "--kv-type", "q5_0"}, 2, "--kv-type: 'q5_0' is none of f16, f32, q8_0, q4_0 or k8v4");
+  for (const char* option : {"--kv-type", "--device-kv-type"})
+    for (const char* other : {"k:q4_0,v:q8_0", "k:f16,v:q8_0", "k:q8_0,v:q4_0,v:q4_0", "k:q8_0,v:", "k:k8v4,v:k8v4"})
+      expect_failure({"plan", model, option, other}, 2, std::string(option) + ": '" + other + "': the types of K and V that may differ are k:q8_0,v:q4_0");
+  for (const char* bad : {"k:q8_0", "v:q4_0", "k:q8_0;v:q4_0", "q8_0,v:q4_0", "K8V4", "k:,v:", "k:q5_0,v:q5_0"})
+    expect_failure({"plan", model, std::string("--kv-type=") + bad}, 2, "is none of f16, f32, q8_0, q4_0 or k8v4");
+  expect_failure({"plan", model, "--kv-type", "k:" + std::string(100000, 'x') + ",v:q4_0"}, 2, "the types of K and V that may differ");
   expect_failure({"plan", model, "--reservoir", "locked"}, 2, "pageable or pinned");
-  expect_failure({"plan", model, "--device-kv-type", "q5_0"}, 2, "f16, f32, q8_0 or q4_0");
+  expect_failure({"plan", model, "--device-kv-type", "q5_0"}, 2, "f16, f32, q8_0, q4_0 or k8v4");
+  expect_failure({"plan", model, "--policy", "streaming", "--kv-type", "k8v4", "--device-kv-type", "q8_0"}, 2, "Q8_0 is finer than K8V4");
+  expect_failure({"plan", model, "--policy", "streaming", "--kv-type", "q4_0", "--device-kv-type", "k:q8_0,v:q4_0"}, 2, "K8V4 is finer than Q4_0");
+  expect_failure({"profile", model, model, "--kv-type", "k:q4_0,v:q8_0"}, 2, "the types of K and V that may differ");
   expect_failure({"plan", model, "--policy", "streaming", "--device-kv-type", "f32"}, 2, "F32 is finer than F16");
   expect_failure({"plan", model, "--device-kv-type", "q8_0"}, 2, "policy full keeps its only copy");
   expect_failure({"eval", model, "--kv-type", "q8_0", "--device-kv-type", "f16"}, 2, "F16 is finer than Q8_0");

@@ -286,7 +286,7 @@ TEST(Eval, TheWholeBudgetIsFullAttentionAndLessIsLess) {
 // The context is read once, by full attention: other rows load its KV and compute the last 64 tokens again. Answers and
 // divergences are those of a session that reads everything itself, which H2O's is.
 TEST(Eval, AContextIsReadOnce) {
-  const Words words = {"--policies", "h2o,snapkv,cake,full:kv-type=q8_0,snapkv:kv-type=q8_0", "--budgets", "40%", "--lengths", "700",
+  const Words words = {"--policies", "h2o,snapkv,cake,full:kv-type=q8_0,full:kv-type=k8v4,full:kv-type=q4_0,snapkv:kv-type=q8_0,snapkv:device-kv-type=k8v4", "--budgets", "40%", "--lengths", "700",
                        "--samples", "1", "--tasks", "facts", "--questions", "2", "--turns", "single"};
   const Json json = eval_json(words, "once.json");
   const uint64_t full = row(json, "full", "").at("prompt_tokens");
@@ -302,6 +302,11 @@ TEST(Eval, AContextIsReadOnce) {
   }
   EXPECT_GT(row(json, "full:kv-type=q8_0", "").at("kl"), 0);
   EXPECT_LT(row(json, "full:kv-type=q8_0", "").at("kl"), .05);
+  EXPECT_EQ(row(json, "full:kv-type=k8v4", "").at("kv_type"), "k8v4");
+  EXPECT_EQ(row(json, "snapkv:device-kv-type=k8v4", "40%").at("device_kv_type"), "k8v4");
+  EXPECT_GT(row(json, "full:kv-type=k8v4", "").at("kl"), row(json, "full:kv-type=q8_0", "").at("kl"));
+  EXPECT_LT(row(json, "full:kv-type=k8v4", "").at("kl"), row(json, "full:kv-type=q4_0", "").at("kl"));
+  EXPECT_EQ(row(json, "full:kv-type=k8v4", "").at("device_kv_bytes").get<uint64_t>() * 64, row(json, "full", "").at("device_kv_bytes").get<uint64_t>() * 26);
 }
 
 // One text of two tasks, with the question in the prompt and after it, and a summary without a right answer.
@@ -490,7 +495,8 @@ TEST(Eval, WrongWordsAreSaid) {
   said({"--tasks", "singel"}, "did you mean 'single'");
   said({"--policies", "nobody"}, "no policy is called 'nobody'");
   said({"--policies", "duo"}, "did you mean 'duoattention'");
-  said({"--policies", "full:kv-type=q9"}, "none of f16, f32, q8_0, q4_0");
+  said({"--policies", "full:kv-type=q9"}, "--policies: 'full:kv-type=q9': 'q9' is none of f16, f32, q8_0, q4_0 or k8v4");
+  said({"--policies", "streaming:device-kv-type=q9"}, "'q9' is none of f16, f32, q8_0, q4_0 or k8v4");
   said({"--policies", "streaming:sinks"}, "'sinks' in 'streaming:sinks' is not NAME=VALUE");
   said({"--policies", "streaming:pinks=3"}, "pinks");
   said({"--policies", ":a=b"}, "does not begin with a name");

@@ -266,6 +266,18 @@ TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
   EXPECT_EQ(q8.at("reservoir_bytes"), same.at("reservoir_bytes"));
   EXPECT_EQ(q4.at("compressed_kv_bytes"), whole_units(1024 * 34 / 18 * heads * 2 * 18));
   EXPECT_EQ(q4.at("reservoir_bytes"), 4096 * heads * 2 * 34);
+  // Both spellings, of either option: K in 34 bytes and V in 18.
+  const Json both = plan({"--kv-type", "k8v4", "--device-kv-type", "k8v4"}), named = plan({"--kv-type", "k:q8_0,v:q4_0", "--device-kv-type", "k:q8_0,v:q4_0"});
+  EXPECT_EQ(both, named);
+  EXPECT_EQ(both.at("kv_type"), "k8v4");
+  EXPECT_EQ(both.at("device_kv_type"), "k8v4");
+  EXPECT_EQ(both.at("compressed_kv_bytes"), whole_units(1024 * heads * 52));
+  EXPECT_EQ(both.at("reservoir_bytes"), 4096 * heads * 52);
+  EXPECT_EQ(plan({"--kv-type", "k:f16,v:f16"}), same);
+  EXPECT_EQ(plan({"--device-kv-type", "k:q8_0,v:q8_0"}), q8);
+  EXPECT_EQ(plan({"--device-kv-type", "k8v4"}).at("compressed_kv_bytes"), whole_units(1024 * 128 / 52 * heads * 52));
+  for (const char* command : {"plan", "run", "chat", "eval", "profile"})
+    EXPECT_NE(output({"help", command}).find("k8v4 (also k:q8_0,v:q4_0)"), std::string::npos) << command;
   const Json by_itself = plan({}, "auto"), halves = plan({"--device-kv-type", "f16"}, "auto");
   EXPECT_EQ(by_itself.at("device_kv_type"), "q8_0");
   EXPECT_EQ(halves.at("device_kv_type"), "f16");
@@ -273,6 +285,7 @@ TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
   const std::string table = output({"plan", demo_model(), "--context", "1024", "--policy", "streaming",
                                     "--device-kv-type", "q4_0"});
   EXPECT_NE(table.find("KV cache in f16, on the device in q4_0"), std::string::npos) << table;
+  EXPECT_NE(output({"plan", demo_model(), "--context", "1024", "--kv-type", "k:q8_0,v:q4_0"}).find("KV cache in k8v4"), std::string::npos);
 }
 
 TEST(Plan, TheTableSaysWhetherItFits) {

@@ -69,6 +69,7 @@ class KvType(IntEnum):
     F32 = 1
     Q8_0 = 2
     Q4_0 = 3
+    K8V4 = 4
 
 
 class RopeScaling(IntEnum):

@@ -40,6 +40,7 @@ pub const ORRERY_KV_F16: u32 = 0;
 pub const ORRERY_KV_F32: u32 = 1;
 pub const ORRERY_KV_Q8_0: u32 = 2;
 pub const ORRERY_KV_Q4_0: u32 = 3;
+pub const ORRERY_KV_K8V4: u32 = 4;
 pub const ORRERY_ROPE_FROM_FILE: u32 = 0;
 pub const ORRERY_ROPE_NONE: u32 = 1;
 pub const ORRERY_ROPE_LINEAR: u32 = 2;

@@ -55,6 +55,7 @@ pub mod kv_type {
     pub const F32: u32 = 1;
     pub const Q8_0: u32 = 2;
     pub const Q4_0: u32 = 3;
+    pub const K8V4: u32 = 4;
 }
 pub mod rope_scaling {
     pub const FROM_FILE: u32 = 0;
