@@ -1,4 +1,4 @@
-// Decode attention over Q8_0 and Q4_0, in integers. Written over V; needs V::kAttendsInIntegers. attention/attend.h includes this
+// Decode attention over Q8_0, Q4_0 and K8V4, in integers. Written over V; needs V::kAttendsInIntegers. attention/attend.h includes this
 // file, and its softmax runs between scores and values.
 //
 // As floats, each code takes a conversion and a product for each query: twice the arithmetic for which memory leaves time. Here a

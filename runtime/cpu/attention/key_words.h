@@ -1,4 +1,4 @@
-// Scores of decode attention over Q8_0 and Q4_0 with keys as 16-bit words, for instruction sets that multiply bytes in 16 bits
+// Scores of decode attention over Q8_0, Q4_0 and K8V4 with keys as 16-bit words, for instruction sets that multiply bytes in 16 bits
 // (V::kKeysAsBytes is false: AVX2). Written over V; attention/attend_blocks.h includes it.
 //
 // A code becomes a word once for all queries. One instruction multiplies 16 words and adds them in pairs. A block's eight sums, of 8

@@ -11,7 +11,7 @@ void matmul_prefill_avx2vnni(const MatmulTask& task);
 bool in_bands_avx2vnni(TensorType type);
 bool bands_as_prefill_avx2vnni(TensorType type);
 
-// Kernels::attend_decode for KV of Q8_0 and Q4_0.
+// Kernels::attend_decode for KV of Q8_0, Q4_0 and K8V4.
 void attend_decode_avx2vnni(const DecodeTask& task);
 
 }  // namespace orrery::cpu
