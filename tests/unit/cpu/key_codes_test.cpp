@@ -67,7 +67,8 @@ struct Case {
   bool rotate;
 };
 const Case kCases[] = {{2, 64, KvType::f16, true}, {1, 64, KvType::q8_0, true}, {4, 64, KvType::f16, true},  {2, 96, KvType::f16, true},
-                       {1, 18, KvType::f32, true}, {2, 33, KvType::f32, false}, {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true}};
+                       {1, 18, KvType::f32, true}, {2, 33, KvType::f32, false}, {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true},
+                       {2, 64, KvType::k8v4, true}, {4, 32, KvType::k8v4, false}};
 constexpr int32_t kTokens = 301, kKvHeads = 2;
 
 class CpuKeyCodes : public ::testing::TestWithParam<std::string> {};
@@ -316,7 +317,7 @@ TEST_P(CpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
 
 // The mean value of some shares: V behind K, in pages; a share of 0 reads nothing.
 TEST_P(CpuKeyCodes, MeanValuesAreSumsByShares) {
-  for (const KvType type : {KvType::f16, KvType::q8_0}) {
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
     const KvFormat kv{type, 1, kKvHeads, 64};
     KeyStore store(kv, kKvHeads, kTokens, 4, 15);
     for (int32_t head = 0; head < kKvHeads; ++head)

@@ -107,7 +107,11 @@ TEST_P(TransformedAttention, RotatedFourBitsLoseLessAndF32LosesNothing) {
   const Inputs in(0.0f);
   for (const Phase phase : {Phase::prefill, Phase::decode}) {
     EXPECT_LT(error(GetParam(), in, KvType::f32, phase, true, true), 1e-5);
-    EXPECT_LT(error(GetParam(), in, KvType::q4_0, phase, false, true), .8 * error(GetParam(), in, KvType::q4_0, phase, false, false));
+    const double four = error(GetParam(), in, KvType::q4_0, phase, false, true), both = error(GetParam(), in, KvType::k8v4, phase, false, true);
+    EXPECT_LT(four, .8 * error(GetParam(), in, KvType::q4_0, phase, false, false));
+    EXPECT_LT(both, .8 * error(GetParam(), in, KvType::k8v4, phase, false, false));
+    EXPECT_LT(both, four);
+    EXPECT_GT(both, 2 * error(GetParam(), in, KvType::q8_0, phase, false, true)) << "V has four bits";
   }
 }
 

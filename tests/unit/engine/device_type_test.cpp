@@ -126,7 +126,7 @@ TEST_P(DeviceType, WhatIsResidentDerivesFromTheReservoir) {
 // a whole cache of that type (tests/golden/model_goldens_test.cpp), which qwen3-tied comes nearest to.
 TEST_P(DeviceType, AWholeBudgetStaysNearTheFinerTypes) {
   const KvType coarser = types().second;
-  const double bound = coarser == KvType::f16 ? 1.7e-3 : coarser == KvType::q8_0 ? 0.045 : 0.6;
+  const double bound = coarser == KvType::f16 ? 1.7e-3 : coarser == KvType::q8_0 ? 0.045 : coarser == KvType::k8v4 ? 0.27 : 0.6;
   const char* models[] = {"qwen3", "qwen3-tied", "phi3-window"};
   for (const std::string name : {models[turn() % 3], models[(turn() + 1) % 3]}) {
     const auto model = open_spec(name);
@@ -288,6 +288,21 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
   }
 }
 
+TEST(DeviceTypeOrder, IsFromFineToCoarse) {
+  constexpr KvType kOrder[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0};
+  static_assert(std::size(kOrder) == kKvTypeCount && std::size(kKvTypes) == kKvTypeCount);
+  const char* names[] = {"F32", "F16", "Q8_0", "K8V4", "Q4_0"};
+  for (size_t i = 0; i < kKvTypeCount; ++i) {
+    EXPECT_STREQ(kv_type_name(kOrder[i]), names[i]);
+    for (size_t j = 0; j < kKvTypeCount; ++j) EXPECT_EQ(finer(kOrder[i], kOrder[j]), i < j) << names[i] << ", " << names[j];
+  }
+  const KvFormat mixed{KvType::k8v4, 3, 2, 96};
+  EXPECT_EQ(mixed.key_bytes(), 3u * 34);
+  EXPECT_EQ(mixed.value_bytes(), 3u * 18);
+  EXPECT_EQ(mixed.page_bytes(), 3u * 2 * 64 * 3 * 52);
+  EXPECT_EQ(mixed.head_offset(2, 1), 2 * kPagesTogether * mixed.layer_bytes() + 64u * 3 * 52);
+}
+
 TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
   const auto model = open_spec("qwen3");
   const PolicyMode full{"full", "full", {}, false};
@@ -307,6 +322,9 @@ TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
   EXPECT_TRUE(same.validate(model->hyper()).ok());
   const auto odd = open_spec("llama-hd40");
   refused(*odd, options(kStreaming, {KvType::f16, KvType::q8_0}, 0.5), Code::unsupported, "multiple of 32");
+  refused(*odd, options(kStreaming, {KvType::f16, KvType::k8v4}, 0.5), Code::unsupported, "multiple of 32");
+  refused(*odd, options(full, {KvType::k8v4, KvType::k8v4}, 1.0), Code::unsupported, "multiple of 32");
+  refused(*model, options(full, {KvType::q8_0, KvType::k8v4}, 1.0), Code::invalid_argument, "the device's KV type is K8V4, expected Q8_0");
 }
 
 // A share is the same memory for every type, to a token of each head, and holds the more of them; what is planned is what is taken.

@@ -120,7 +120,8 @@ std::shared_ptr<engine::LanguageModel> demo_model() {
 
 // A session whose resident KV drafts, although it would not pay for such small models.
 std::unique_ptr<Session> drafting_session(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context,
-                                          const char* policy = "auto", uint32_t most = 3) {
+                                          const char* policy = "auto", uint32_t most = 3, KvType kv = KvType::f16,
+                                          std::optional<KvType> device = {}) {
   engine::SessionOptions options;
   options.n_context = n_context;
   options.chunk_tokens = 16;
@@ -130,6 +131,7 @@ std::unique_ptr<Session> drafting_session(const std::shared_ptr<engine::Language
   options.overflow = engine::Overflow::drop_oldest;
   options.policy = policy;
   options.kv_share = 0.3;
+  options.kv_type = kv, options.device_kv_type = device;
   return unwrap(Session::open(model, options));
 }
 
@@ -206,6 +208,7 @@ TEST_P(EngineGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
 INSTANTIATE_TEST_SUITE_P(Models, EngineGuessedRows,
                          ::testing::Values(Case{"demo_f16", nullptr, TensorType::q8_0, KvType::f16},
                                            Case{"demo_q8", nullptr, TensorType::q8_0, KvType::q8_0},
+                                           Case{"demo_k8v4", nullptr, TensorType::q8_0, KvType::k8v4},
                                            Case{"q4_k_f32", "llama-256", TensorType::q4_k, KvType::f32},
                                            Case{"f16_f16", "qwen3", TensorType::f16, KvType::f16},
                                            Case{"window", "phi3-window", TensorType::q8_0, KvType::f16}),
@@ -518,6 +521,23 @@ TEST(EngineDrafts, AnswersAreThoseOfFullAttention) {
     }
     EXPECT_GT(accepted, 30u);
     EXPECT_GT(guessed, accepted);
+  }
+}
+
+// Whatever type the drafts read: pages verify the tokens, in their own type and form.
+TEST(EngineDrafts, AnswersAreThoseOfFullAttentionInEveryType) {
+  const auto model = open_spec("qwen3");
+  ASSERT_EQ(model->hyper().head_dim % 32, 0);
+  const auto prompt = random_tokens(*model, 170, 9);
+  for (const auto& [kv, device] : {std::pair(KvType::f16, KvType::q4_0), std::pair(KvType::f16, KvType::k8v4), std::pair(KvType::q8_0, KvType::k8v4),
+                                   std::pair(KvType::k8v4, KvType::k8v4), std::pair(KvType::k8v4, KvType::q4_0)}) {
+    SCOPED_TRACE(std::string(kv_type_name(kv)) + ", drafts of " + kv_type_name(device));
+    const auto full = session_of(model, Speculate::off, 300, kv), drafts = drafting_session(model, 300, "auto", 3, kv, device);
+    EXPECT_EQ(tell(unwrap(Generation::proceed(drafts.get(), prompt, plain(90))).get()).events,
+              tell(unwrap(Generation::proceed(full.get(), prompt, plain(90))).get()).events);
+    expect_same_state(full.get(), drafts.get());
+    EXPECT_EQ(drafts->resident()->format().type, device);
+    EXPECT_GT(drafts->stats().accepted_tokens, 10u);
   }
 }
 

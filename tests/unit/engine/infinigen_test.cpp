@@ -263,7 +263,7 @@ TEST_P(EngineInfiniGen, HeadsHoldWhatTheLayerBeforeFoundForThem) {
   EXPECT_EQ(resident.report().n_settled, 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, EngineInfiniGen, ::testing::Values(std::pair("4", KvType::f16), std::pair("1", KvType::f16), std::pair("2", KvType::q8_0)));
+INSTANTIATE_TEST_SUITE_P(Cases, EngineInfiniGen, ::testing::Values(std::pair("4", KvType::f16), std::pair("1", KvType::f16), std::pair("2", KvType::q8_0), std::pair("2", KvType::k8v4)));
 
 }  // namespace
 }  // namespace orrery::infinigen_test

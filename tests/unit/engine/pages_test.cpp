@@ -105,7 +105,8 @@ TEST_P(EnginePages, HeadsHoldWhatQueriesLookFor) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, EnginePages,
                          ::testing::Values(Case{"one_step_behind", "freekv", "0", false, KvType::f16}, Case{"deviation", "freekv", "0", true, KvType::f32},
-                                           Case{"own_query", "quest", "2", false, KvType::f16}, Case{"quantized", "freekv", "2", false, KvType::q8_0}),
+                                           Case{"own_query", "quest", "2", false, KvType::f16}, Case{"quantized", "freekv", "2", false, KvType::q8_0},
+                                           Case{"values_in_four_bits", "quest", "2", false, KvType::k8v4}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // Where no step corrects itself, and where each does: the two ends of tau. In between, corrections are counted.
@@ -167,7 +168,7 @@ void check_steps(Session* session, size_t n, const Check& check) {
 // One set for the layer. What the step asks for is there, by the mean of all the layer's query heads; what has gone scores less than what
 // was not asked for either, and stayed.
 TEST(EnginePagesArkVale, LayersHoldWhatTheirHeadsLookForTogether) {
-  for (const KvType type : {KvType::f16, KvType::q8_0}) {
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4}) {
     const auto model = open_demo();
     const auto& h = model->hyper();
     const auto session = open_small(model, "arkvale", .4, type, 500);

@@ -396,6 +396,17 @@ TEST(EngineSessionFile, BelongsToItsModelItsKvTypeAndAContextThatHoldsIt) {
   expect(open_session(model, 256, KvType::q8_0).get(), Code::bad_session, "another type of KV cache");
   expect(open_session(model, 199, KvType::f16).get(), Code::context_full, "200 tokens");
   unwrap(engine::SessionFile::load(open_session(model, 200, KvType::f16).get(), bytes, "s"));
+  // The number of the type, not its bytes, is what a file is refused by.
+  const auto mixed = open_session(model, 256, KvType::k8v4);
+  unwrap(mixed->prefill(std::vector<int32_t>(200, 4), nullptr, nullptr));
+  const std::vector<std::byte> of_mixed = saved(mixed.get());
+  for (const KvType other : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0}) {
+    EXPECT_EQ(engine::SessionFile::load(open_session(model, 256, other).get(), of_mixed, "s").code(), Code::bad_session) << kv_type_name(other);
+    const auto of_other = open_session(model, 256, other);
+    unwrap(of_other->prefill(std::vector<int32_t>(200, 4), nullptr, nullptr));
+    EXPECT_EQ(engine::SessionFile::load(mixed.get(), saved(of_other.get()), "s").code(), Code::bad_session) << kv_type_name(other);
+  }
+  EXPECT_EQ(saved(mixed.get()), of_mixed);
 }
 
 TEST(EngineSessionFile, LongropesFactorsDependOnTheContext) {
