@@ -1,6 +1,6 @@
 // What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads] [cpu-time]
 // [SECTION...] [TYPE...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines
-// where others work too. Sections: pool, decode, prefill, shapes, attend, top_keys, rebuild; types as files name them (Q4_0); all of
+// where others work too. Sections: pool, decode, prefill, shapes, attend, top_keys, rebuild; types as files name them (Q4_0), or K8V4; all of
 // them if none is named.
 //
 // Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
@@ -495,7 +495,7 @@ constexpr struct {
 int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& words) {
   std::vector<std::string> only, types;
   for (const std::string& word : words) {
-    const bool is_type = type_traits_by_name(word) != nullptr;
+    const bool is_type = type_traits_by_name(word) != nullptr || word == kv_type_name(KvType::k8v4);
     if (!is_type &&
         std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return word == s.name; })) {
       std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, shapes, attend, top_keys, rebuild\n", word.c_str());

@@ -210,7 +210,7 @@ void block_values_part(const DecodeHead<kType, kDim>& head, const std::byte* til
                        const float* decay, int unit, int query, const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
   constexpr int kPerBlock = 32 / Shape::kUnitDims;
-  constexpr int kLines = static_cast<int>((C * 2 * block_bytes(value_type(kType)) / kPasses / kPerBlock + 63) / 64);   // of one token pair
+  constexpr int kLines = static_cast<int>((C * (block_bytes(key_type(kType)) + block_bytes(value_type(kType))) / kPasses / kPerBlock + 63) / 64);   // of one token pair
   typename V::I sums[2 * Q * C];
   ORRERY_UNROLL for (int i = 0; i < 2 * Q * C; ++i) sums[i] = V::zero_i();
   const std::byte* value = tile + static_cast<uint64_t>(from) * head.token_bytes() + head.key_bytes();
