@@ -42,6 +42,10 @@ inline void convert_tokens(const Kernels& kernels, std::byte* to, KvType to_type
   const auto alike = [](KvType type) { return key_type(type) == value_type(type); };
   if (alike(to_type) && alike(from_type)) return convert_values(kernels, to, to_type, from, from_type, n * token_values);
   const uint64_t dim = token_values / 2, to_key = key_bytes(to_type, dim), from_key = key_bytes(from_type, dim);
+  if (to_type == from_type) {
+    std::memcpy(to, from, n * (to_key + value_bytes(to_type, dim)));
+    return;
+  }
   for (uint64_t i = 0; i < n; ++i, to += to_key + value_bytes(to_type, dim), from += from_key + value_bytes(from_type, dim)) {
     convert_values(kernels, to, key_type(to_type), from, key_type(from_type), dim);
     convert_values(kernels, to + to_key, value_type(to_type), from + from_key, value_type(from_type), dim);
