@@ -118,7 +118,7 @@ struct Strip : KvLayout<kType, kDim> {
   static constexpr int kFixedBytes = G::kWarps * G::kQueries * 8;   // ml
   // K first, and then V in its place, where the whole strips do not fit.
   static constexpr bool kTwice = kQueryBytes + kFixedBytes + G::kWarps * G::kStrip * (L::kTokenBytes + 16) > kMostSharedBytes;
-  static constexpr int kPartBytes = kTwice ? L::kVectorBytes : L::kTokenBytes, kValueAt = kTwice ? 0 : L::kVectorBytes;
+  static constexpr int kPartBytes = kTwice ? L::kKeyBytes : L::kTokenBytes, kValueAt = kTwice ? 0 : L::kKeyBytes;
   static constexpr int kPitch = kPartBytes + (kBlocks ? 0 : 16);   // + 16 bytes: eight rows meet different banks
   static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
   static constexpr int kSharedBytes = kQueryBytes + (G::kWarps * kBytes > kMergeBytes ? G::kWarps * kBytes : kMergeBytes);
@@ -163,11 +163,11 @@ struct Strip : KvLayout<kType, kDim> {
           split_halves(x.z, x.w, &high[1], &low[1]);
           b[2 * n] = part ? low[0] : high[0], b[2 * n + 1] = part ? low[1] : high[1];
         } else {
-          const std::byte* block = key + k / 2 * L::kBlockBytes + 2;
+          const std::byte* block = key + k / 2 * L::kKeyBlockBytes + 2;
           uint32_t codes;
-          if constexpr (kType == KvType::q8_0) codes = load_2x16(block + k % 2 * 16 + 4 * t) ^ 0x80808080u;
+          if constexpr (L::kKeyType == KvType::q8_0) codes = load_2x16(block + k % 2 * 16 + 4 * t) ^ 0x80808080u;
           else codes = load_2x16(block + 4 * t) >> k % 2 * 4 & 0x0F0F0F0Fu;
-          b[2 * n] = codes_to_halves<kType>(codes, 0x4140), b[2 * n + 1] = codes_to_halves<kType>(codes, 0x4342);
+          b[2 * n] = codes_to_halves<L::kKeyType>(codes, 0x4140), b[2 * n + 1] = codes_to_halves<L::kKeyType>(codes, 0x4342);
         }
       }
     }
@@ -190,17 +190,18 @@ struct Strip : KvLayout<kType, kDim> {
           split_halves(x.y, y.y, &high[1], &low[1]);
           b[half] = part ? low[0] : high[0], b[2 + half] = part ? low[1] : high[1];
         } else {
-          const std::byte* block = value + k / 2 * L::kBlockBytes + 2 + 2 * c + (kType == KvType::q8_0 ? k % 2 * 16 : 0);
+          constexpr bool kWhole = L::kValueType == KvType::q8_0;
+          const std::byte* block = value + k / 2 * L::kValueBlockBytes + 2 + 2 * c + (kWhole ? k % 2 * 16 : 0);
           const uint32_t pair = load_16(block) | load_16(block + kPitch) << 16;
-          const uint32_t codes = kType == KvType::q8_0 ? pair ^ 0x80808080u : pair >> k % 2 * 4 & 0x0F0F0F0Fu;
-          b[half] = codes_to_halves<kType>(codes, 0x4240), b[2 + half] = codes_to_halves<kType>(codes, 0x4341);
+          const uint32_t codes = kWhole ? pair ^ 0x80808080u : pair >> k % 2 * 4 & 0x0F0F0F0Fu;
+          b[half] = codes_to_halves<L::kValueType>(codes, 0x4240), b[2 + half] = codes_to_halves<L::kValueType>(codes, 0x4341);
         }
       }
     }
   }
 
   static __device__ __forceinline__ float scale(const std::byte* strip, int key, int is_value, int block) {
-    return half_at(strip + key * kPitch + is_value * L::kVectorBytes + block * L::kBlockBytes);
+    return half_at(strip + key * kPitch + (is_value ? L::kKeyBytes + block * L::kValueBlockBytes : block * L::kKeyBlockBytes));
   }
 };
 
@@ -365,7 +366,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part, [&] {
         if constexpr (!S::kTwice) return;
         __syncwarp();   // every lane has read K
-        S::copy(strip, from + S::kVectorBytes, first - at, last - at, lane);
+        S::copy(strip, from + S::kKeyBytes, first - at, last - at, lane);
         copy_async_commit();
         copy_async_wait<0>();
         __syncwarp();

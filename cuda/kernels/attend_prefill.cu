@@ -90,14 +90,26 @@ __device__ __forceinline__ uint4 unpack_eight(const std::byte* vector, int at) {
     return make_uint4(half_of(0, 0x4140), half_of(0, 0x4342), half_of(1, 0x4140), half_of(1, 0x4342));
   }
 }
+// Unpacks the step's K (kPart 0), its V (1), or both (2), which have one type.
+template <KvType kType, int kDim, int kPart>
+__device__ __forceinline__ void unpack_part(std::byte* to, const std::byte* raw, int first, int last) {
+  using P = Prefill<kType, kDim>;
+  constexpr KvType kOne = kPart == 1 ? P::kValueType : P::kKeyType;
+  constexpr int kParts = kPart == 2 ? 2 : 1;
+  ORRERY_UNROLL_TWICE for (int i = static_cast<int>(threadIdx.x); i < P::kKeys * kParts * (kDim / 8); i += P::kThreads) {
+    const int token = i / (kParts * (kDim / 8)), is_value = kPart == 2 ? i / (kDim / 8) % 2 : kPart, at = i % (kDim / 8) * 8;
+    uint4 halves = make_uint4(0, 0, 0, 0);
+    if (token >= first && token < last) halves = unpack_eight<kOne>(raw + token * P::kTokenBytes + is_value * P::kKeyBytes, at);
+    *reinterpret_cast<uint4*>(to + (is_value * P::kKeys + token) * P::kPitch + at * 2) = halves;
+  }
+}
 template <KvType kType, int kDim>
 __device__ __forceinline__ void unpack_step(std::byte* to, const std::byte* raw, int first, int last) {
-  using P = Prefill<kType, kDim>;
-  ORRERY_UNROLL_TWICE for (int i = static_cast<int>(threadIdx.x); i < P::kKeys * 2 * (kDim / 8); i += P::kThreads) {
-    const int token = i / (2 * (kDim / 8)), is_value = i / (kDim / 8) % 2, at = i % (kDim / 8) * 8;
-    uint4 halves = make_uint4(0, 0, 0, 0);
-    if (token >= first && token < last) halves = unpack_eight<kType>(raw + token * P::kTokenBytes + is_value * P::kVectorBytes, at);
-    *reinterpret_cast<uint4*>(to + (is_value * P::kKeys + token) * P::kPitch + at * 2) = halves;
+  if constexpr (part_type(kType, 0) == part_type(kType, 1)) {
+    unpack_part<kType, kDim, 2>(to, raw, first, last);
+  } else {   // one after the other: a warp's lanes take the same way
+    unpack_part<kType, kDim, 0>(to, raw, first, last);
+    unpack_part<kType, kDim, 1>(to, raw, first, last);
   }
 }
 

@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(kFillThreads, 4) fill_pages_kernel(FetchWork w
   const int i = static_cast<int>(blockIdx.x) * kFillWarps + static_cast<int>(threadIdx.x) / 32;
   if (i >= *part.n_misses()) return;
   const MissAt at = place_of(w, part, part.misses[i]);
-  move_values(w.to_type, w.from_type, at.to, at.from, static_cast<int64_t>(w.page_tokens) * w.token_values, lane);
+  move_tokens(w.to_type, w.from_type, at.to, at.from, w.page_tokens, w.token_values, lane);
 }
 
 // A warp has a piece of a place.
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kFillThreads, 4) fill_changed_kernel(FetchWork
   const int place = static_cast<int>(blockIdx.x) * kFillWarps + static_cast<int>(threadIdx.x) / 32;
   if (place >= part.n_held || part.before[place] == part.held[place]) return;
   const MissAt at = place_of(w, part, {static_cast<uint32_t>(place), part.held[place]});
-  move_values(w.to_type, w.from_type, at.to, at.from, static_cast<int64_t>(w.page_tokens) * w.token_values, lane);
+  move_tokens(w.to_type, w.from_type, at.to, at.from, w.page_tokens, w.token_values, lane);
 }
 
 __global__ void __launch_bounds__(kFillThreads) list_runs_kernel(FetchWork w, int first, int n, RebuiltRun* runs) {
@@ -254,10 +254,10 @@ __global__ void __launch_bounds__(kFillThreads) list_runs_kernel(FetchWork w, in
   if (first + i < *part.n_misses()) {
     const FetchMiss miss = part.misses[first + i];
     const MissAt at = place_of(w, part, miss);
-    const uint64_t vector_bytes = w.from_token_bytes / 2;
+    const int value = value_at(w.from_type, w.token_values / 2);
     run.position = static_cast<int32_t>(miss.page) * w.page_tokens, run.count = w.page_tokens;
-    run.to.address = at.to, run.values.address = at.from + vector_bytes;
-    run.kv_head = part.kv_head, run.values_gap = static_cast<int32_t>(vector_bytes);
+    run.to.address = at.to, run.values.address = at.from + static_cast<uint64_t>(value);
+    run.kv_head = part.kv_head, run.values_gap = value;   // the next token's K
   }
   runs[static_cast<int64_t>(blockIdx.y) * n + i] = run;
 }

@@ -35,14 +35,14 @@ struct AppendWork {
 // Stores a lane's value of a block of K or V in its page, and in its slot if w.to_heads. With F32 and F16 some lanes may be absent.
 __device__ __forceinline__ void store_in_cache(const AppendWork& w, int row, int head, int is_value, int block, int lane, float x) {
   const Row r = w.step.rows[row];
-  const uint64_t vector_bytes = static_cast<uint64_t>(kv_bytes(w.type, w.head_dim));
+  const KvType type = part_type(w.type, is_value), slot_type = part_type(w.heads_type, is_value);
   std::byte* page = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.pages, r.sequence)[r.position / kPageTokens]);
   const uint64_t token = static_cast<uint64_t>(head) * kPageTokens + static_cast<uint64_t>(r.position % kPageTokens);
-  const float stored =
-      store_value(w.type, x, page + w.layer_offset + (2 * token + static_cast<uint64_t>(is_value)) * vector_bytes, block, lane);
+  std::byte* to = page + w.layer_offset + token * static_cast<uint64_t>(kv_bytes(w.type, 2 * w.head_dim));
+  const float stored = store_value(type, x, to + is_value * value_at(w.type, w.head_dim), block, lane);
   if (!w.to_heads) return;   // the slot gets the stored value: a copy, or a conversion to the slot's type
   std::byte* slot = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.heads, r.sequence)[w.layer * w.n_kv_heads + head].append_at);
-  store_value(w.heads_type, w.heads_type == w.type ? x : stored, slot + is_value * kv_bytes(w.heads_type, w.head_dim), block, lane);
+  store_value(slot_type, slot_type == type ? x : stored, slot + is_value * value_at(w.heads_type, w.head_dim), block, lane);
 }
 
 __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 4) move_kv_kernel(MoveWork w) {
   const int i = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
   if (i >= w.n_moves) return;
   const KvMove move = w.moves[i];
-  move_values(w.to_type, w.from_type, move.to, move.from, static_cast<int64_t>(move.n_tokens) * w.token_values, lane);
+  move_tokens(w.to_type, w.from_type, move.to, move.from, move.n_tokens, w.token_values, lane);
 }
 
 __global__ void __launch_bounds__(kThreads) keep_queries_kernel(StepView step, int layer, ConstRows q, int64_t width, int first_row) {

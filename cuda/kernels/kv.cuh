@@ -12,19 +12,28 @@ namespace orrery::cuda {
 
 inline constexpr char kNoSuchHead[] = "attending with heads of a size that no kernel is made for";
 
-ORRERY_HOST_DEVICE constexpr bool in_blocks(KvType type) { return type == KvType::q8_0 || type == KvType::q4_0; }
-
-// The bytes of a K or a V of `n` values.
-ORRERY_HOST_DEVICE constexpr int kv_bytes(KvType type, int n) {
-  return type == KvType::f32 ? 4 * n : type == KvType::f16 ? 2 * n : type == KvType::q8_0 ? n / 32 * 34 : n / 32 * 18;
+// What runtime/backend/kv.h says, for device code: the type of K or V; the bytes of n values of K, of V, or of whole tokens; and from a
+// token's K to its V.
+ORRERY_HOST_DEVICE constexpr KvType part_type(KvType type, int is_value) {
+  return type != KvType::k8v4 ? type : is_value ? KvType::q4_0 : KvType::q8_0;
 }
+ORRERY_HOST_DEVICE constexpr int kv_bytes(KvType type, int n) {
+  return type == KvType::f32    ? 4 * n
+         : type == KvType::f16  ? 2 * n
+         : type == KvType::q8_0 ? n / 32 * 34
+         : type == KvType::q4_0 ? n / 32 * 18
+                                : n / 32 * 26;   // K8V4: the mean of both
+}
+ORRERY_HOST_DEVICE constexpr int value_at(KvType type, int head_dim) { return kv_bytes(part_type(type, 0), head_dim); }
 
 template <KvType kType, int kDim>
 struct KvLayout {
-  static constexpr int kVectorBytes = kv_bytes(kType, kDim);
-  static constexpr int kTokenBytes = 2 * kVectorBytes;               // K, then V
-  static constexpr int kHeadBytes = kPageTokens * kTokenBytes;       // of a tile
-  static constexpr int kBlockBytes = kv_bytes(kType, 32);            // of 32 values
+  static constexpr KvType kKeyType = part_type(kType, 0), kValueType = part_type(kType, 1);
+  static constexpr int kKeyBytes = kv_bytes(kKeyType, kDim), kValueBytes = kv_bytes(kValueType, kDim);
+  static constexpr int kTokenBytes = kKeyBytes + kValueBytes;        // K, then V
+  static constexpr int kKeyBlockBytes = kv_bytes(kKeyType, 32), kValueBlockBytes = kv_bytes(kValueType, 32);   // of 32 values
+  static_assert(kKeyType == key_type(kType) && kKeyBytes == key_bytes(kType, kDim) && kValueType == value_type(kType) &&
+                kValueBytes == value_bytes(kType, kDim) && kTokenBytes == kv_bytes(kType, 2 * kDim), "as runtime/backend/kv.h");
 };
 
 template <KvType kType>
@@ -57,6 +66,7 @@ void with_kv_type(KvType type, int head_dim, const F& body) {
     case KvType::f16: return with_head_dim<KvType::f16>(head_dim, body);
     case KvType::q8_0: return with_head_dim<KvType::q8_0>(head_dim, body);
     case KvType::q4_0: return with_head_dim<KvType::q4_0>(head_dim, body);
+    case KvType::k8v4: return with_head_dim<KvType::k8v4>(head_dim, body);
   }
 }
 
@@ -78,7 +88,7 @@ __device__ __forceinline__ float half_at(const std::byte* p) {
   return __half2float(__ushort_as_half(*reinterpret_cast<const unsigned short*>(p)));
 }
 
-// Each lane loads one of the 32 values from index 32 * block on.
+// Each lane loads one of the 32 values from index 32 * block on. The type is that of a K or V (part_type()).
 __device__ __forceinline__ float load_value(KvType type, const std::byte* values, int64_t block, int lane) {
   switch (type) {
     case KvType::f32: return reinterpret_cast<const float*>(values)[block * 32 + lane];

@@ -12,7 +12,7 @@
 #include <algorithm>
 
 #include "cuda/device/launch.h"
-#include "cuda/kernels/kv.cuh"
+#include "cuda/kernels/moves.cuh"
 
 namespace orrery::cuda {
 
@@ -53,12 +53,13 @@ struct BatchPages {
 __global__ void __launch_bounds__(kThreads) load_keys_kernel(LowRankWork w, BatchPages pages) {
   float* table = dynamic_shared<float>();
   const int t = static_cast<int>(blockIdx.x), position = pages.first + t, thread = static_cast<int>(threadIdx.x);
-  const int dim = w.kv.head_dim, width = w.n_heads * dim, vector_bytes = kv_bytes(w.kv.type, dim), half = w.n_rot / 2;
+  const int dim = w.kv.head_dim, width = w.n_heads * dim, half = w.n_rot / 2;
+  const KvType type = part_type(w.kv.type, 0);
   const std::byte* layer = reinterpret_cast<const std::byte*>(pages.at[position / kPageTokens - pages.first / kPageTokens]) + w.offset;
   float* row = w.batch + static_cast<int64_t>(t) * width;
   for (int i = thread; i < width; i += kThreads) {
-    const std::byte* key = layer + (i / dim * kPageTokens + position % kPageTokens) * 2 * vector_bytes;
-    row[i] = load_value(w.kv.type, key, i % dim / 32, i % dim % 32);
+    const std::byte* key = layer + (i / dim * kPageTokens + position % kPageTokens) * kv_bytes(w.kv.type, 2 * dim);
+    row[i] = load_value(type, key, i % dim / 32, i % dim % 32);
   }
   fill_table(w, position, table);
   __syncthreads();
@@ -222,22 +223,6 @@ __device__ __forceinline__ void fill_turns(const LowRankWork& w, float* turns, i
   }
 }
 
-// Copies a vector, by a warp.
-template <class T>
-__device__ __forceinline__ void copy_as(std::byte* to, const std::byte* from, int n_bytes) {
-  for (int i = static_cast<int>(threadIdx.x) % 32; i < n_bytes / static_cast<int>(sizeof(T)); i += 32)
-    reinterpret_cast<T*>(to)[i] = reinterpret_cast<const T*>(from)[i];
-}
-__device__ __forceinline__ void copy_vector(std::byte* to, const std::byte* from, int n_bytes) {
-  const uint64_t all = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) | static_cast<uint64_t>(n_bytes);
-  if (all % 16 == 0)
-    copy_as<uint4>(to, from, n_bytes);
-  else if (all % 4 == 0)
-    copy_as<uint32_t>(to, from, n_bytes);
-  else
-    copy_as<uint16_t>(to, from, n_bytes);
-}
-
 // Makes the keys of tokens [first, first + n) of a run, and copies their values. The block's warps take the tokens in turns to store them.
 template <bool kHasTables>
 __device__ __forceinline__ void rebuild_tokens(const LowRankWork& w, KvType slot_type, const RebuiltRun& run, int first, int n) {
@@ -249,20 +234,21 @@ __device__ __forceinline__ void rebuild_tokens(const LowRankWork& w, KvType slot
   for (int i = thread; i < n * half; i += kRebuildThreads)
     rotate_pair(w, m.turns + i / half * w.n_rot, i % half, m.keys + i / half * key_pitch(dim));
   __syncthreads();
-  const int slot_bytes = kv_bytes(slot_type, dim), value_bytes = kv_bytes(w.kv.type, dim);
+  const KvType key_to = part_type(slot_type, 0), value_to = part_type(slot_type, 1), value_from = part_type(w.kv.type, 1);
+  const int value_bytes = kv_bytes(value_from, dim);
   for (int t = thread / 32; t < n; t += kRebuildThreads / 32) {
-    std::byte* slot = in_global(reinterpret_cast<std::byte*>(run.to.address)) + static_cast<int64_t>(first + t) * 2 * slot_bytes;
+    std::byte* slot = in_global(reinterpret_cast<std::byte*>(run.to.address)) + static_cast<int64_t>(first + t) * kv_bytes(slot_type, 2 * dim);
     for (int i = lane; i < dim; i += 32)   // only with F32 and F16 may a warp be partly idle
-      store_value(slot_type, m.keys[t * key_pitch(dim) + i], slot, i / 32, lane);
+      store_value(key_to, m.keys[t * key_pitch(dim) + i], slot, i / 32, lane);
     if (!run.values.address) continue;
+    std::byte* to = slot + value_at(slot_type, dim);
     const std::byte* value = in_global(reinterpret_cast<const std::byte*>(run.values.address)) +
                              static_cast<int64_t>(first + t) * (value_bytes + run.values_gap);
-    if (slot_type == w.kv.type) {
-      copy_vector(slot + slot_bytes, value, slot_bytes);
+    if (value_to == value_from) {
+      copy_bytes(to, value, value_bytes, lane);
       continue;
     }
-    for (int i = lane; i < dim; i += 32)
-      store_value(slot_type, load_value(w.kv.type, value, i / 32, lane), slot + slot_bytes, i / 32, lane);
+    for (int i = lane; i < dim; i += 32) store_value(value_to, load_value(value_from, value, i / 32, lane), to, i / 32, lane);
   }
 }
 

@@ -2,6 +2,7 @@
 //
 // A move is cut into pieces of kPieceValues values, and a warp has one piece: a token, or a part of a run, in device memory or in shared
 // host memory. The bytes of a piece are a multiple of 16 in every type. A lane has kInFlight loads under way before its first store.
+// Between K8V4 and another type a piece is a K or a V: each has its own conversion, or none.
 #pragma once
 
 #include "cuda/kernels/kv.cuh"
@@ -21,6 +22,19 @@ __device__ __forceinline__ void copy_units(std::byte* to, const std::byte* from,
     ORRERY_UNROLL for (int u = 0; u < kInFlight; ++u)
       if (first + 32 * u < n) reinterpret_cast<T*>(to)[first + 32 * u] = x[u];
   }
+}
+
+// Copies n bytes in the widest units that fit both addresses and n.
+__device__ __forceinline__ void copy_bytes(std::byte* to, const std::byte* from, int n, int lane) {
+  const uint64_t all = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from) | static_cast<uint64_t>(n);
+  if (all % 16 == 0)
+    copy_units<uint4>(to, from, n / 16, lane);
+  else if (all % 8 == 0)
+    copy_units<uint2>(to, from, n / 8, lane);
+  else if (all % 4 == 0)
+    copy_units<uint32_t>(to, from, n / 4, lane);
+  else
+    copy_units<uint16_t>(to, from, n / 2, lane);
 }
 
 // Converts n values. Loads of kInFlight blocks are under way before the first store. Only F32 and F16 end within a block.
@@ -46,27 +60,24 @@ __device__ __forceinline__ void convert_values(KvType to_type, KvType from_type,
   }
 }
 
-// A warp's pieces of a move of n_values values: those with indices blockIdx.y, blockIdx.y + gridDim.y and so on.
-__device__ __forceinline__ void move_values(KvType to_type, KvType from_type, uint64_t to_address, uint64_t from_address, int64_t n_values,
-                                            int lane) {
-  const int64_t step = static_cast<int64_t>(gridDim.y) * kPieceValues;
-  for (int64_t first = static_cast<int64_t>(blockIdx.y) * kPieceValues; first < n_values; first += step) {
-    const int64_t piece = first / kPieceValues;
-    const int n = static_cast<int>(n_values - first < kPieceValues ? n_values - first : kPieceValues);
-    const std::byte* from = in_global(reinterpret_cast<const std::byte*>(from_address)) + piece * kv_bytes(from_type, kPieceValues);
-    std::byte* to = in_global(reinterpret_cast<std::byte*>(to_address)) + piece * kv_bytes(to_type, kPieceValues);
-    if (to_type == from_type) {   // a token is whole 4-byte words in every type
-      const int n_bytes = kv_bytes(to_type, n);
-      const uint64_t all = to_address | from_address | static_cast<uint64_t>(n_bytes);   // what divides all three divides each place, too
-      if (all % 16 == 0)
-        copy_units<uint4>(to, from, n_bytes / 16, lane);
-      else if (all % 8 == 0)
-        copy_units<uint2>(to, from, n_bytes / 8, lane);
-      else
-        copy_units<uint32_t>(to, from, n_bytes / 4, lane);
-      continue;
-    }
-    convert_values(to_type, from_type, to, from, n, lane);
+// A warp's pieces of a move: those with indices blockIdx.y, blockIdx.y + gridDim.y and so on.
+__device__ __forceinline__ void move_tokens(KvType to_type, KvType from_type, uint64_t to_address, uint64_t from_address, int64_t n_tokens,
+                                            int token_values, int lane) {
+  const bool apart = to_type != from_type && (to_type == KvType::k8v4 || from_type == KvType::k8v4);
+  const int size = apart ? token_values / 2 : kPieceValues;
+  const int64_t n_values = n_tokens * token_values;
+  for (int64_t piece = blockIdx.y; piece * size < n_values; piece += gridDim.y) {
+    const int n = static_cast<int>(n_values - piece * size < size ? n_values - piece * size : size), is_value = static_cast<int>(piece % 2);
+    const auto place = [&](KvType type) {
+      return apart ? piece / 2 * kv_bytes(type, token_values) + is_value * value_at(type, size) : piece * kv_bytes(type, kPieceValues);
+    };
+    const std::byte* from = in_global(reinterpret_cast<const std::byte*>(from_address)) + place(from_type);
+    std::byte* to = in_global(reinterpret_cast<std::byte*>(to_address)) + place(to_type);
+    const KvType to_part = apart ? part_type(to_type, is_value) : to_type, from_part = apart ? part_type(from_type, is_value) : from_type;
+    if (to_part == from_part)
+      copy_bytes(to, from, kv_bytes(to_part, n), lane);
+    else
+      convert_values(to_part, from_part, to, from, n, lane);
   }
 }
 

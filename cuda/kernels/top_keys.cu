@@ -23,12 +23,13 @@ constexpr float kLog2E = 1.44269504088896f;
 struct TopKeysWork {
   TopKeysPlan plan;
   std::byte* scratch;
-  KvType type;
+  KvType type;            // of K
+  int32_t stride;         // bytes from key to key
   int32_t head_dim, n_parts, ring_rows, ring_first;
   int64_t ring_stride;   // floats from position to position
   float scale;
   uint32_t causal;       // a query sees no keys behind its position
-  uint32_t bounds, keys_alone, products;   // as in KeysShape
+  uint32_t bounds, products;   // as in KeysShape
   KeyScoring scoring;
 };
 __device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   // A digest's two bounds are two halves in the place of one float.
   for (int key = warp; key < n; key += kWeightThreads / 32)
     for (int i = lane; i < w.head_dim; i += 32) {
-      const std::byte* token = from + (w.keys_alone ? 1 : 2) * key * kv_bytes(w.type, w.head_dim);
+      const std::byte* token = from + key * w.stride;
       keys[key * pitch + i] = w.bounds ? __uint_as_float(load_16(token + 2 * i) | load_16(token + 2 * (w.head_dim + i)) << 16)
                                        : load_value(w.type, token, i / 32, lane);
     }
@@ -465,11 +466,12 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
                   int32_t n_entries, int32_t most_keys) {
   TopKeysWork w = {};
   w.plan = plan, w.scratch = scratch;
-  w.type = shape.kv.type, w.head_dim = shape.kv.head_dim;
+  w.type = key_type(shape.kv.type), w.head_dim = shape.kv.head_dim;
+  w.stride = static_cast<int32_t>(shape.keys_alone ? shape.kv.key_bytes() : shape.kv.token_bytes());
   w.n_parts = n_parts, w.ring_rows = shape.queries.n_rows;
   w.ring_first = shape.queries.first;
   w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
-  w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.keys_alone = shape.keys_alone, w.products = shape.products;
+  w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.products = shape.products;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
   launch<key_weights_kernel>(queue, {Dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), Dim3(kWeightThreads), shared},
          w);

@@ -238,10 +238,13 @@ uint64_t Bench::random_floats(size_t n, float scale) {
 }
 
 uint64_t Bench::random_kv(KvType type, uint64_t bytes) {
-  const TensorType t = kv_tensor_type(type);
-  const uint64_t pattern = std::min<uint64_t>(bytes, row_bytes(t, 1 << 18)), at = take(bytes);
-  std::vector<std::byte> values(pattern);
-  testing::fill_random_blocks(t, values.data(), pattern / row_bytes(t, 32) * 32, 1, 1.0f);
+  const auto dim = static_cast<uint64_t>(s_.head_dim), key = key_bytes(type, dim), token = key + value_bytes(type, dim);
+  const uint64_t n_tokens = (1 << 17) / dim, pattern = std::min(bytes, n_tokens * token), at = take(bytes);
+  std::vector<std::byte> values(n_tokens * token);
+  for (uint64_t i = 0; i < n_tokens; ++i) {
+    testing::fill_random_blocks(key_tensor_type(type), &values[i * token], dim, 2 * i, 1.0f);
+    testing::fill_random_blocks(value_tensor_type(type), &values[i * token + key], dim, 2 * i + 1, 1.0f);
+  }
   b().upload({at}, values.data(), pattern);
   spread(at, pattern, bytes);
   return at;
@@ -560,7 +563,7 @@ void Bench::attention() {
   const int32_t context = s_.long_context, behind = s_.prefill_long, n_layers = s_.attend_layers;
   head("Attention of 32 heads over 8, of 128: decode behind 32,768 tokens, prefill of 2,048 rows behind 8,192",
        {"KV", "decode, us", "GB/s", "of reading", "prefill, ms", "TFLOP/s"});
-  for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0}) {
+  for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
     const uint64_t mark = next_;
     const KvFormat format{type, n_layers, s_.n_kv_heads, s_.head_dim};
     const uint64_t n_pages = static_cast<uint64_t>(context / kPageTokens);
@@ -592,7 +595,7 @@ void Bench::attention() {
     const double decode = time(Phase::decode, 1, context), prefill = time(Phase::prefill, s_.rows, behind);
     const double bytes = static_cast<double>(context) * s_.n_kv_heads * static_cast<double>(format.token_bytes());
     const double flop = 4e-12 * static_cast<double>(width) * s_.rows * (behind - s_.rows / 2);
-    row({type_traits(kv_tensor_type(type))->name, number(decode * 1e6, 1), number(bytes * 1e-9 / decode, 1), percent(bytes / read_rate_ / decode),
+    row({kv_type_name(type), number(decode * 1e6, 1), number(bytes * 1e-9 / decode, 1), percent(bytes / read_rate_ / decode),
          number(prefill * 1e3, 2), number(flop / prefill, 1)});
     next_ = mark;
   }
@@ -604,7 +607,7 @@ void Bench::policy() {
   const int32_t n_keys = s_.long_context, n_queries = 5, page_tokens = 16;
   head("Policies: a layer of 8 heads behind 32,768 tokens, results on the host; five queries of four heads each; pages of 16 tokens",
        {"KV", "top_keys of a quarter, ms", "key_weights, mean, ms", "digests, ms", "digests' share of reading"});
-  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0}) {
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
     const uint64_t mark = next_;
     const KvFormat format{type, 1, s_.n_kv_heads, s_.head_dim}, digest{KvType::f16, 1, s_.n_kv_heads, s_.head_dim};
     const uint64_t n_tiles = static_cast<uint64_t>(n_keys / kPageTokens), kv = random_kv(type, n_tiles * format.page_bytes());
@@ -653,8 +656,8 @@ void Bench::policy() {
     };
     const double top_s = time([&] { b().keys()->top_keys(top, best); }), mean_s = time([&] { b().keys()->key_weights(means, shape); });
     const double digest_s = time([&] { b().summaries()->digest(pages, {format, page_tokens, DigestKind::range}); });
-    const double bytes = static_cast<double>(n_keys) * s_.n_kv_heads * static_cast<double>(format.vector_bytes());
-    row({type_traits(kv_tensor_type(type))->name, number(top_s * 1e3, 3), number(mean_s * 1e3, 3), number(digest_s * 1e3, 3), percent(bytes / read_rate_ / digest_s)});
+    const double bytes = static_cast<double>(n_keys) * s_.n_kv_heads * static_cast<double>(format.key_bytes());
+    row({kv_type_name(type), number(top_s * 1e3, 3), number(mean_s * 1e3, 3), number(digest_s * 1e3, 3), percent(bytes / read_rate_ / digest_s)});
     next_ = mark;
   }
 }

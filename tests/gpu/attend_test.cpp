@@ -12,7 +12,7 @@ namespace {
 using namespace testing;
 
 // Bounds, as shares of the largest output. Decode: queries and weights have 22 bits, K and V are exact, tensor cores truncate their sums.
-// Prefill: queries, weights, and K and V of F32, Q8_0 and Q4_0 are rounded to halves, 2^-12 of each value.
+// Prefill: queries, weights, and K and V of all types but F16 are rounded to halves, 2^-12 of each value.
 constexpr double kDecodeError = 3e-5, kPrefillError = 2e-3;
 
 struct Case {
@@ -67,7 +67,7 @@ std::vector<float> attend(Machine* m, Phase phase, const Case& c, size_t first_q
 }
 
 void expect_as_plain(Phase phase, const Case& c) {
-  SCOPED_TRACE(std::string(name_of(c.type)) + " of " + std::to_string(c.dim) + ", group " + std::to_string(c.group) + ", length " +
+  SCOPED_TRACE(std::string(kv_type_name(c.type)) + " of " + std::to_string(c.dim) + ", group " + std::to_string(c.group) + ", length " +
                std::to_string(c.lengths[0]) + ", window " + std::to_string(c.window));
   const auto [expected, got] = on_both(limits(c), [&](Machine* m) { return attend(m, phase, c); });
   expect_near(got, expected, phase == Phase::decode ? kDecodeError : kPrefillError);
@@ -86,7 +86,7 @@ TEST(GpuAttendDecode, EveryGroup) {
 }
 
 TEST(GpuAttendDecode, EveryLength) {
-  for (const KvType type : {KvType::f16, KvType::q4_0})
+  for (const KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4})
     for (const int32_t length : {1, 15, 16, 17, 63, 64, 65, 128, 129, 300}) expect_as_plain(Phase::decode, {type, 32, 1, 2, {length}, {1}});
 }
 
@@ -100,7 +100,7 @@ TEST(GpuAttendDecode, LongerSplits) {
 }
 
 TEST(GpuAttendDecode, Windows) {
-  for (const KvType type : {KvType::f16, KvType::q8_0})
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
     for (const int32_t window : {1, 16, 50, 64, 200}) expect_as_plain(Phase::decode, {type, 64, 2, 2, {170}, {1}, window});
 }
 
@@ -122,7 +122,7 @@ TEST(GpuAttendDecode, ARowDoesNotKnowItsNeighbours) {
 // Rows whose splits differ in number and length, with windows, and more rows than a wave has: each has the bits of its own step.
 TEST(GpuAttendDecode, EachRowHasTheBitsOfAStepOfItsOwn) {
   for (const Case& all : {Case{KvType::f16, 32, 3, 2, {2051}, {6}}, Case{KvType::f16, 32, 2, 9, {130}, {3}},
-                          Case{KvType::f16, 32, 1, 2, {67}, {35}}, Case{KvType::q8_0, 64, 2, 2, {300}, {5}, 70}}) {
+                          Case{KvType::f16, 32, 1, 2, {67}, {35}}, Case{KvType::q8_0, 64, 2, 2, {300}, {5}, 70}, Case{KvType::k8v4, 32, 2, 3, {140}, {4}, 50}}) {
     Machine m(true, limits(all, 2051));
     const size_t width = static_cast<size_t>(all.n_kv_heads * all.group * all.dim), q_stride = width + 16, out_stride = width + 3;
     const std::vector<float> together = attend(&m, Phase::decode, all);
@@ -146,7 +146,7 @@ TEST(GpuAttendDecode, ThreadsRunInAnyOrder) {
     emulated::set_reversed(true);
     const std::vector<float> backwards = attend(&m, Phase::decode, c);
     emulated::set_reversed(false);
-    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << name_of(type);
+    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << kv_type_name(type);
   }
 }
 #endif
@@ -185,8 +185,9 @@ TEST(GpuAttendDecode, ResidentHeads) {
     KvType type;
     int32_t dim;
   };
-  for (const Slots slots : {Slots{KvType::f16, 64}, Slots{KvType::f32, 80}, Slots{KvType::q8_0, 96}, Slots{KvType::q4_0, 32}}) {
-    SCOPED_TRACE(name_of(slots.type));
+  for (const Slots slots : {Slots{KvType::f16, 64}, Slots{KvType::f32, 80}, Slots{KvType::q8_0, 96}, Slots{KvType::q4_0, 32},
+                            Slots{KvType::k8v4, 32}, Slots{KvType::k8v4, 96}}) {
+    SCOPED_TRACE(kv_type_name(slots.type));
     const KvFormat kv = kv_format(KvType::f32, kLayers, kKvHeads, slots.dim), heads_kv = kv_format(slots.type, kLayers, kKvHeads, slots.dim);
     const auto [expected, got] = on_both(limits({KvType::f32, slots.dim, kKvHeads, kGroup, {}, {}}), [&](Machine* m) {
       const std::vector<int32_t> capacities = {1, 65, 130, 3, 64, 19};
@@ -248,16 +249,17 @@ TEST(GpuAttendPrefill, EveryGroup) {
 
 TEST(GpuAttendPrefill, EveryLength) {
   for (const int32_t length : {1, 2, 63, 64, 65, 129}) expect_as_plain(Phase::prefill, {KvType::f16, 32, 1, 2, {length}, {length}});
-  expect_as_plain(Phase::prefill, {KvType::q8_0, 32, 2, 4, {300}, {1}});
+  for (const KvType type : {KvType::q8_0, KvType::k8v4}) expect_as_plain(Phase::prefill, {type, 32, 2, 4, {300}, {1}});
 }
 
 TEST(GpuAttendPrefill, Windows) {
-  for (const KvType type : {KvType::f16, KvType::f32})
+  for (const KvType type : {KvType::f16, KvType::f32, KvType::k8v4})
     for (const int32_t window : {1, 20, 64, 100}) expect_as_plain(Phase::prefill, {type, 32, 1, 2, {200}, {90}, window});
 }
 
 TEST(GpuAttendPrefill, RowsOfSeveralSequences) {
-  for (const KvType type : {KvType::f16, KvType::q4_0}) expect_as_plain(Phase::prefill, {type, 32, 2, 2, {70, 3, 200}, {10, 3, 100}});
+  for (const KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4})
+    expect_as_plain(Phase::prefill, {type, 32, 2, 2, {70, 3, 200}, {10, 3, 100}});
 }
 
 // A row's bits depend neither on the chunks of the prompt nor on other rows.
@@ -278,6 +280,7 @@ TEST(GpuAttendPrefill, ChunksChangeNothing) {
 // Keys in host memory come in segments of a few pages, or of all. Results have the bits of keys that are read in place.
 const Case kStaged[] = {{KvType::f16, 64, 2, 3, {700}, {90}},     {KvType::f16, 64, 2, 3, {640}, {64}, 150}, {KvType::f16, 32, 1, 2, {40}, {40}},
                         {KvType::q8_0, 32, 2, 17, {600}, {30}},   {KvType::q4_0, 64, 1, 4, {500}, {21}, 70}, {KvType::f32, 80, 2, 1, {330}, {10}},
+                        {KvType::k8v4, 32, 2, 3, {500}, {21}, 70},
                         {KvType::f16, 256, 1, 2, {300}, {70}, 1}, {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
 StepLimits staged_limits(const Case& c, uint64_t bytes) {
   StepLimits l = limits(c);
@@ -286,7 +289,7 @@ StepLimits staged_limits(const Case& c, uint64_t bytes) {
 }
 TEST(GpuAttendPrefill, KeysFromHostMemory) {
   for (const Case& c : kStaged) {
-    SCOPED_TRACE(std::string(name_of(c.type)) + " of " + std::to_string(c.dim) + ", length " + std::to_string(c.lengths[0]) + ", window " +
+    SCOPED_TRACE(std::string(kv_type_name(c.type)) + " of " + std::to_string(c.dim) + ", length " + std::to_string(c.lengths[0]) + ", window " +
                  std::to_string(c.window));
     Machine in_place(true, limits(c));
     const std::vector<float> expected = attend<HostPages>(&in_place, Phase::prefill, c);
@@ -342,14 +345,14 @@ TEST(GpuAttendPrefill, KeysCrossTheLinkOnce) {
 }
 
 TEST(GpuAttendPrefill, ThreadsRunInAnyOrder) {
-  for (const KvType type : {KvType::f16, KvType::q4_0}) {
+  for (const KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4}) {
     const Case c{type, 32, 1, 2, {200, 30}, {70, 20}};
     Machine m(true, limits(c));
     const std::vector<float> forwards = attend(&m, Phase::prefill, c);
     emulated::set_reversed(true);
     const std::vector<float> backwards = attend(&m, Phase::prefill, c);
     emulated::set_reversed(false);
-    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << name_of(type);
+    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << kv_type_name(type);
   }
 }
 #endif

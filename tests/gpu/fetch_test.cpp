@@ -374,8 +374,12 @@ TEST(GpuFetch, KeysNearTheBestWithTiesAndNoNumbers) {
 }
 
 TEST(GpuFetch, ConvertsAsMovesDo) {
-  for (const KvType to : {KvType::f16, KvType::q8_0, KvType::q4_0}) expect_as_planned({16, 30, 7, 1, 1, 2, 4, kMostKeys, false, KvType::f32, to});
+  for (const KvType to : {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4})
+    expect_as_planned({16, 30, 7, 1, 1, 2, 4, kMostKeys, false, KvType::f32, to});
   expect_as_planned({4, 60, 20, 0, 0, 1, 4, kMostKeys, false, KvType::f16, KvType::q8_0});
+  const KvType k8v4 = KvType::k8v4;
+  for (const auto& [from, to] : {std::pair(k8v4, k8v4), std::pair(k8v4, KvType::q4_0), std::pair(KvType::q8_0, k8v4)})
+    expect_as_planned({4, 60, 20, 0, 0, 1, 4, kMostKeys, false, from, to});
 }
 
 // ---- pages of heads whose query has changed, and of the others for the next step
@@ -541,7 +545,7 @@ void expect_changed(const ChangeCase& c) {
 
 TEST(GpuFetchChanged, ForThisStepOrTheNext) {
   expect_changed({16, 30, 7, 1, 2});
-  expect_changed({4, 60, 20, 2, 3, false, 1, KvType::q8_0});
+  for (const KvType to : {KvType::q8_0, KvType::k8v4}) expect_changed({4, 60, 20, 2, 3, false, 1, to});
 }
 
 TEST(GpuFetchChanged, AStepThatCompletesAPage) {
@@ -709,7 +713,9 @@ engine::SessionOptions options_of(const Mode& mode) {
   modes.push_back({"freekv_corrected", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"tau", "0.99"}}, true, true});
   const auto found = std::find_if(modes.begin(), modes.end(), [&](const PolicyMode& m) { return m.name == std::string(mode.first); });
   if (found == modes.end()) throw std::runtime_error(mode.first);
-  engine::SessionOptions options = with_mode(*found, share_of_tokens(0.55, KvType::f16, mode.second), 128);
+  const bool small = mode.second == KvType::k8v4;   // the reservoir has K8V4, too; digests are a larger share of it
+  const KvType kept = small ? KvType::k8v4 : KvType::f16;
+  engine::SessionOptions options = with_mode(*found, share_of_tokens(small ? 0.6 : 0.55, kept, mode.second), 128, kept);
   options.device_kv_type = mode.second;
   return options;
 }
@@ -750,7 +756,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuFetchModes,
                                            Mode{"freekv_corrected", KvType::f16}, Mode{"freekv_seldom", KvType::q8_0},
                                            Mode{"freekv_adaptive", KvType::f16}, Mode{"infinigen", KvType::f16},
                                            Mode{"infinigen_few", KvType::q8_0}, Mode{"satellites", KvType::f16},
-                                           Mode{"satellites_seldom", KvType::f16}));
+                                           Mode{"satellites_seldom", KvType::f16}, Mode{"quest", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4},
+                                           Mode{"freekv_corrected", KvType::k8v4}));
 
 // Tokens that kernels read in the reservoir, ahead or within their layer, are those that the I/O thread carries over a link: within a step, or
 // for the next one.
@@ -771,7 +778,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuDirectModes,
                          ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16},
                                            Mode{"shadowkv", KvType::q8_0}, Mode{"infinigen", KvType::q8_0}, Mode{"infinigen_few", KvType::f16},
                                            Mode{"freekv_corrected", KvType::f16}, Mode{"freekv_small_pages", KvType::q8_0}, Mode{"synckv_every_step", KvType::q8_0},
-                                           Mode{"synckv_late", KvType::f16}, Mode{"arkvale_next", KvType::f16}, Mode{"satellites_seldom", KvType::f16}));
+                                           Mode{"synckv_late", KvType::f16}, Mode{"arkvale_next", KvType::f16}, Mode{"satellites_seldom", KvType::f16},
+                                           Mode{"omnikv", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4}));
 
 }  // namespace
 }  // namespace orrery

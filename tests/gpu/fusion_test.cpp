@@ -89,7 +89,7 @@ TEST(GpuFusions, HeadsOnTheirWayToTheCache) {
               const Heads c{type, type == KvType::f16 ? KvType::f16 : stores(KvType::q4_0, dim) ? KvType::q4_0 : type, dim, n_rot, interleaved,
                             (norms & 1) != 0, (norms & 2) != 0, phase};
               const Cached apart = to_cache(c, false), one = to_cache(c, true);
-              SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + ", " + std::to_string(n_rot) + " turned, norms " + std::to_string(norms));
+              SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", " + std::to_string(n_rot) + " turned, norms " + std::to_string(norms));
               ASSERT_TRUE(same_bits(apart.rows.data(), one.rows.data(), one.rows.size()));
               ASSERT_TRUE(apart.pages == one.pages);
               ASSERT_TRUE(apart.slots == one.slots);

@@ -1,4 +1,4 @@
-// Pages with a sequence's keys and values, for tests: random floats from a seed, stored as the CPU backend stores them.
+// Pages with a sequence's keys and values, for tests: random floats from a seed, stored as the KV types define them.
 #pragma once
 
 #include <memory>
@@ -7,6 +7,7 @@
 #include "runtime/cpu/formats/blocks.h"
 #include "runtime/os/os.h"
 #include "tests/gpu/device_fixture.h"
+#include "tests/support/kv_tokens.h"
 
 namespace orrery::testing {
 
@@ -19,14 +20,18 @@ inline KvFormat kv_format(KvType type, int32_t n_layers, int32_t n_kv_heads, int
 
 // Writes one token, of every layer and head, to its page. The token's K and V have the order of a page.
 inline void store_token(const KvFormat& kv, int32_t slot, Random* random, std::byte* page) {
-  std::vector<float> x(static_cast<size_t>(kv.head_dim));
-  for (uint32_t head = 0; head < static_cast<uint32_t>(kv.n_layers * kv.n_kv_heads); ++head)
-    for (int32_t i = 0; i < 2; ++i) {
-      for (float& v : x) v = random->normal();
-      cpu::store_kv(kv_tensor_type(kv.type), x.data(), kv.head_dim,
-                    page + kv.head_offset(head) + static_cast<uint64_t>(slot) * kv.token_bytes() +
-                        static_cast<uint64_t>(i) * kv.vector_bytes());
-    }
+  std::vector<float> x(kv.token_values());
+  for (uint32_t head = 0; head < static_cast<uint32_t>(kv.n_layers * kv.n_kv_heads); ++head) {
+    for (float& v : x) v = random->normal();
+    write_tokens(kv.type, x.data(), static_cast<uint64_t>(kv.head_dim), 1, page + kv.head_offset(head) + static_cast<uint64_t>(slot) * kv.token_bytes());
+  }
+}
+// Tokens of one head: (n, K and V).
+inline std::vector<std::byte> stored_tokens(const KvFormat& kv, const std::vector<float>& values) {
+  const uint64_t n = values.size() / kv.token_values();
+  std::vector<std::byte> bytes(n * kv.token_bytes());
+  write_tokens(kv.type, values.data(), static_cast<uint64_t>(kv.head_dim), n, bytes.data());
+  return bytes;
 }
 
 // One sequence of n tokens. Unused slots of its pages are NaN.
@@ -85,11 +90,5 @@ class HostPages {
   os::Region memory_;
   std::vector<uint64_t> addresses_;
 };
-
-inline const char* name_of(KvType type) {
-  return type == KvType::f32 ? "f32" : type == KvType::f16 ? "f16" : type == KvType::q8_0 ? "q8_0" : "q4_0";
-}
-constexpr KvType kKvTypes[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0};
-inline bool stores(KvType type, int32_t head_dim) { return type == KvType::f32 || type == KvType::f16 || head_dim % 32 == 0; }
 
 }  // namespace orrery::testing

@@ -44,12 +44,12 @@ TEST(GpuKv, AppendsAsTheCpuDoes) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : {32, 80, 128}) {
       if (!stores(type, dim)) continue;
-      SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim));
+      SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim));
       const KvFormat kv = kv_format(type, kLayers, kHeads, dim);
       const auto [expected, got] = on_both(limits(dim), [&](Machine* m) {
         constexpr int32_t kRows = 5;
         const size_t width = static_cast<size_t>(kHeads * dim), stride = width + 4, n = 4 * stride + width;
-        Buffer<float> k(m, awkward_values(n, type == KvType::q8_0 || type == KvType::q4_0)), v(m, normal_values(n, 8));
+        Buffer<float> k(m, awkward_values(n, in_blocks(type))), v(m, normal_values(n, 8));
         const Pages pages(m, kv, 70, 9);
         const KvView view = pages.view();
         Step step;
@@ -69,7 +69,7 @@ TEST(GpuKv, AppendsToResidentSlots) {
   for (const KvType type : kKvTypes)
     for (const KvType slots : kKvTypes) {
       if (finer(slots, type)) continue;
-      SCOPED_TRACE(std::string(name_of(type)) + " to " + name_of(slots));
+      SCOPED_TRACE(std::string(kv_type_name(type)) + " to " + kv_type_name(slots));
       const KvFormat kv = kv_format(type, kLayers, kHeads, dim), heads_kv = kv_format(slots, kLayers, kHeads, dim);
       const auto [expected, got] = on_both(limits(dim), [&](Machine* m) {
         Buffer<float> x(m, awkward_values(2 * kHeads * dim, false));
@@ -99,14 +99,12 @@ TEST(GpuKv, AppendsToResidentSlots) {
 TEST(GpuKv, ConvertsAsTheCpuDoes) {
   for (const KvType from : kKvTypes)
     for (const KvType to : kKvTypes) {
-      const bool blocks = from >= KvType::q8_0 || to >= KvType::q8_0;
-      const uint64_t n = blocks ? 64 * 19 : 64 * 19 + 16;
-      SCOPED_TRACE(std::string(name_of(from)) + " to " + name_of(to));
-      const std::vector<float> values = awkward_values(n, false);
-      std::vector<std::byte> source(row_bytes(kv_tensor_type(from), n));
-      cpu::store_kv(kv_tensor_type(from), values.data(), static_cast<int32_t>(n), source.data());
+      const uint64_t n = in_blocks(from) || in_blocks(to) ? 64 * 19 : 64 * 19 + 16;
+      const KvFormat from_kv = kv_format(from, 1, 1, static_cast<int32_t>(n / 2)), to_kv = kv_format(to, 1, 1, from_kv.head_dim);
+      SCOPED_TRACE(std::string(kv_type_name(from)) + " to " + kv_type_name(to));
+      const std::vector<std::byte> source = stored_tokens(from_kv, awkward_values(n, false));
       const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
-        Buffer<std::byte> in(m, source), out(m, row_bytes(kv_tensor_type(to), n));
+        Buffer<std::byte> in(m, source), out(m, to_kv.token_bytes());
         const KvMove all{out.address(), in.address(), 1};
         (*m)->kv_moves()->move_kv({&all, 1}, to, from, n);
         EXPECT_TRUE((*m)->synchronize().ok());
@@ -119,12 +117,11 @@ TEST(GpuKv, ConvertsAsTheCpuDoes) {
 // More moves than one list holds: runs of 1 to 3 tokens, in an order that differs from memory's.
 TEST(GpuKv, TokensGoWhereTheyBelong) {
   constexpr uint64_t kValues = 64, kRuns = 2500, kMost = 3;
-  for (const KvType to : {KvType::f16, KvType::q8_0}) {
-    std::vector<std::byte> source(kRuns * kMost * row_bytes(kv_tensor_type(KvType::f16), kValues));
-    const std::vector<float> values = normal_values(kRuns * kMost * kValues, 3);
-    cpu::store_kv(kv_tensor_type(KvType::f16), values.data(), static_cast<int32_t>(values.size()), source.data());
+  for (const KvType to : {KvType::f16, KvType::q8_0, KvType::k8v4}) {
+    const KvFormat kv = kv_format(KvType::f16, 1, 1, kValues / 2);
+    const std::vector<std::byte> source = stored_tokens(kv, normal_values(kRuns * kMost * kValues, 3));
     const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
-      const uint64_t from_bytes = row_bytes(kv_tensor_type(KvType::f16), kValues), to_bytes = row_bytes(kv_tensor_type(to), kValues);
+      const uint64_t from_bytes = kv.token_bytes(), to_bytes = kv_format(to, 1, 1, kv.head_dim).token_bytes();
       Buffer<std::byte> in(m, source), out(m, std::vector<std::byte>(kRuns * kMost * to_bytes, std::byte{0x5A}));
       std::vector<KvMove> moves;
       for (uint64_t i = 0; i < kRuns; ++i)
@@ -141,7 +138,7 @@ TEST(GpuKv, TokensGoWhereTheyBelong) {
 // that events allow.
 TEST(GpuKv, MovesAheadAreInOrder) {
   constexpr uint64_t kValues = 64, kTokens = 3000;   // more moves than one list holds
-  const uint64_t bytes = kTokens * row_bytes(kv_tensor_type(KvType::f16), kValues);
+  const uint64_t bytes = kTokens * row_bytes(TensorType::f16, kValues);
   const std::vector<std::byte> before(bytes, std::byte{0x11}), source(bytes, std::byte{0x22});
   for (const uint64_t schedule : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{3}, UINT64_MAX}) {   // UINT64_MAX: emulated::kLatest
     SCOPED_TRACE(schedule);
@@ -171,14 +168,13 @@ TEST(GpuKv, LongRunsMoveInPieces) {
   for (const KvType type : kKvTypes)
     for (const KvType to : kKvTypes)
       for (const uint64_t n_values : {uint64_t{64}, uint64_t{128}, uint64_t{256}}) {   // of a token
-        if (type != to && (n_values != 128 || to == KvType::f32)) continue;
-        SCOPED_TRACE(std::string(name_of(type)) + " to " + name_of(to) + ", tokens of " + std::to_string(n_values));
+        if (type != to && (n_values == 256 || to == KvType::f32)) continue;
+        SCOPED_TRACE(std::string(kv_type_name(type)) + " to " + kv_type_name(to) + ", tokens of " + std::to_string(n_values));
         constexpr uint64_t kTokens = 200;
-        std::vector<std::byte> source(kTokens * row_bytes(kv_tensor_type(type), n_values));
-        const std::vector<float> values = normal_values(kTokens * n_values, 3);
-        cpu::store_kv(kv_tensor_type(type), values.data(), static_cast<int32_t>(values.size()), source.data());
+        const KvFormat from_kv = kv_format(type, 1, 1, static_cast<int32_t>(n_values / 2)), to_kv = kv_format(to, 1, 1, from_kv.head_dim);
+        const std::vector<std::byte> source = stored_tokens(from_kv, normal_values(kTokens * n_values, 3));
         const auto [expected, got] = on_both(limits(32), [&](Machine* m) {
-          const uint64_t from_bytes = row_bytes(kv_tensor_type(type), n_values), to_bytes = row_bytes(kv_tensor_type(to), n_values);
+          const uint64_t from_bytes = from_kv.token_bytes(), to_bytes = to_kv.token_bytes();
           Buffer<std::byte> in(m, source), out(m, std::vector<std::byte>(kTokens * to_bytes, std::byte{0x5A}));
           std::vector<KvMove> moves;
           uint64_t at = 1;   // a token is left out before each move
@@ -224,7 +220,7 @@ TEST(GpuKv, MeansTakeTokensIn) {
   for (const KvType type : kKvTypes)
     for (const int32_t dim : {32, 80, 128, 256}) {
       if (!stores(type, dim)) continue;
-      SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim));
+      SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim));
       const KvFormat kv = kv_format(type, kLayers, kHeads, dim);
       StepLimits l = limits(dim);
       l.max_top_keys = 256;

@@ -28,9 +28,9 @@ struct Made {
   std::vector<float> products, sums, rows, slots;   // slots: K and V of the rebuilt tokens
 };
 
-std::vector<float> floats(KvType type, const std::vector<std::byte>& bytes, size_t n) {
+std::vector<float> floats_of_halves(const std::vector<std::byte>& bytes, size_t n) {
   std::vector<float> out(n);
-  cpu::load_kv(kv_tensor_type(type), bytes.data(), static_cast<int32_t>(n), out.data());
+  cpu::load_kv(TensorType::f16, bytes.data(), static_cast<int32_t>(n), out.data());
   return out;
 }
 
@@ -68,7 +68,7 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   (*m)->low_rank()->low_rank_rows(keys, 0, 259);
   (*m)->low_rank()->low_rank_rows(keys, 259, kTokens);
   EXPECT_TRUE((*m)->synchronize().ok());
-  made.rows = floats(KvType::f16, rows.get(), rank * kTokens);
+  made.rows = floats_of_halves(rows.get(), rank * kTokens);
   // Both backends start from the same coefficients, so that different roundings of these do not matter here.
   std::vector<std::byte> same(2 * rank * kTokens);
   const std::vector<float> row_values = normal_values(rank * kTokens, 7);
@@ -76,35 +76,38 @@ Made make(Machine* m, KvType type, KvType slot_type, const Shape& shape) {
   rows.set(same);
 
   constexpr size_t kSlots = 40;
-  std::vector<std::byte> fetched(kSlots * kv.vector_bytes());
+  std::vector<std::byte> fetched(kSlots * kv.value_bytes());
   const std::vector<float> v = normal_values(kSlots * static_cast<size_t>(shape.dim), 8);
-  cpu::store_kv(kv_tensor_type(type), v.data(), static_cast<int32_t>(v.size()), fetched.data());
+  cpu::store_kv(value_tensor_type(type), v.data(), static_cast<int32_t>(v.size()), fetched.data());
   std::vector<std::byte> zeros(kSlots * slot.token_bytes());
   Buffer<std::byte> values_at(m, fetched), slots(m, zeros);
   const auto to = [&](uint64_t n) { return Ptr<std::byte>{slots.address() + n * slot.token_bytes()}; };
-  const auto from = [&](uint64_t n) { return Ptr<const std::byte>{values_at.address() + n * kv.vector_bytes()}; };
+  const auto from = [&](uint64_t n) { return Ptr<const std::byte>{values_at.address() + n * kv.value_bytes()}; };
   const std::vector<RebuiltRun> runs = {{280, 20, to(0), from(0), 2}, {7, 1, to(20), from(20), 0}, {64, 8, to(21), from(21), 2}, {100, 11, to(29), {}, 1}};
   (*m)->low_rank()->rebuild_keys(keys, slot_type, runs);
   EXPECT_TRUE((*m)->synchronize().ok());
-  made.slots = floats(slot_type, slots.get(), kSlots * 2 * static_cast<size_t>(shape.dim));
+  made.slots = read_tokens(slot_type, slots.get().data(), static_cast<uint64_t>(shape.dim), kSlots);
   return made;
 }
 
 void expect_as_plain(KvType type, KvType slot_type, const Shape& shape) {
-  SCOPED_TRACE(std::string(name_of(type)) + " to " + name_of(slot_type) + " of " + std::to_string(shape.dim));
+  SCOPED_TRACE(std::string(kv_type_name(type)) + " to " + kv_type_name(slot_type) + " of " + std::to_string(shape.dim));
   const auto [expected, got] = on_both(limits(shape.dim), [&](Machine* m) { return make(m, type, slot_type, shape); });
   expect_near(got.products, expected.products, 1e-6);
   expect_near(got.sums, expected.sums, 1e-5);
   expect_near(got.rows, expected.rows, 1e-3);
   // The bound is one step of the slots' type: a value may round to the other side.
-  expect_near(got.slots, expected.slots, slot_type == KvType::f32 ? 1e-6 : slot_type == KvType::f16 ? 1e-3 : slot_type == KvType::q8_0 ? 1e-2 : .14);
+  const KvType keys = key_type(slot_type);   // V has the same bits
+  expect_near(got.slots, expected.slots, keys == KvType::f32 ? 1e-6 : keys == KvType::f16 ? 1e-3 : keys == KvType::q8_0 ? 1e-2 : .14);
 }
 
 TEST(GpuLowRank, AsThePlainPath) {
-  for (const Shape& shape : kShapes)
+  for (const Shape& shape : kShapes) {
     for (const KvType type : kKvTypes)
       for (const KvType slot_type : {type, KvType::q4_0})
         if (stores(type, shape.dim) && stores(slot_type, shape.dim)) expect_as_plain(type, slot_type, shape);
+    if (stores(KvType::k8v4, shape.dim)) expect_as_plain(KvType::q8_0, KvType::k8v4, shape);
+  }
 }
 
 TEST(GpuLowRank, TheLargestHeads) {
@@ -134,7 +137,7 @@ TEST(GpuLowRank, AnyNumberOfRuns) {
     (*m)->low_rank()->rebuild_keys(keys, KvType::f32, runs);
     const Status status = (*m)->synchronize();
     EXPECT_TRUE(status.ok()) << status.message();
-    return floats(KvType::f32, slots.get(), 2 * kDim);
+    return read_tokens(KvType::f32, slots.get().data(), kDim);
   });
   expect_near(got, expected, 1e-6);
   EXPECT_NE(got[0], 0.0f);
@@ -161,7 +164,7 @@ Made make_by_head(Machine* m, KvType type, int32_t dim, int32_t rank) {
   keys.kv_head = 0;
   (*m)->low_rank()->low_rank_queries(keys, 2 * gap, kHeads, q.ptr(), out.ptr());
   EXPECT_TRUE((*m)->synchronize().ok());
-  made.rows = floats(KvType::f16, rows.get(), static_cast<size_t>(rank) * kTokens);
+  made.rows = floats_of_halves(rows.get(), static_cast<size_t>(rank) * kTokens);
   made.slots = out.get();
   return made;
 }
@@ -170,7 +173,7 @@ TEST(GpuLowRank, ByHeadAsThePlainPath) {
   for (const auto& [dim, rank] : {std::pair(16, 4), std::pair(32, 32), std::pair(80, 20), std::pair(128, 40)})
     for (const KvType type : kKvTypes) {
       if (!stores(type, dim)) continue;
-      SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim));
+      SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim));
       const int32_t d = dim, r = rank;
       const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return make_by_head(m, type, d, r); });
       expect_near(got.products, expected.products, 1e-6);

@@ -85,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                                            Case{"auto_by_window", KvType::q4_0}, Case{"streaming", KvType::q4_0}, Case{"quest", KvType::f16}, Case{"freekv_small_pages", KvType::f16},
                                            Case{"arkvale", KvType::f16}, Case{"raas", KvType::f16}, Case{"omnikv", KvType::f16}, Case{"omnikv", KvType::q8_0},
                                            Case{"shadowkv", KvType::f16}, Case{"shadowkv_plus", KvType::q8_0}, Case{"razorattention", KvType::f16}, Case{"loki", KvType::f16}, Case{"loki_max", KvType::q8_0}, Case{"infinigen", KvType::f16},
-                                           Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}));
+                                           Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}, Case{"synckv_every_step", KvType::k8v4},
+                                           Case{"auto_by_window", KvType::k8v4}, Case{"streaming", KvType::k8v4}, Case{"loki", KvType::k8v4}, Case{"shadowkv", KvType::k8v4}));
 
 #ifdef ORRERY_EMULATED
 // Prompts, settling and steps, under schedules that run streams' work in any order that events allow. Copies to the device include the keys

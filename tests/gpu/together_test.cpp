@@ -197,6 +197,9 @@ TEST(GpuTogether, StepsOfManyFormsHaveTheBitsOfStepsAlone) {
   // Slots of other types behind pages of one type.
   const KvType q8 = KvType::q8_0;
   expect_as_alone({resident(100, q8, KvType::q4_0, 0), resident(30, q8, q8, 0), at_position(9, q8)});
+  const KvType k8v4 = KvType::k8v4;
+  expect_as_alone({resident(100, k8v4, KvType::q4_0, 0), resident(30, q8, k8v4, 0), stored(at_position(70, k8v4), true, true),
+                   resident(64, k8v4, k8v4, 3)});
 }
 
 // As many steps as are computed at once.
@@ -289,7 +292,7 @@ TEST_P(GpuTogetherModels, MixedSessionsHaveTheBitsOfStepsAlone) {
   expected.push_back(alone(model, with_policy("h2o", 0.6), 90, 4, kTokens));
   expected.push_back(alone(model, full(KvType::f16), 5, 5, kTokens));
   expected.push_back(alone(model, with_policy("duoattention_compensated", 0.5, blocks ? KvType::q8_0 : KvType::f16), 75, 6, kTokens));
-  expected.push_back(alone(model, with_policy("snapkv", 0.4), 80, 7, kTokens));
+  expected.push_back(alone(model, with_policy("snapkv", 0.4, blocks ? KvType::k8v4 : KvType::f16), 80, 7, kTokens));
   expected.push_back(alone(model, with_policy("omnikv", 0.6), 90, 8, kTokens));
   expected.push_back(alone(model, with_policy("cake", 0.4), 85, 9, kTokens));
   for (const size_t n : {size_t{2}, expected.size()}) {
@@ -426,8 +429,8 @@ class GpuGuessedRows : public ::testing::TestWithParam<std::pair<const char*, Te
 TEST_P(GpuGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
   const auto model = open_spec(GetParam().first, on_cuda(), {GetParam().second, false});
   const bool blocks = model->hyper().head_dim % 32 == 0;
-  for (const KvType kv : {KvType::f16, KvType::q4_0}) {
-    if (kv == KvType::q4_0 && !blocks) continue;
+  for (const KvType kv : {KvType::f16, KvType::q4_0, KvType::k8v4}) {
+    if (in_blocks(kv) && !blocks) continue;
     const std::vector<int32_t> tokens = stumbling(model->hyper().n_vocab, 84);   // rows on both sides of a page's end
     const auto off = guessing(model, engine::Speculate::off, kv), ngram = guessing(model, engine::Speculate::ngram, kv);
     for (Session* s : {off.get(), ngram.get()}) unwrap(s->prefill({tokens.data(), 40}, nullptr, nullptr));

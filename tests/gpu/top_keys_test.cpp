@@ -78,7 +78,7 @@ StepLimits limits(int32_t dim) {
 }
 
 void expect_as_plain(KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring, bool equal_keys = false) {
-  SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim));
+  SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim));
   const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return found(m, type, dim, jobs, scoring, equal_keys); });
   for (size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(got[i], expected[i]) << "job " << i;
 }
@@ -167,7 +167,7 @@ TEST(GpuTopKeys, DigestsAndTheBestOfThem) {
       for (const int32_t page_tokens : {8, 64})
         for (const DigestKind kind : {DigestKind::range, DigestKind::deviation, DigestKind::mean}) {
           if (!stores(type, dim)) continue;
-          SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + ", pages of " + std::to_string(page_tokens));
+          SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", pages of " + std::to_string(page_tokens));
           std::vector<float> cosines[2];
           const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return digested(m, type, dim, page_tokens, kind, &cosines[m->cuda()]); });
           expect_near(cosines[1], cosines[0], 1e-5);
@@ -235,10 +235,10 @@ std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of
 }
 
 TEST(GpuTopKeys, WeightsAndTheirMeans) {
-  for (const KvType type : {KvType::f16, KvType::q8_0})
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
     for (const int32_t dim : {32, 128})
       for (const Of of : {Of::rows, Of::mean, Of::sum}) {
-        SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + (of == Of::rows ? ", rows" : of == Of::mean ? ", means" : ", sums"));
+        SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + (of == Of::rows ? ", rows" : of == Of::mean ? ", means" : ", sums"));
         const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return weights(m, type, dim, of); });
         for (size_t j = 0; j < expected.size(); ++j)
           for (size_t i = 0; i < expected[j].size(); ++i)   // keys behind the position are 0 in both
@@ -311,10 +311,10 @@ Moments moments(Machine* m, KvType type, int32_t dim, double gamma) {
 }
 
 TEST(GpuTopKeys, MomentsOverAWindow) {
-  for (const KvType type : {KvType::f16, KvType::q8_0})
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
     for (const int32_t dim : {32, 128})
       for (const double gamma : {0.0, 200.0}) {
-        SCOPED_TRACE(std::string(name_of(type)) + " of " + std::to_string(dim) + ", gamma " + std::to_string(gamma));
+        SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + ", gamma " + std::to_string(gamma));
         const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return moments(m, type, dim, gamma); });
         for (size_t j = 0; j < expected.scores.size(); ++j) {
           for (size_t i = 0; i < expected.scores[j].size(); ++i)
