@@ -1,4 +1,4 @@
-// What kv.cu, fetch.cu and top_keys.cu share: moves of tokens between places and types, and the k-th largest number of a list.
+// What kv.cu, fetch.cu, low_rank.cu and top_keys.cu share: moves of tokens between places and types, and the k-th largest number of a list.
 //
 // A move is cut into pieces of kPieceValues values, and a warp has one piece: a token, or a part of a run, in device memory or in shared
 // host memory. The bytes of a piece are a multiple of 16 in every type. A lane has kInFlight loads under way before its first store.
