@@ -33,7 +33,7 @@ inline constexpr uint64_t kTablesBytes = uint64_t{4} << 20;
 inline constexpr size_t kMostTables = 1024;
 inline constexpr uint64_t kAheadBytes = uint64_t{1} << 20;
 inline constexpr size_t kMostOperations = 8192;
-inline constexpr size_t kMostCompensationParts = 4096;
+inline constexpr size_t kMostCompensationParts = 4096, kMostCodesParts = 4096;
 
 template <class T>
 T* device(Ptr<T> p) {
@@ -44,7 +44,7 @@ uint64_t address(T* p) {
   return reinterpret_cast<uintptr_t>(p);
 }
 
-class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, ShortlistOperations {
+class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, KeyCodeOperations, ShortlistOperations {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
@@ -64,6 +64,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   FetchOperations* fetches() override { return this; }
   KvSummaries* summaries() override { return this; }
   LowRankOperations* low_rank() override { return this; }
+  KeyCodeOperations* key_codes() override { return this; }
   ShortlistOperations* shortlists() override { return this; }
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
@@ -121,6 +122,11 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
   void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) override;
 
+  // key_codes.cpp
+  void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) override;
+  void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) override;
+  void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) override;
+
   // shortlist.cpp
   uint64_t shortlist_bytes(int64_t n) const override { return cuda::shortlist_bytes(n); }
   void shortlist(Ptr<const float> logits, int64_t n, const ShortlistRequest& request, Ptr<std::byte> out) override;
@@ -142,6 +148,12 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
     return std::min(kMostCompensationParts,
                     static_cast<size_t>(TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes / sizeof(CompensationPart)));
   }
+  size_t most_codes_parts() const {
+    return std::min(kMostCodesParts, static_cast<size_t>(TopKeysPlan::kBatch * plan_.top_keys_plan.entry_bytes / sizeof(CodesPart)));
+  }
+  // Calls use(parts on the device, their number) for batches of jobs over tokens of pages [first_page, end_page).
+  template <class Use>
+  void for_each_codes_batch(Span<const KeyCodesJob> jobs, int32_t first_page, int32_t end_page, const Use& use);
   template <class Job, class Fill, class Use>
   void for_each_batch(Span<const Job> jobs, const KeysShape& shape, const Fill& fill, const Use& use);
   // Selection on the device.
@@ -214,6 +226,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   std::vector<Download> downloads_;
   std::vector<double> totals_;         // key_moments()' entropies and variances, (2, group)
   std::vector<CompensationPart> compensation_parts_;   // room for most_compensation_parts()
+  std::vector<CodesPart> codes_parts_;   // room for most_codes_parts()
   TopKeysPlan batch_plan_;             // of the batches that run now
   std::vector<TopKeysPart> key_parts_;
   std::vector<const void*> key_owners_;   // of each part: its job

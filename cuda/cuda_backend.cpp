@@ -96,7 +96,7 @@ BackendInfo CudaBackend::info() const {
   };
   BackendInfo info;
   info.name = "cuda", info.instruction_set = instruction_set(shape_.architecture), info.n_threads = 1;
-  info.makes_moments = info.fetches = info.moves_ahead = info.decodes_rows = info.decodes_together = true;
+  info.makes_moments = info.has_key_codes = info.fetches = info.moves_ahead = info.decodes_rows = info.decodes_together = true;
   return info;
 }
 
@@ -194,7 +194,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   uploads_.reserve(2 * kMostQueries + 1);
   downloads_.reserve(n_results), collected_.reserve(n_results);
   totals_.resize(static_cast<size_t>(2 * keys.group));
-  compensation_parts_.reserve(most_compensation_parts());
+  compensation_parts_.reserve(most_compensation_parts()), codes_parts_.reserve(most_codes_parts());
   if (plan_.upload_bytes > step_bounce_bytes_) {   // larger than any plan before: once for each model
     send();
     if (!queue_.failed()) queue_.wait("running kernels");

@@ -181,8 +181,18 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
     part->k = job.k, part->by_score = job.by_score;
     part->first_out = n_out;
     n_out += part->n_positions * job.k;
-    if (!job.n_common) return;
     std::byte* among = scratch + plan.entries + static_cast<uint64_t>(part->first_entry) * plan.entry_bytes + plan.pairs;
+    if (shape.codes.bits > 0) {
+      part->first_key = job.first_key;
+      part->n_held = static_cast<int32_t>(job.held.size()), part->stay = job.stay;
+      std::byte* held = among + (job.n_common ? job.among.size() * sizeof(uint32_t) : 0);
+      part->held = reinterpret_cast<const uint32_t*>(held);
+      if (part->n_held > 0) uploads_.push_back({{address(held)}, job.held.data(), job.held.size() * sizeof(uint32_t)});
+      part->log_evicted = device(job.log_evicted);
+    }
+    part->finds_number = job.n_found && job.k > 0, part->least = job.least;
+    if (job.n_found) *job.n_found = 0, part->by_score = 0;
+    if (!job.n_common) return;
     uploads_.push_back({{address(among)}, job.among.data(), job.among.size() * sizeof(uint32_t)});
     part->among = reinterpret_cast<const uint32_t*>(among), part->n_among = static_cast<int32_t>(job.among.size());
     part->by_score = 0, *job.n_common = 0;
@@ -201,6 +211,9 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
           else
             downloads_.push_back(
                 {job.out + first * k, {address(found)}, static_cast<uint64_t>(part.n_positions) * k * sizeof(uint32_t)});
+          if (!part.finds_number) continue;
+          const uint64_t pairs = plan.entries + static_cast<uint64_t>(part.first_entry) * plan.entry_bytes + plan.pairs;
+          downloads_.push_back({job.n_found, {address(scratch + pairs)}, sizeof(uint32_t)});
         }
       });
 }
@@ -462,6 +475,7 @@ void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& s
   int32_t slot = 0;   // of the last part; a job keeps its slot from batch to batch, and the next job takes the next slot
   const auto fill = [&](const KeyWeightsJob& job, int32_t n_before, TopKeysPart* part) {
     if (n_before == 0) slot = (slot + 1) % plan.n_queries;
+    if (shape.codes.bits > 0) part->first_key = job.first_key;
     part->mean = job.mean, part->add = job.add, part->slot = slot, part->n_before = n_before, part->n_all = job.n_positions;
     const uint64_t row = plan.out + static_cast<uint64_t>(slot * plan.stride) * sizeof(float);
     if (job.add && n_before == 0)

@@ -67,7 +67,7 @@ void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::by
     const HeadView& head = step.heads[i];
     const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
     const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.compensation_token),
-                           head.n_keys, head.compensation_weight};
+                           device(head.compensation_logs), head.n_keys, head.compensation_weight};
     std::memcpy(heads + i * sizeof there, &there, sizeof there);
     if (bytes > 0) std::memcpy(upload + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;

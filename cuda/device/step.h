@@ -12,7 +12,8 @@ namespace orrery::cuda {
 struct DeviceHead {
   const uint64_t* tiles;    // (n_keys / kPageTokens, rounded up) device addresses
   uint64_t append_at;       // device address
-  const float* compensation_token;   // (2, head_dim), if compensation_weight > 0
+  const float* compensation_token;   // (2, head_dim), if compensation_weight > 0 or compensation_logs is given
+  const float* compensation_logs;    // (group), or null
   int32_t n_keys;
   float compensation_weight;
 };

@@ -63,9 +63,12 @@ struct DecodeWork {
 struct Splits {
   int tokens, first, count;   // `first` counts from position 0; `count` includes the compensation token's split, which is the last
 };
+__device__ __forceinline__ bool has_compensation_token(const KeySpan& span) {
+  return span.compensation_weight > 0.0f || span.compensation_logs;
+}
 __device__ __forceinline__ Splits splits_of(const KeySpan& span) {
   const int tokens = split_tokens(span.last - span.first), first = span.first / tokens;
-  const int n_compensation_tokens = span.compensation_weight > 0.0f ? 1 : 0;
+  const int n_compensation_tokens = has_compensation_token(span) ? 1 : 0;
   return {tokens, first, (span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0) + n_compensation_tokens};
 }
 
@@ -303,16 +306,18 @@ __device__ __forceinline__ void load_queries(const float* q, int n_queries, floa
   }
 }
 
-// Attends to a head's compensation token. A warp has one query.
+// Attends to a head's compensation token. A warp has one query. Of a weight that is a logarithm m takes the weight, so none is too large. logs: of
+// the item's first query.
 template <int kDim>
-__device__ __forceinline__ void attend_compensation_token(const KeySpan& span, const float* q, int n_queries, float scale,
-                                                          float* partial_o, float2* partial_ml, int64_t stride) {
+__device__ __forceinline__ void attend_compensation_token(const KeySpan& span, const float* logs, const float* q, int n_queries,
+                                                          float scale, float* partial_o, float2* partial_ml, int64_t stride) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const float alike = span.compensation_weight;
+  const float alike = logs ? 1.0f : span.compensation_weight;
   for (int g = warp; g < n_queries; g += G::kWarps) {
     float dot = 0.0f;
     for (int i = lane; i < kDim; i += 32) dot = fmaf(q[g * kDim + i], span.compensation_token[i], dot);
     dot = warp_sum(dot) * scale;
+    if (logs) dot += logs[g];
     const bool seen = dot != -INFINITY;   // a score of -infinity means weight 0, even if no other key exists
     for (int i = lane; i < kDim; i += 32) partial_o[g * stride * kDim + i] = seen ? alike * span.compensation_token[kDim + i] : 0.0f;
     if (lane == 0) partial_ml[g * stride] = make_float2(dot, seen ? alike : 0.0f);
@@ -343,8 +348,9 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
     const int64_t to =
         (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // the first query's
-    if (span.compensation_weight > 0.0f && item.split + 1 == splits.count) {
-      attend_compensation_token<kDim>(span, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
+    if (has_compensation_token(span) && item.split + 1 == splits.count) {
+      const float* logs = span.compensation_logs ? span.compensation_logs + item.first_query : nullptr;
+      attend_compensation_token<kDim>(span, logs, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
       continue;
     }
     load_queries<kType, kDim>(q, n_queries, w.scale, queries);

@@ -182,6 +182,13 @@ struct TopKeysPart {
   int32_t first_out;       // of top_keys(): index of the part's first result, (n_positions, k), among the results
   const uint32_t* among;   // a list of keys, on the device, ascending. The result is the number of best keys in it. null: the best keys
   int32_t n_among;
+  // With codes, of one query (TopKeysJob). held: (n_held) keys whose scores count `stay` times. finds_number: keys with a smaller score than `least`
+  // are left out, and the start of the entry's pairs gets the number of the others. log_evicted: the result, (group).
+  int32_t n_held, first_key;
+  const uint32_t* held;
+  float stay, least;
+  uint32_t finds_number;
+  float* log_evicted;
   // Of key_weights(). mean: the result is the mean. add: the result is the sum, added to what the row of the results holds. slot: this row.
   // n_before: the job's positions in earlier batches. n_all: all of the job's positions.
   uint32_t mean, add;
@@ -254,6 +261,28 @@ void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, cons
 // query head's entropy and variance (2, group) to moments_totals.
 void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,
                  int32_t n_measured, float gamma);
+
+// ---- key_codes.cu. A job of KeyCodeOperations, with its memory on the device.
+struct CodesPart {
+  const uint64_t* pages;   // from the page of the first token on; of mean_values() from page 0 on
+  uint64_t offset;
+  float* mean;             // (head_dim); the result of mean_keys() and mean_values()
+  std::byte* tiles;
+  const float* shares;     // (n_shares) of mean_values()
+  float* sums;             // (pages, head_dim) working memory of mean_values()
+  int32_t n_shares;
+};
+void mean_keys(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t first, int32_t end, int32_t step);
+void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t most_pages);
+void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end);   // first < end
+// Parts of top_keys() and key_weights() with codes: weights by codes; scores of held keys; and behind the selection log_evicted, which holds log2 of
+// the sum of all weights before.
+namespace top_keys_cu {
+struct TopKeysWork;
+}
+void code_weights(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t block, int32_t n_parts, int32_t most_keys);
+void weigh_held(Queue& queue, const top_keys_cu::TopKeysWork& work, int32_t n_parts);
+void evicted_logs(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t n_parts);
 
 // ---- fetch.cu
 struct FetchMiss {

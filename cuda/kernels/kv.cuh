@@ -188,6 +188,7 @@ struct KeySpan {
   int first, last;          // the row sees keys [first, last)
   const float* compensation_token;   // a resident head's compensation token, beside its keys
   float compensation_weight;
+  const float* compensation_logs;    // (group) its weight for each query head, as log2; or null
 };
 // Where one layer's keys lie: kernels make a row's KeySpan of it.
 struct KvPlace {
@@ -204,11 +205,11 @@ __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace&
   const Row r = step.rows[row];
   if (place.resident) {
     const DeviceHead& head = of_sequence(step, step.heads, r.sequence)[place.first_head + kv_head];
-    return {head.tiles, 0, 0, head.n_keys, head.compensation_token, head.compensation_weight};
+    return {head.tiles, 0, 0, head.n_keys, head.compensation_token, head.compensation_weight, head.compensation_logs};
   }
   return {of_sequence(step, step.pages, r.sequence),
           place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes, first_visible(r.position, place.window),
-          r.position + 1, nullptr, 0.0f};
+          r.position + 1, nullptr, 0.0f, nullptr};
 }
 
 }  // namespace orrery::cuda

@@ -1,6 +1,6 @@
 // PTX instructions for which CUDA C++ has no function: one function for each. Three compilers read kernels: nvcc makes the archive of them; the
 // emulated build runs them, and computes each instruction by its definition (tests/emulation/cuda/ptx_reference.h); and the library's own
-// compiler takes from them only their names and parameters (words.h).
+// compiler takes from them only their names and parameters (device/words.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include "emulated_half.h"
 #include "ptx_reference.h"
 #else
-#include "cuda/kernels/words.h"
+#include "cuda/device/words.h"
 #endif
 
 namespace orrery::cuda {
@@ -50,6 +50,12 @@ __device__ __forceinline__ void mma_s8_k16(int32_t* d, const uint32_t* a, uint32
 __device__ __forceinline__ int dot_unsigned(uint32_t a, uint32_t b, int c) {
   int d;
   asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+// Each nibble of the selector's low half names a byte of b:a, from 0 to 7; with its high bit, eight times that byte's sign.
+__device__ __forceinline__ uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+  uint32_t d;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
   return d;
 }
 // Load four (or two) matrices of 8 rows of 16 bytes from shared memory. Lane 8 m + r passes the address of row r of matrix m.
@@ -118,6 +124,7 @@ inline void mma_bf16(float* c, const uint32_t* a, const uint32_t* b) { emulated:
 inline void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c) { emulated::mma_s8(d, a, b, c); }
 inline void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c) { emulated::mma_s8_k16(d, a, b, c); }
 inline int dot_unsigned(uint32_t a, uint32_t b, int c) { return emulated::dot_unsigned(a, b, c); }
+inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
 inline void load_matrices_4(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, false); }
 inline void load_matrices_4_transposed(uint32_t* out, const void* row) { emulated::load_matrices<4>(out, row, true); }
 inline void load_matrices_2(uint32_t* out, const void* row) { emulated::load_matrices<2>(out, row, false); }
@@ -162,6 +169,7 @@ void mma_bf16(float* c, const uint32_t* a, const uint32_t* b);
 void mma_s8(int32_t* d, const uint32_t* a, const uint32_t* b, const int32_t* c);
 void mma_s8_k16(int32_t* d, const uint32_t* a, uint32_t b, const int32_t* c);
 int dot_unsigned(uint32_t a, uint32_t b, int c);
+uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector);
 void load_matrices_4(uint32_t* out, const void* row);
 void load_matrices_4_transposed(uint32_t* out, const void* row);
 void load_matrices_2(uint32_t* out, const void* row);

@@ -12,60 +12,13 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels/moves.cuh"
+#include "cuda/kernels/top_keys.cuh"
 
 namespace orrery::cuda {
 
 namespace top_keys_cu {
 
 constexpr int kWeightThreads = 256, kScoreThreads = 256;
-constexpr float kLog2E = 1.44269504088896f;
-
-struct TopKeysWork {
-  TopKeysPlan plan;
-  std::byte* scratch;
-  KvType type;            // of K
-  int32_t stride;         // bytes from key to key
-  int32_t head_dim, n_parts, ring_rows, ring_first;
-  int64_t ring_stride;   // floats from position to position
-  float scale;
-  uint32_t causal;       // a query sees no keys behind its position
-  uint32_t bounds, products;   // as in KeysShape
-  KeyScoring scoring;
-};
-__device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
-__device__ __forceinline__ float* entry_of(const TopKeysWork& w, int entry) {
-  return reinterpret_cast<float*>(w.scratch + w.plan.entries + static_cast<uint64_t>(entry) * w.plan.entry_bytes);
-}
-// The parts of an entry: weights (group, stride), units and sums (group, tile_stride) each, the scores' bits (stride), pairs to sort.
-__device__ __forceinline__ float* units_of(const TopKeysWork& w, float* entry) { return entry + w.plan.group * w.plan.stride; }
-__device__ __forceinline__ float* sums_of(const TopKeysWork& w, float* entry) {
-  return units_of(w, entry) + w.plan.group * w.plan.tile_stride;
-}
-__device__ __forceinline__ uint32_t* bits_of(const TopKeysWork& w, float* entry) {
-  return reinterpret_cast<uint32_t*>(sums_of(w, entry) + w.plan.group * w.plan.tile_stride);
-}
-__device__ __forceinline__ unsigned long long* pairs_of(const TopKeysWork& w, float* entry) {
-  return reinterpret_cast<unsigned long long*>(reinterpret_cast<std::byte*>(entry) + w.plan.pairs);
-}
-__device__ __forceinline__ const TopKeysPart& part_of(const TopKeysWork& w, int entry) {
-  const TopKeysPart* parts = parts_of(w);
-  int first = 0, last = w.n_parts - 1;   // searches the first part that ends behind the entry
-  while (first < last) {
-    const int middle = (first + last) / 2;
-    if (parts[middle].first_entry + parts[middle].n_positions > entry)
-      last = middle;
-    else
-      first = middle + 1;
-  }
-  return parts[first];
-}
-
-// 2^(y - unit), or 0 for NaN. y is split into a whole number and the rest, so that the unit changes the exponent only.
-__device__ __forceinline__ float weight_of(float y, float unit) {
-  const float whole = rintf(y), exponent = fmaxf(whole - unit, -1000.0f);
-  const float weight = ldexpf(exp2f(y - whole), static_cast<int>(fminf(exponent, 1000.0f)));
-  return weight > 0 ? weight : 0.0f;
-}
 
 // The upper bound of a product in one dimension. `pair` holds a digest's two bounds, as halves.
 __device__ __forceinline__ float bound_of(float q, float pair) {
@@ -131,19 +84,6 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   }
 }
 
-// Reduces x over a thread block of 256 threads. Each thread gets the same bits.
-template <class F>
-__device__ __forceinline__ float over_block(float x, const F& both) {
-  __shared__ float values[8];
-  for (int i = 16; i > 0; i /= 2) x = both(x, __shfl_xor_sync(kAllLanes, x, i));
-  if (threadIdx.x % 32 == 0) values[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = values[0];
-  for (int i = 1; i < 8; ++i) x = both(x, values[i]);
-  __syncthreads();
-  return x;
-}
-
 __global__ void __launch_bounds__(256) tile_shares_kernel(TopKeysWork w) {
   const TopKeysPart& part = part_of(w, static_cast<int>(blockIdx.y));
   const int n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens, thread = static_cast<int>(threadIdx.x);
@@ -158,6 +98,7 @@ __global__ void __launch_bounds__(256) tile_shares_kernel(TopKeysWork w) {
   float total = 0.0f;
   for (int i = thread; i < n_tiles; i += 256) total += __fmul_rn(sums[i], power(i));
   total = over_block(total, [](float a, float b) { return a + b; });
+  if (part.log_evicted && thread == 0) part.log_evicted[blockIdx.x] = most + log2f(total);
   const float inverse = total > 0 ? 1.0f / total : 0.0f;
   for (int i = thread; i < n_tiles; i += 256) units[i] = __fmul_rn(power(i), inverse);
 }
@@ -331,17 +272,32 @@ __device__ unsigned count_common(const uint32_t* found, int n, const uint32_t* a
   return n_common;
 }
 
+// How many of the bits (n) are those of scores that reach `least`: at least 1, at most k. Each thread gets the number.
+__device__ int count_reaching(const uint32_t* bits, int n, float least, int k) {
+  __shared__ unsigned n_reaching;
+  if (threadIdx.x == 0) n_reaching = 0;
+  __syncthreads();
+  unsigned mine = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kSelectThreads) mine += __uint_as_float(bits[i]) >= least;
+  atomicAdd(&n_reaching, mine);
+  __syncthreads();
+  return min(max(static_cast<int>(n_reaching), 1), k);
+}
+
 __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork w) {
   const int index = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const TopKeysPart part = part_of(w, index);
   if (part.k <= 0) return;
   float* entry = entry_of(w, index);
-  const uint32_t* bits = bits_of(w, entry);
+  const uint32_t* bits = bits_of(w, entry) + part.first_key;
+  const int n_keys = part.n_keys - part.first_key;
+  const int k = part.finds_number ? count_reaching(bits, n_keys, part.least, part.k) : part.k;
   uint32_t* out = reinterpret_cast<uint32_t*>(w.scratch + w.plan.out) + part.first_out +
                   static_cast<int64_t>(index - part.first_entry) * part.k;
   unsigned long long* pairs = part.by_score ? pairs_of(w, entry) : nullptr;
-  const Threshold least = find_threshold(bits, part.n_keys, static_cast<unsigned>(part.k));
-  write_selected(bits, part.n_keys, least, out, pairs);
+  if (part.finds_number && thread == 0) *reinterpret_cast<uint32_t*>(pairs_of(w, entry)) = static_cast<uint32_t>(k);
+  const Threshold least = find_threshold(bits, n_keys, static_cast<unsigned>(k));
+  write_selected(bits, n_keys, least, out, pairs);
   if (part.among) {
     __syncthreads();   // all keys are written
     const unsigned n_common = count_common(out, part.k, part.among, part.n_among);
@@ -473,8 +429,11 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
   w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.products = shape.products;
   const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
-  launch<key_weights_kernel>(queue, {Dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), Dim3(kWeightThreads), shared},
-         w);
+  if (shape.codes.bits > 0)
+    code_weights(queue, w, shape.codes, shape.code_block, n_parts, most_keys);
+  else
+    launch<key_weights_kernel>(queue, {Dim3(blocks(most_keys, kPageTokens), static_cast<unsigned>(n_parts)), Dim3(kWeightThreads), shared},
+           w);
   if (!shape.products)
     launch<tile_shares_kernel>(queue, {Dim3(static_cast<unsigned>(plan.group), static_cast<unsigned>(n_entries)), Dim3(256)}, w);
   return w;
@@ -503,7 +462,9 @@ void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const T
   const TopKeysWork w = begin_scores(queue, plan, scratch, shape, n_parts, n_entries, most_keys);
   const unsigned entries = static_cast<unsigned>(n_entries);
   if (excluding) launch<exclude_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, w, excluding);
+  if (shape.codes.bits > 0) weigh_held(queue, w, n_parts);
   launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
+  if (shape.codes.bits > 0) evicted_logs(queue, w, shape.codes, n_parts);
 }
 
 void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,

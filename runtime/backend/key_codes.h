@@ -80,8 +80,8 @@ class KeyCodeOperations {
   virtual void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) = 0;
   // value = the sum of the tokens' V, each times its share, in double, in order. Between steps.
   virtual void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) = 0;
-  // Codes of tokens [first, end), by the jobs' means. Other codes of their tiles stay as they are. A key without finite values gets a
-  // factor that is NaN, so no query finds it. Between steps.
+  // Codes of tokens [first, end), by the jobs' means. Other codes of their tiles stay as they are; but where [first, end) begins a tile, codes of
+  // the tile's tokens behind `end` may be cleared. A key without finite values gets a factor that is NaN, so no query finds it. Between steps.
   virtual void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) = 0;
 
  protected:

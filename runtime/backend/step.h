@@ -45,7 +45,7 @@ struct HeadView {
   Ptr<const float> compensation_token = {};
   float compensation_weight = 0.0f;
   // If given, the weight of each query head, as log2: (group), device address. It takes the place of compensation_weight. It may be written
-  // until the layer attends. CPU only.
+  // until the layer attends.
   Ptr<const float> compensation_logs = {};
   // If given, the slots hold no KV: slot s stands for the token at positions[s], in the sequence's pages, and slot own_slot for the step's own
   // token. (n_keys), host memory; it may be written until the layer attends. Then there are no tiles, no append_at and no exported weights,

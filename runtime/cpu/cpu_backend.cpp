@@ -766,7 +766,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
         float* sums = task.partials + g * task.partial_stride;
         if (i.logs) {   // the unit takes the weight, so no weight is too large
           if (i.logs[g] == -INFINITY) sums[1] = 0.0f;
-          sums[0] += i.logs[g];
+          sums[0] += i.logs[g] * kernels_.log_of_two;
           continue;
         }
         sums[1] *= i.n_alike;

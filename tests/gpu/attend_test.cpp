@@ -177,8 +177,8 @@ TEST(GpuAttendDecode, WhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(got[64])) << "the test asks nothing";
 }
 
-// Resident heads with any number of slots, one head after another, in any type, with and without compensation tokens. The graph runs again
-// with other lengths and other tokens.
+// Resident heads with any number of slots, one head after another, in any type, with and without compensation tokens, whose weights are numbers or
+// logarithms. The graph runs again with other lengths and other tokens.
 TEST(GpuAttendDecode, ResidentHeads) {
   constexpr int32_t kLayers = 2, kKvHeads = 3, kGroup = 2;
   struct Slots {
@@ -204,8 +204,11 @@ TEST(GpuAttendDecode, ResidentHeads) {
       Buffer<float> q(m, normal_values(width, 6)), out(m, width);
       const auto mean_values = 2 * static_cast<uint64_t>(slots.dim);
       Buffer<float> means(m, normal_values(capacities.size() * mean_values, 7));
+      std::vector<float> weights_as_logs = normal_values(capacities.size() * kGroup, 8, 3);
+      weights_as_logs[1] = -INFINITY, weights_as_logs[2] = 200, weights_as_logs[5] = -200;
+      Buffer<float> logs(m, weights_as_logs);
       std::vector<float> all;
-      for (const int32_t missing : {0, 1, 2}) {
+      for (const int32_t missing : {0, 1, 2, 3}) {
         std::vector<std::vector<uint64_t>> tiles(capacities.size());
         std::vector<HeadView> heads;
         uint64_t first = store.address();
@@ -213,6 +216,7 @@ TEST(GpuAttendDecode, ResidentHeads) {
           for (int32_t t = 0; t * kPageTokens < capacities[h]; ++t) tiles[h].push_back(first + static_cast<uint64_t>(t) * one.head_bytes());
           heads.push_back({tiles[h].data(), std::max(1, capacities[h] - missing), first, {}, means.cptr() + h * mean_values,
                            static_cast<float>(missing) * static_cast<float>(h % 3) * (h == 1 ? .37f : 40)});
+          if (missing > 1 && h % 4 != 3) heads.back().compensation_logs = logs.cptr() + h * kGroup;
           first += static_cast<uint64_t>(capacities[h]) * one.token_bytes();
         }
         Step step;

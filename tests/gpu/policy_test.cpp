@@ -93,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
 // of a chunk's own rows.
 TEST(GpuPolicySchedules, ChangeNothing) {
   const PolicyMode seldom_corrected = {"freekv", "freekv", {{"page", "8"}, {"first_layers", "0"}, {"sinks", "8"}, {"window", "8"}, {"tau", "0.2"}}, true, true};
-  for (const char* name : {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen", "freekv", "synckv_every_step"}) {
+  for (const char* name : {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen", "freekv", "synckv_every_step", "keycodes"}) {
     const PolicyMode& mode = name == std::string("freekv") ? seldom_corrected : mode_of(name);
     std::vector<float> expected;
     for (const uint64_t schedule : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{3}, emulated::kLatest}) {
@@ -151,19 +151,7 @@ TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {
   EXPECT_TRUE(same_bits(got, expected)) << "a later prompt";
 }
 
-std::vector<const char*> policies_of_cuda() {
-  std::vector<const char*> names = compressing_policies();
-  names.erase(std::remove(names.begin(), names.end(), std::string("keycodes")), names.end());   // no codes there
-  return names;
-}
-TEST(GpuPolicy, KeyCodesAreRefusedByName) {
-  const auto model = open_spec("qwen3", on_cuda());
-  const Status s = Session::open(model, with_mode({"", "keycodes", {}, false}, 0.6, 128)).take_status();
-  EXPECT_EQ(s.code(), Code::unsupported);
-  EXPECT_NE(std::string(s.message()).find("which has no key codes"), std::string::npos) << s.message();
-}
-
-INSTANTIATE_TEST_SUITE_P(All, GpuPolicies, ::testing::ValuesIn(policies_of_cuda()), [](const auto& tested) {
+INSTANTIATE_TEST_SUITE_P(All, GpuPolicies, ::testing::ValuesIn(compressing_policies()), [](const auto& tested) {
   std::string name = tested.param;
   std::replace(name.begin(), name.end(), '+', 'p');
   return name;

@@ -323,6 +323,7 @@ struct Kernels {
   // out (head_dim) = the softmax-weighted mean of n partial results, merged in order.
   void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim,
                          float* out);
+  float log_of_two;   // in the units of a partial result's m
   void (*attend_prefill)(const PrefillTask& task);
   int32_t (*prefill_queries)(KvType type, int32_t head_dim);  // queries of the fastest tasks; at least kQueryTile
   int64_t (*attend_scratch_bytes)(int32_t head_dim);  // a multiple of 64

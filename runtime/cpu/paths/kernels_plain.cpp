@@ -206,6 +206,7 @@ const Kernels kPlainKernels = {
     plain_move_tokens,
     plain_attend_decode,
     plain_merge_partials,
+    .693147181f,
     plain_attend_prefill,
     [](KvType, int32_t) { return kQueryTile; },
     plain_attend_scratch_bytes,

@@ -31,6 +31,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       move_tokens,
       attend_decode,
       merge_partials,
+      1.0f,
       attend_prefill,
       prefill_queries,
       attend_scratch_bytes,
