@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "cuda/device/formats.h"
-#include "cuda/kernels/ptx.h"
+#include "cuda/device/ptx.h"
 
 namespace orrery::cuda {
 

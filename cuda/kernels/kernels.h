@@ -275,8 +275,8 @@ struct CodesPart {
 void mean_keys(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t first, int32_t end, int32_t step);
 void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t most_pages);
 void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end);   // first < end
-// Parts of top_keys() and key_weights() with codes: weights by codes; scores of held keys; and behind the selection log_evicted, which holds log2 of
-// the sum of all weights before.
+// Parts of top_keys() and key_weights() with codes: weights by codes; scores of held keys; and behind the selection log_evicted, which holds
+// the largest unit of a query head's tiles before.
 namespace top_keys_cu {
 struct TopKeysWork;
 }

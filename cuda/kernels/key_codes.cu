@@ -228,9 +228,13 @@ constexpr Levels<kBits> make_levels() {
   return l;
 }
 template <int kBits>
-inline constexpr float kUnit = make_levels<kBits>().unit, kZero = make_levels<kBits>().zero;
+inline constexpr float kUnit = make_levels<kBits>().unit;
+template <int kBits>
+inline constexpr float kZero = make_levels<kBits>().zero;
 template <int kBits, int i>
-inline constexpr uint32_t kLowLevels = make_levels<kBits>().low[i], kHighLevels = make_levels<kBits>().high[i];
+inline constexpr uint32_t kLowLevels = make_levels<kBits>().low[i];
+template <int kBits, int i>
+inline constexpr uint32_t kHighLevels = make_levels<kBits>().high[i];
 
 // The levels of four codes: nibbles of the selector's low half.
 // No byte of a table of 16 levels has its highest bit: a selector of the table's other half gives 0.
@@ -297,6 +301,13 @@ __device__ __forceinline__ void prepare_row(const float* q, int dim, int block, 
   rows->zero[row] = __fmul_rn(-kZero<kBits>, static_cast<float>(sum));
 }
 
+// weight_of(), for a unit that is at least y, less 1/2. 0 for NaN, and for weights below 2^-126.
+__device__ __forceinline__ float weight_below(float y, float unit) {
+  const float whole = rintf(y), exponent = whole - unit;
+  const int bits = __float_as_int(exp2_approx(y - whole)) + static_cast<int>(static_cast<unsigned>(__float2int_rn(fmaxf(exponent, -126.0f))) << 23);
+  return exponent > -126.0f ? __int_as_float(bits) : 0.0f;
+}
+
 struct CodeWeightsWork {
   TopKeysWork top;
   int32_t block;   // of the queries' rotation
@@ -325,11 +336,13 @@ __global__ void __launch_bounds__(kThreads) code_weights_kernel(CodeWeightsWork 
     const float scale = rows.scale[column], zero = rows.zero[column];
     for (int tile = first_tile + warp; tile < min(first_tile + G::kTiles, n_tiles); tile += kWarps) {
       const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(in_global(part.tiles)[tile] + part.offset));
+      const std::byte* of_lane = codes + t * kHalfTile + 4 * column;
+      // Words of group 4 j + t of a step. Only the last step may have half of its dimensions, which are in the first words.
       const auto load = [&](int step, uint32_t (&words)[kWords]) {
-        ORRERY_UNROLL for (int j = 0; j < kWords; ++j) {
-          const int at = step * 4 * kWords + 4 * j + t;
-          words[j] = at < n_groups ? *reinterpret_cast<const uint32_t*>(codes + at * kHalfTile + 4 * column) : 0;
-        }
+        const std::byte* from = of_lane + step * 4 * kWords * kHalfTile;
+        const bool whole = 32 * step + 16 < dim;
+        ORRERY_UNROLL for (int j = 0; j < kWords; ++j)
+          words[j] = j < kBits || whole ? *reinterpret_cast<const uint32_t*>(from + 4 * j * kHalfTile) : 0;
       };
       int32_t sums[kParts][kColumns][4] = {};
       uint32_t next[kWords];
@@ -363,10 +376,8 @@ __global__ void __launch_bounds__(kThreads) code_weights_kernel(CodeWeightsWork 
       // The lane has 8 keys of each half of the tile, for its row: keys 8 t + 4 e + i.
       float y[2][8];
       float largest = -INFINITY;
-      const auto seen = [&](int side, int k) {
-        const int key = tile * kPageTokens + side * kHalfTile + 8 * t + k;
-        return key >= part.first_key && key < part.n_keys;
-      };
+      const int of_lane_first = part.first_key - tile * kPageTokens - 8 * t, of_lane_end = part.n_keys - tile * kPageTokens - 8 * t;
+      const bool all_seen = part.first_key <= tile * kPageTokens && (tile + 1) * kPageTokens <= part.n_keys;
       ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
         const uint4 halves = *reinterpret_cast<const uint4*>(codes + n_groups * kHalfTile + 2 * (half * kHalfTile + 8 * t));
         const uint32_t factors[4] = {halves.x, halves.y, halves.z, halves.w};
@@ -377,14 +388,20 @@ __global__ void __launch_bounds__(kThreads) code_weights_kernel(CodeWeightsWork 
           if constexpr (kParts == 2) sum = fmaf(128.0f, total(1), sum) + zero;
           const float factor = __half2float(__ushort_as_half(static_cast<unsigned short>(factors[k / 2] >> k % 2 * 16 & 0xFFFFu)));
           y[half][k] = __fmul_rn(__fmul_rn(sum, scale), factor);
-          if (seen(half, k)) largest = fmaxf(largest, y[half][k]);
         }
       }
+      if (!all_seen) {
+        ORRERY_UNROLL for (int k = 0; k < 2 * 8; ++k) {
+          const int key = k / 8 * kHalfTile + k % 8;
+          if (key < of_lane_first || key >= of_lane_end) y[k / 8][k % 8] = -INFINITY;
+        }
+      }
+      ORRERY_UNROLL for (int k = 0; k < 2 * 8; ++k) largest = fmaxf(largest, y[k / 8][k % 8]);
       ORRERY_UNROLL for (int i = 1; i < 4; i *= 2) largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, i));
       const float unit = largest == -INFINITY ? 0.0f : rintf(largest);
       float sum = 0.0f;
       ORRERY_UNROLL for (int half = 0; half < 2; ++half) {
-        ORRERY_UNROLL for (int k = 0; k < 8; ++k) y[half][k] = seen(half, k) ? weight_of(y[half][k], unit) : 0.0f, sum += y[half][k];
+        ORRERY_UNROLL for (int k = 0; k < 8; ++k) y[half][k] = weight_below(y[half][k], unit), sum += y[half][k];
       }
       ORRERY_UNROLL for (int i = 1; i < 4; i *= 2) sum += __shfl_xor_sync(kAllLanes, sum, i);
       if (row < n_rows) {
@@ -410,8 +427,8 @@ __global__ void __launch_bounds__(kThreads) weigh_held_kernel(TopKeysWork w) {
   }
 }
 
-// A thread block has a query head: log2 of the weights of the keys that are not among its part's best ones. TopKeysPart::log_evicted holds log2 of
-// the sum of all weights. A tile's keys that are among the best ones are subtracted from the tile's sum; a tile of such keys alone adds nothing.
+// A thread block has a query head: log2 of the weights of the keys that are not among its part's best ones. TopKeysPart::log_evicted holds the
+// largest unit, whose tile has the largest share. Best keys are subtracted from the sum of their tile; a tile of best keys alone adds nothing.
 __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, int bits, float error) {
   const TopKeysPart& part = parts_of(w)[blockIdx.y];
   if (!part.log_evicted) return;
@@ -421,7 +438,7 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
   const float *shares = units_of(w, entry) + g * w.plan.tile_stride, *sums = sums_of(w, entry) + g * w.plan.tile_stride;
   const uint32_t* best = reinterpret_cast<const uint32_t*>(w.scratch + w.plan.out) + part.first_out;
   const int n_best = part.finds_number ? static_cast<int>(*reinterpret_cast<const uint32_t*>(pairs_of(w, entry))) : part.k;
-  float left = 0.0f;
+  float left = 0.0f, largest = 0.0f;
   for (int tile = thread; tile < n_tiles; tile += kThreads) {
     const int begin = max(tile * kPageTokens - part.first_key, 0), end = min((tile + 1) * kPageTokens, part.n_keys) - part.first_key;
     int first = 0, last = n_best;   // searches the first of the best keys in the tile
@@ -432,11 +449,13 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
       else
         last = middle;
     }
+    largest = fmaxf(largest, shares[tile]);
     float taken = 0.0f;
     for (last = first; last < n_best && static_cast<int>(best[last]) < end; ++last) taken += weights[best[last]];
     if (last - first < end - begin) left = fmaf(fmaxf(sums[tile] - taken, 0.0f), shares[tile], left);
   }
   left = over_block(left, [](float a, float b) { return a + b; });
+  largest = over_block(largest, [](float a, float b) { return fmaxf(a, b); });
 
   // The variance of the query's products, given the codes: a thread has a factor of some tiles, and a dimension.
   static_assert(kVarianceTiles * kPageTokens == kThreads && 32 * kLaneDims <= kThreads, "a factor and a dimension for each thread");
@@ -455,7 +474,7 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
   const float variance = w.scale * w.scale * of_query * error * (squares / fmaxf(n, 1.0f));
   if (thread != 0) return;
   float* log = part.log_evicted + g;
-  *log = left > 0 && !(variance > kMostCodeVariance) ? *log + log2f(left) : -INFINITY;
+  *log = left > 0 && !(variance > kMostCodeVariance) ? *log + log2f(left / largest) : -INFINITY;
 }
 
 CodesWork work_of(const CodesPart* parts, const KvFormat& kv, bool values, int32_t first_page) {

@@ -6,7 +6,7 @@
 #include <type_traits>
 
 #include "cuda/kernels/kernels.h"
-#include "cuda/kernels/ptx.h"
+#include "cuda/device/ptx.h"
 
 namespace orrery::cuda {
 

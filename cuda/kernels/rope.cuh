@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cuda/kernels/kernels.h"
-#include "cuda/kernels/ptx.h"
+#include "cuda/device/ptx.h"
 
 namespace orrery::cuda {
 

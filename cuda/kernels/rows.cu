@@ -5,7 +5,7 @@
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/kv.cuh"
-#include "cuda/kernels/ptx.h"
+#include "cuda/device/ptx.h"
 #include "cuda/kernels/quantize.cuh"
 #include "cuda/kernels/rope.cuh"
 

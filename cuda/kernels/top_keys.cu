@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(256) tile_shares_kernel(TopKeysWork w) {
   float total = 0.0f;
   for (int i = thread; i < n_tiles; i += 256) total += __fmul_rn(sums[i], power(i));
   total = over_block(total, [](float a, float b) { return a + b; });
-  if (part.log_evicted && thread == 0) part.log_evicted[blockIdx.x] = most + log2f(total);
+  if (part.log_evicted && thread == 0) part.log_evicted[blockIdx.x] = most;
   const float inverse = total > 0 ? 1.0f / total : 0.0f;
   for (int i = thread; i < n_tiles; i += 256) units[i] = __fmul_rn(power(i), inverse);
 }

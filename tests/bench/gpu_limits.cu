@@ -1,7 +1,7 @@
 #include "tests/bench/gpu_limits.h"
 
 #include "cuda/device/launch.h"
-#include "cuda/kernels/ptx.h"
+#include "cuda/device/ptx.h"
 
 namespace orrery::bench {
 

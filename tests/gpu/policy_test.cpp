@@ -68,16 +68,19 @@ TEST_P(GpuPolicy, ChoosesAndAnswersAsOnTheCpu) {
 }
 
 // With slots in the order of positions, and tiles at the same places, results are equal to the bit.
-TEST_P(GpuPolicy, AWholeBudgetIsFullAttention) {
+void expect_full_attention(const Case& tested) {
   const auto model = open_spec("qwen3", on_cuda());
   engine::SessionOptions full;
   full.n_context = 128;
-  full.kv_type = GetParam().second;
+  full.kv_type = tested.second;
   std::vector<int32_t> tokens;
   const Answer expected = answer_of(model, full, &tokens);
-  const engine::SessionOptions whole = with_mode(mode_of(GetParam().first), 1.0, 128, GetParam().second);
+  const engine::SessionOptions whole = with_mode(mode_of(tested.first), 1.0, 128, tested.second);
   EXPECT_TRUE(same_bits(answer_of(model, whole, &tokens).logits, expected.logits));
 }
+TEST_P(GpuPolicy, AWholeBudgetIsFullAttention) { expect_full_attention(GetParam()); }
+class GpuWholeBudget : public GpuPolicy {};
+TEST_P(GpuWholeBudget, IsFullAttention) { expect_full_attention(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                          ::testing::Values(Case{"streaming", KvType::q8_0}, Case{"heterocache", KvType::f16}, Case{"adakv", KvType::f16},
@@ -87,6 +90,10 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuPolicy,
                                            Case{"shadowkv", KvType::f16}, Case{"shadowkv_plus", KvType::q8_0}, Case{"razorattention", KvType::f16}, Case{"loki", KvType::f16}, Case{"loki_max", KvType::q8_0}, Case{"infinigen", KvType::f16},
                                            Case{"synckv_every_step", KvType::f16}, Case{"synckv_every_step", KvType::q8_0}, Case{"synckv_every_step", KvType::k8v4},
                                            Case{"auto_by_window", KvType::k8v4}, Case{"streaming", KvType::k8v4}, Case{"loki", KvType::k8v4}, Case{"shadowkv", KvType::k8v4}));
+// Codes choose by products that the CPU rounds to other steps: key_codes_test.cpp compares the choices with the codes.
+INSTANTIATE_TEST_SUITE_P(Codes, GpuWholeBudget,
+                         ::testing::Values(Case{"keycodes", KvType::f16}, Case{"keycodes", KvType::q8_0}, Case{"keycodes_signs", KvType::f16},
+                                           Case{"keycodes_dropping", KvType::q8_0}, Case{"keycodes_fine", KvType::k8v4}));
 
 #ifdef ORRERY_EMULATED
 // Prompts, settling and steps, under schedules that run streams' work in any order that events allow. Copies to the device include the keys

@@ -72,7 +72,7 @@ std::vector<std::string> wrong_includes(const Source& source) {
     if (!include.quoted) {
       const bool cuda = begins_with(include.name, "cuda") || begins_with(include.name, "cublas") ||
                         begins_with(include.name, "nv") || begins_with(include.name, "cooperative_groups");
-      if (cuda && source.path != "cuda/kernels/ptx.h") complaints.push_back(where + ", the toolkit's, which nvcc alone may see");
+      if (cuda && source.path != "cuda/device/ptx.h") complaints.push_back(where + ", the toolkit's, which nvcc alone may see");
       if (begins_with(source.path, "include/") && include.name != "stddef.h" && include.name != "stdint.h") {
         complaints.push_back(where + ": the public header needs stddef.h and stdint.h alone");
       }
@@ -112,7 +112,7 @@ TEST(HouseRules, WrongIncludesAreSeen) {
   EXPECT_EQ(complaints("runtime/engine/a.cpp", "#include \"capi/handles.h\"\n#  include \"orrery.h\"\n"), 2u);
   EXPECT_EQ(complaints("runtime/engine/a.cpp", "#include <cuda_runtime.h>\n"), 1u);
   EXPECT_EQ(complaints("cuda/a.cpp", "#include <cuda.h>\n#include \"runtime/backend/backend.h\"\n"), 1u);
-  EXPECT_EQ(complaints("cuda/kernels/ptx.h", "#include <cuda_runtime.h>\n#include \"ptx_reference.h\"\n"), 0u);
+  EXPECT_EQ(complaints("cuda/device/ptx.h", "#include <cuda_runtime.h>\n#include \"ptx_reference.h\"\n"), 0u);
   EXPECT_EQ(complaints("include/orrery.h", "#include <string.h>\n"), 1u);
   EXPECT_EQ(complaints("samples/orrery/a.cpp", "#include \"runtime/base/span.h\"\n"), 1u);
   EXPECT_EQ(complaints("elsewhere/a.cpp", ""), 1u);

@@ -34,6 +34,7 @@ FAMILIES = {
     "kv": "GpuFusions.HeadsOnTheirWayToTheCache",
     "low_rank": "GpuLowRank.AsThePlainPath",
     "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans:GpuFetch.ExcludedPages:GpuFetch.OneSetForAllHeads:GpuFetch.KeysNearTheBest",
+    "key_codes": "GpuKeyCodes.*",
     "fetch": "GpuFetch.PagesAndTokens:GpuFetch.MorePlacesThanThreads:GpuFetch.LowestScoresAreReplaced:GpuFetchChanged.*:GpuFetch.KeysNearTheBest:GpuFetch.KeysNearTheBestWithTiesAndNoNumbers",
     "shortlist": "GpuShortlist.*",
     "attend_decode": "GpuAttendDecode.EveryTypeAndHeadSize:GpuAttendDecode.LongerSplits:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
@@ -55,7 +56,7 @@ BOUNDS = dict(
     embed="GpuFormats.*",
     digests="GpuTopKeys.DigestsAndTheBestOfThem:GpuKv.Means*",
     low_rank="GpuLowRank.*",
-    top_keys="GpuTopKeys.*:GpuFetch.*",
+    top_keys="GpuTopKeys.*:GpuFetch.*:GpuKeyCodes.*",
     fetch="GpuFetch.*:GpuFetchChanged.*:GpuFetchFollowers.*:Modes/GpuFetchModes.*/4:Modes/GpuFetchModes.*/5:Modes/GpuFetchModes.*/6",   # the last three: shadowkv
     attend_decode="GpuAttendDecode.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
     attend_prefill="GpuAttendPrefill.*",
@@ -66,6 +67,7 @@ BOUNDS = dict(
 HEADERS = {
     "moves": "GpuKv.*:GpuTopKeys.*:GpuFetch.*",
     "kv.cuh": "GpuKv.*",
+    "top_keys.cuh": "GpuTopKeys.*:GpuKeyCodes.*",
     "blocks": "GpuFormats.*:*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*:*GpuCublas*",
 }
 HEAD = """# Made by mutate.py: what a test says when this instruction is removed, or this bound is halved. README.md explains the verdicts. A

@@ -1,4 +1,4 @@
-// The warp instructions of cuda/kernels/ptx.h, by their definition in the PTX manual. Each lane shows its registers to the other lanes; what
+// The warp instructions of cuda/device/ptx.h, by their definition in the PTX manual. Each lane shows its registers to the other lanes; what
 // takes the registers of all, the lane that arrives last computes for all. Only the emulated build includes this header, in ptx.h.
 #pragma once
 
