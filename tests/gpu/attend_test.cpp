@@ -180,16 +180,16 @@ TEST(GpuAttendDecode, WhatIsNotFinite) {
 // Resident heads with any number of slots, one head after another, in any type, with and without compensation tokens, whose weights are numbers or
 // logarithms. The graph runs again with other lengths and other tokens.
 TEST(GpuAttendDecode, ResidentHeads) {
-  constexpr int32_t kLayers = 2, kKvHeads = 3, kGroup = 2;
+  constexpr int32_t kLayers = 2, kKvHeads = 3;
   struct Slots {
     KvType type;
-    int32_t dim;
+    int32_t dim, group = 2;
   };
   for (const Slots slots : {Slots{KvType::f16, 64}, Slots{KvType::f32, 80}, Slots{KvType::q8_0, 96}, Slots{KvType::q4_0, 32},
-                            Slots{KvType::k8v4, 32}, Slots{KvType::k8v4, 96}}) {
+                            Slots{KvType::k8v4, 32}, Slots{KvType::k8v4, 96}, Slots{KvType::f16, 32, 11}}) {
     SCOPED_TRACE(kv_type_name(slots.type));
     const KvFormat kv = kv_format(KvType::f32, kLayers, kKvHeads, slots.dim), heads_kv = kv_format(slots.type, kLayers, kKvHeads, slots.dim);
-    const auto [expected, got] = on_both(limits({KvType::f32, slots.dim, kKvHeads, kGroup, {}, {}}), [&](Machine* m) {
+    const auto [expected, got] = on_both(limits({KvType::f32, slots.dim, kKvHeads, slots.group, {}, {}}), [&](Machine* m) {
       const std::vector<int32_t> capacities = {1, 65, 130, 3, 64, 19};
       int32_t n_slots = 0;
       for (const int32_t c : capacities) n_slots += c;
@@ -200,11 +200,11 @@ TEST(GpuAttendDecode, ResidentHeads) {
       Buffer<std::byte> store(m, bytes);
       const Pages pages(m, kv, 100, 4);
       const KvView view = pages.view();
-      const size_t width = static_cast<size_t>(kKvHeads * kGroup * slots.dim);
+      const size_t width = static_cast<size_t>(kKvHeads * slots.group * slots.dim);
       Buffer<float> q(m, normal_values(width, 6)), out(m, width);
       const auto mean_values = 2 * static_cast<uint64_t>(slots.dim);
       Buffer<float> means(m, normal_values(capacities.size() * mean_values, 7));
-      std::vector<float> weights_as_logs = normal_values(capacities.size() * kGroup, 8, 3);
+      std::vector<float> weights_as_logs = normal_values(capacities.size() * static_cast<size_t>(slots.group), 8, 3);
       weights_as_logs[1] = -INFINITY, weights_as_logs[2] = 200, weights_as_logs[5] = -200;
       Buffer<float> logs(m, weights_as_logs);
       std::vector<float> all;
@@ -216,7 +216,7 @@ TEST(GpuAttendDecode, ResidentHeads) {
           for (int32_t t = 0; t * kPageTokens < capacities[h]; ++t) tiles[h].push_back(first + static_cast<uint64_t>(t) * one.head_bytes());
           heads.push_back({tiles[h].data(), std::max(1, capacities[h] - missing), first, {}, means.cptr() + h * mean_values,
                            static_cast<float>(missing) * static_cast<float>(h % 3) * (h == 1 ? .37f : 40)});
-          if (missing > 1 && h % 4 != 3) heads.back().compensation_logs = logs.cptr() + h * kGroup;
+          if (missing > 1 && h % 4 != 3) heads.back().compensation_logs = logs.cptr() + h * static_cast<uint64_t>(slots.group);
           first += static_cast<uint64_t>(capacities[h]) * one.token_bytes();
         }
         Step step;
@@ -224,7 +224,7 @@ TEST(GpuAttendDecode, ResidentHeads) {
         step.sequences = {&view, 1};
         step.heads = heads;
         AttendShape shape;
-        shape.n_heads = kKvHeads * kGroup;
+        shape.n_heads = kKvHeads * slots.group;
         shape.q_stride = shape.out_stride = static_cast<int64_t>(width);
         shape.scale = 0.125f;
         for (int32_t layer = 0; layer < kLayers; ++layer) {

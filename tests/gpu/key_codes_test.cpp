@@ -226,14 +226,18 @@ TEST(GpuKeyCodes, KeysThatAreNotFinite) {
     const KeyCodesJob job = codes.job(&address, 0);
     (*m)->key_codes()->encode_keys({&job, 1}, {kv, codes.format, 32}, 0, kPageTokens);
     codes.fetch();
-    std::vector<uint16_t> factors;
-    for (int32_t t = 0; t < kPageTokens; ++t) factors.push_back(std::isnan(codes.factor(t)) ? 0x7FFF : codes.factor_bits(t));
-    return factors;
+    std::vector<int32_t> numbers, factors;
+    for (int32_t t = 0; t < kPageTokens; ++t) {
+      const std::vector<int32_t> one = codes.numbers(t, t + 1);
+      factors.push_back(one.back());
+      if (t != 5 && t != 40 && t != 41) numbers.insert(numbers.end(), one.begin(), one.end());
+    }
+    return std::make_pair(numbers, factors);
   });
   EXPECT_EQ(got, expected);
-  for (const size_t t : {5, 40, 41}) EXPECT_EQ(got[t], 0x7FFF) << t;
-  EXPECT_EQ(got[9], 0);
-  EXPECT_EQ(got[50], 0x7BFF);
+  for (const size_t t : {5, 40, 41}) EXPECT_EQ(got.second[t], 0x7FFF) << t;
+  EXPECT_EQ(got.second[9], 0);
+  EXPECT_EQ(got.second[50], 0x7BFF);
 }
 
 // ---- weights and best keys by codes
@@ -559,15 +563,15 @@ TEST(GpuKeyCodes, WhatIsNotFinite) {
 
 // In each step a head holds the tokens that the step's query finds by codes, and the evicted tokens have their weight by codes. Queries, codes and
 // weights come from the device.
-TEST(GpuKeyCodes, SessionsHoldWhatQueriesFind) {
+TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
   struct Mode {
     policy::Options options;
     uint32_t n_first, n_last;
     bool max;
     KvType kept, resident;
   };
-  for (const Mode& mode : {Mode{{{"bits", "2"}}, 4, 8, true, KvType::f16, KvType::q8_0}, Mode{{{"bits", "1"}, {"reduce", "mean"}, {"sinks", "2"}, {"window", "3"}}, 2, 3, false, KvType::f16, KvType::f16},
-                           Mode{{{"bits", "4"}, {"heads", "uniform"}}, 4, 8, true, KvType::q8_0, KvType::k8v4}}) {
+  for (const Mode& mode : {Mode{{{"bits", "2"}, {"window", "4"}}, 4, 4, true, KvType::f16, KvType::q8_0}, Mode{{{"bits", "1"}, {"reduce", "mean"}, {"sinks", "2"}, {"window", "3"}}, 2, 3, false, KvType::f16, KvType::f16},
+                           Mode{{{"bits", "4"}, {"heads", "uniform"}, {"sinks", "3"}, {"window", "3"}}, 3, 3, true, KvType::q8_0, KvType::k8v4}}) {
     const auto model = open_spec("qwen3", on_cuda());
     engine::SessionOptions options = with_mode({"", "keycodes", mode.options, true, true}, share_of_tokens(.6, mode.kept, mode.resident), 192, mode.kept);
     options.device_kv_type = mode.resident, options.policy_options.emplace_back("stay", "1");
