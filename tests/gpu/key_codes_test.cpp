@@ -462,6 +462,7 @@ TEST(GpuKeyCodes, NothingIsLeftWhereAllAreBest) {
   for (const auto& [first, n, k, left] :
        {std::tuple(3, 80, 77, false), std::tuple(3, 80, 76, true), std::tuple(70, 80, 10, false), std::tuple(0, 80, 80, false), std::tuple(0, 64, 64, false)})
     EXPECT_EQ(std::isfinite(ask(&e, first, n, k).log), left) << first << ", " << k;
+  for (int32_t first = 0; first < 75; first += 3) EXPECT_EQ(ask(&e, first, 80, 80 - first).log, -INFINITY) << first;   // whatever a tile's sum rounds to
 }
 
 // Of 340 tokens' six tiles, four tell the variance of a query's products: 0, 1, 3 and 5. Above kMostCodeVariance there is no weight.
@@ -551,11 +552,14 @@ TEST(GpuKeyCodes, WhatIsNotFinite) {
     for (uint32_t i = 0; i < 77; ++i)
       if (i != 17 && i != 18) expected.push_back(i);
     EXPECT_EQ(got.best, expected);
-    e.queries[static_cast<size_t>((kRing + 80 % kRing) * kKvHeads + 1) * 32 + 5] = INFINITY;
-    e.ring.set(e.queries);
-    const Asked other = ask(&e, 3, 80, 2);
-    EXPECT_EQ(other.best, (std::vector<uint32_t>{0, 1}));
-    EXPECT_EQ(other.log, -INFINITY);
+    EXPECT_EQ(ask(&e, 3, 80, 20, 100).log, -INFINITY) << "the other keys tell too little of this query";
+    for (const float x : {INFINITY, NAN}) {
+      e.queries[static_cast<size_t>((kRing + 80 % kRing) * kKvHeads + 1) * 32 + 5] = x;
+      e.ring.set(e.queries);
+      const Asked other = ask(&e, 3, 80, 2);
+      EXPECT_EQ(other.best, (std::vector<uint32_t>{0, 1}));
+      EXPECT_EQ(other.log, -INFINITY);
+    }
   }
 }
 
