@@ -235,7 +235,7 @@ TEST(GpuKeyCodes, KeysThatAreNotFinite) {
     return std::make_pair(numbers, factors);
   });
   EXPECT_EQ(got, expected);
-  for (const size_t t : {5, 40, 41}) EXPECT_EQ(got.second[t], 0x7FFF) << t;
+  for (const size_t t : {5u, 40u, 41u}) EXPECT_EQ(got.second[t], 0x7FFF) << t;
   EXPECT_EQ(got.second[9], 0);
   EXPECT_EQ(got.second[50], 0x7BFF);
 }
@@ -336,21 +336,43 @@ struct Encoded {
   }
 };
 
+// Twelve query heads: any dimension may be a query's largest.
 TEST(GpuKeyCodes, WeightsAreThoseOfTheCodes) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(::testing::PrintToString(c));
     const Encoded e(c);
-    std::vector<float> got(kTokens - 7);
-    KeyWeightsJob job = e.job<KeyWeightsJob>(kTokens - 7, kTokens);
-    job.mean = true, job.out = got.data();
-    e.m->keys()->key_weights({&job, 1}, e.shape());
-    ASSERT_TRUE(e.m->synchronize().ok());
-    double error = 0;
-    const Doubles expected = e.scores(kTokens, 0, kTokens - 7, false, &error);
-    ASSERT_LT(error, .02);
-    for (size_t i = 0; i < expected.size(); ++i)
-      ASSERT_NEAR(static_cast<double>(got[i]), expected[i], expected[i] * (std::exp(2 * error) - 1)) << i;
+    for (int32_t position = kTokens; position < kTokens + 4; ++position) {
+      std::vector<float> got(kTokens - 7);
+      KeyWeightsJob job = e.job<KeyWeightsJob>(kTokens - 7, position);
+      job.mean = true, job.out = got.data();
+      e.m->keys()->key_weights({&job, 1}, e.shape());
+      ASSERT_TRUE(e.m->synchronize().ok());
+      double error = 0;
+      const Doubles expected = e.scores(position, 0, kTokens - 7, false, &error);
+      ASSERT_LT(error, .02);
+      for (size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(static_cast<double>(got[i]), expected[i], expected[i] * (std::exp(2 * error) - 1)) << i;
+    }
   }
+}
+
+// A tile's weights are relative to its largest product, whichever key has that: otherwise they overflow.
+TEST(GpuKeyCodes, SteepWeights) {
+  constexpr double kSteep = 200;
+  const Encoded e({1, 32, KvType::f16, true}, 300, 1);
+  std::vector<float> got(300);
+  KeyWeightsJob job = e.job<KeyWeightsJob>(300, 300);
+  job.mean = true, job.out = got.data();
+  TopKeysShape shape = e.shape();
+  shape.scale *= static_cast<float>(kSteep);
+  e.m->keys()->key_weights({&job, 1}, shape);
+  ASSERT_TRUE(e.m->synchronize().ok());
+  double error = 0, total = 0;
+  Doubles row = e.products(300, 0, 0, 300, &error);
+  const double largest = largest_of(row, 1);
+  for (double& x : row) total += x = std::exp(kSteep * (x - largest));
+  for (size_t i = 0; i < row.size(); ++i)
+    ASSERT_NEAR(static_cast<double>(got[i]), row[i] / total, row[i] / total * (std::exp(2 * kSteep * error) - 1) + 1e-30) << i;
 }
 
 // More query heads than a tile of rows has: of a group, and of several positions. 1,100 keys are two thread blocks.
@@ -545,14 +567,15 @@ TEST(GpuKeyCodes, WhatIsNotFinite) {
     Encoded e({bits, 32, KvType::f16, true}, 80, 1);
     std::vector<std::byte> bytes = e.codes.tiles.get();
     const uint16_t nan = 0x7E00;
-    for (const size_t key : {20, 21}) std::memcpy(&bytes[e.codes.format.factors_offset() + 2 * key], &nan, 2);
+    for (const size_t key : {20u, 21u}) std::memcpy(&bytes[e.codes.format.factors_offset() + 2 * key], &nan, 2);
     e.codes.tiles.set(bytes);
     const Asked got = ask(&e, 3, 80, 75);   // of 77
     std::vector<uint32_t> expected;
     for (uint32_t i = 0; i < 77; ++i)
       if (i != 17 && i != 18) expected.push_back(i);
     EXPECT_EQ(got.best, expected);
-    EXPECT_EQ(ask(&e, 3, 80, 20, 100).log, -INFINITY) << "the other keys tell too little of this query";
+    EXPECT_EQ(ask(&e, 3, 80, 5, bits == 1 ? 2 : bits == 2 ? 4 : 14).log, -INFINITY) << "the other keys tell too little of this query";
+    EXPECT_TRUE(std::isfinite(ask(&e, 3, 80, 5).log));
     for (const float x : {INFINITY, NAN}) {
       e.queries[static_cast<size_t>((kRing + 80 % kRing) * kKvHeads + 1) * 32 + 5] = x;
       e.ring.set(e.queries);
