@@ -230,7 +230,7 @@ void CudaBackend::add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_o
   to.slots = job.slots.address, to.from = job.from;
   to.kv_head = job.kv_head, to.n_excluded = static_cast<int32_t>(job.excluded.size());
   if (to.n_excluded > 0) to.excluded = reinterpret_cast<const uint32_t*>(at + plan.pairs);
-  to.n_held = job.n_held(), to.n_wanted = job.n_wanted(), to.n_keys = job.n_keys, to.k = job.k;
+  to.n_held = job.n_held(), to.n_wanted = job.n_wanted(), to.n_keys = job.n_keys - job.first_key, to.k = job.k;
   to.first_page = job.first_page, to.n_first = job.n_first;
   fetch_parts_.push_back(to);
 }
@@ -268,6 +268,11 @@ void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& s
     if (part->first_entry == 0) n_out = 0, excludes = false, fetch_parts_.clear();
     part->k = job.k, part->by_score = 0;
     part->first_out = n_out;
+    if (shape.codes.bits > 0) {
+      part->first_key = job.first_key, part->log_evicted = device(job.log_evicted);
+      part->held = device(job.held), part->stay = job.stay;
+      part->n_held = job.stay != 1.0f ? job.n_held() : 0;
+    }
     add_fetch_part(job, part->first_entry, n_out);
     if (job.excluded.size() > 0)
       uploads_.push_back({{reinterpret_cast<uintptr_t>(fetch_parts_.back().excluded)}, job.excluded.data(), job.excluded.size() * sizeof(uint32_t)});

@@ -535,9 +535,9 @@ struct orrery_session_options {
                                      tokens (Q8_0: 1.88 times as many as F16), at most all. Under any share, layers with a
                                      sliding window keep their window, and other heads keep 64 tokens */
   uint32_t device_kv_type;        /* of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than
-                                     kv_type (from fine to coarse: F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has Q4_0
-                                     below an eighth of F16's bytes (on the CPU 9.4%) if head_dim % 64 == 0, else Q8_0 if head_dim %
-                                     32 == 0; both where kv_type is finer. Others, and "full" (also for NULL), have kv_type */
+                                     kv_type (from fine to coarse: F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has
+                                     Q8_0, or by the budget K8V4 or Q4_0 if head_dim % 64 == 0 (orrery_policies()); where kv_type is
+                                     finer and head_dim % 32 == 0. Others, and "full" (also for NULL), have kv_type */
   const char *head_profile;       /* for policies that tell heads apart: JSON of orrery_calibration_profile() or
                                      orrery_head_profile_import_gates(), or the published HeteroCache format. Copied. NULL: "heterocache"
                                      and "synckv" calibrate themselves on the prompt; "duoattention" and "razorattention" are

@@ -13,7 +13,8 @@ namespace orrery {
 // digest of page first_page + i), and the n_last pages behind the last key. These three ranges do not overlap. The slots hold as many pages,
 // or n_others more. A wanted page that the slots hold stays where it is. The other wanted pages, ascending, take the slots of unwanted pages,
 // ascending.
-struct FetchJob : TopKeysJob {   // of one position; without out, among and by_score
+// With codes key i is the token at first_key + i, and `stay` counts for the pages that the slots hold.
+struct FetchJob : TopKeysJob {   // of one position; without out, among, by_score, least and TopKeysJob::held
   int32_t first_page = 0, n_first = 0, n_last = 0;
   int32_t n_others = 0;          // only with FetchShape::lowest_first
   Span<const uint32_t> excluded = {};   // keys that are not among the best: at least k others remain

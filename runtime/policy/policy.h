@@ -34,6 +34,12 @@ struct HostShape {
   bool makes_moments = false;   // Heads::key_moments() needs no rows of weights
 };
 
+// A KV type for budgets below a share of full KV's bytes in F16.
+struct TypeBelow {
+  double share;
+  KvType type;
+};
+
 // What a policy needs of the engine, by its name and options alone.
 struct Needs {
   uint32_t kept_queries = 0;    // the engine keeps the queries of this many last positions
@@ -41,10 +47,10 @@ struct Needs {
   // block. None: the reservoir's type.
   std::optional<KvType> device_type = {};
   bool plain_keys = false;      // reads keys before RoPE out of the pages, or their angles: they are stored as they are (no KvTransform)
-  // Budgets below this share of full KV's bytes in F16 have Q4_0 in place of device_type, where heads have a multiple of 64 values: the
-  // Hadamard transform then spreads a large value over two of Q4_0's blocks or more.
-  double q4_share = 0;
-  double codes_share = 1;       // with Shape::finds_by_codes: that share, if it is smaller
+  // Types with 4 bits in place of device_type, the first one that counts, where heads have a multiple of 64 values: the Hadamard transform then
+  // spreads a large value over two of Q4_0's blocks or more. With Shape::finds_by_codes the second list counts from codes_share of F16's bytes on.
+  Span<const TypeBelow> coarser = {}, coarser_by_codes = {};
+  double codes_share = 1;
   static constexpr double kNever = 2;
   double in_place_share = kNever;   // budgets from this share of F16's bytes on read tokens in place, where Shape::in_place can be set
 };

@@ -52,7 +52,7 @@ Needs policy_needs(const std::string& name, const Options& options) {
                        [&](const auto& o) { return o.first == name_of && (!value_of || o.second == value_of); });
   };
   const bool by_codes = given("by", "codes");   // as keycodes has it
-  if (by_codes) needs.q4_share = 0, needs.in_place_share = 0;
+  if (by_codes) needs.coarser = needs.coarser_by_codes, needs.in_place_share = 0;
   if (needs.in_place_share > 0 && !options.empty()) needs.in_place_share = Needs::kNever;
   if (given("copy", "1") || given("stay", nullptr)) needs.in_place_share = Needs::kNever;   // tokens are copied
   return needs;

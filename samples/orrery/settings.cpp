@@ -81,8 +81,8 @@ OptionGroup session_group() {
           {{"--context", "N", "Tokens that the session holds; 0: as trained, or as many as fit (default 0)."},
            {"--kv-type", "TYPE", "KV cache: f16, f32, q8_0, k8v4 (also k:q8_0,v:q4_0) or q4_0 (default f16)."},
            {"--device-kv-type", "TYPE",
-            "Type of a policy's KV on the device: --kv-type (the type in host memory), or a coarser type (default: q8_0 under "
-            "policy auto if --kv-type is finer, else --kv-type)."},
+            "Type of a policy's KV on the device: --kv-type (the type in host memory), or a coarser type (default: under "
+            "policy auto q8_0, k8v4 or q4_0, by the budget, if --kv-type is finer, else --kv-type)."},
            {"--policy", "NAME",
             "Which KV stays on the device: full, or a policy of `orrery policies`. Host memory holds the rest, and prompts "
             "still attend to it (default full; auto with --kv-budget, or if --context does not fit)."},

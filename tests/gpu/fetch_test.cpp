@@ -705,6 +705,8 @@ engine::SessionOptions options_of(const Mode& mode) {
                    {{"page", "4"}, {"first_layers", "0"}, {"window", "8"}, {"digest", "deviation"}, {"heads", "adaptive"}},
                    true,
                    true});
+  modes.push_back({"keycodes_best", "keycodes", {{"bits", "4"}, {"window", "8"}, {"stay", "1"}, {"compensation", "0"}, {"heads", "uniform"}}, true});
+  modes.push_back({"keycodes_staying", "keycodes", {{"bits", "1"}, {"window", "4"}, {"stay", "32"}, {"reduce", "mean"}}, true});
   const policy::Options satellites = {{"tau_sim", "0"}, {"full_share", "0.25"}, {"satellites", "speculative"}, {"calibration", "4"}};
   for (const auto& [name, tau] : {std::pair("satellites", "0.95"), std::pair("satellites_seldom", "0.05")}) {
     modes.push_back({name, "heterocache", satellites, true, true});
@@ -755,7 +757,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuFetchModes,
                                            Mode{"arkvale_all", KvType::f16}, Mode{"arkvale_adaptive", KvType::f16},
                                            Mode{"freekv_corrected", KvType::f16}, Mode{"freekv_seldom", KvType::q8_0},
                                            Mode{"freekv_adaptive", KvType::f16}, Mode{"infinigen", KvType::f16},
-                                           Mode{"infinigen_few", KvType::q8_0}, Mode{"satellites", KvType::f16},
+                                           Mode{"keycodes", KvType::f16}, Mode{"keycodes_best", KvType::q8_0}, Mode{"keycodes_staying", KvType::f16},
+                                           Mode{"keycodes", KvType::k8v4}, Mode{"infinigen_few", KvType::q8_0}, Mode{"satellites", KvType::f16},
                                            Mode{"satellites_seldom", KvType::f16}, Mode{"quest", KvType::k8v4}, Mode{"shadowkv", KvType::k8v4},
                                            Mode{"freekv_corrected", KvType::k8v4}));
 
@@ -775,7 +778,7 @@ TEST_P(GpuDirectModes, TheIoThreadsTokensToTheBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, GpuDirectModes,
-                         ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16},
+                         ::testing::Values(Mode{"quest", KvType::f16}, Mode{"loki", KvType::q8_0}, Mode{"omnikv", KvType::f16}, Mode{"keycodes", KvType::q8_0},
                                            Mode{"shadowkv", KvType::q8_0}, Mode{"infinigen", KvType::q8_0}, Mode{"infinigen_few", KvType::f16},
                                            Mode{"freekv_corrected", KvType::f16}, Mode{"freekv_small_pages", KvType::q8_0}, Mode{"synckv_every_step", KvType::q8_0},
                                            Mode{"synckv_late", KvType::f16}, Mode{"arkvale_next", KvType::f16}, Mode{"satellites_seldom", KvType::f16},

@@ -158,6 +158,30 @@ TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {
   EXPECT_TRUE(same_bits(got, expected)) << "a later prompt";
 }
 
+// auto goes by codes where they fit, and copies the tokens; behind a link it goes by window.
+TEST(GpuPolicy, AutoGoesByCodes) {
+  engine::RuntimeOptions with_link = on_cuda();
+  with_link.link.bytes_per_second = uint64_t{1} << 40;
+  const auto near = open_spec("qwen3-tied", on_cuda()), far = open_spec("qwen3-tied", with_link);
+  struct Wanted {
+    double share;
+    KvType type;
+    bool by_codes;
+  };
+  const auto check = [](const std::shared_ptr<engine::LanguageModel>& model, const Wanted& c) {
+    engine::SessionOptions o;
+    o.n_context = 512, o.policy = "auto", o.kv_share = c.share;
+    const auto session = unwrap(Session::open(model, o));
+    EXPECT_EQ(session->resident()->format().type, c.type) << c.share;
+    EXPECT_EQ(session->resident()->key_codes() != nullptr, c.by_codes) << c.share;
+    EXPECT_EQ(session->resident()->policy().slots_in_place(), 0u);
+  };
+  for (const Wanted& c : {Wanted{.6, KvType::q8_0, false}, Wanted{.5, KvType::q8_0, true}, Wanted{.3, KvType::q8_0, true}, Wanted{.12, KvType::k8v4, true},
+                        Wanted{.08, KvType::q4_0, false}})
+    check(near, c);
+  for (const Wanted& c : {Wanted{.5, KvType::q8_0, false}, Wanted{.3, KvType::k8v4, false}, Wanted{.2, KvType::q4_0, false}}) check(far, c);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, GpuPolicies, ::testing::ValuesIn(compressing_policies()), [](const auto& tested) {
   std::string name = tested.param;
   std::replace(name.begin(), name.end(), '+', 'p');

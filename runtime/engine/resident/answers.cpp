@@ -261,6 +261,7 @@ void Answers::add_fetch_job(const policy::PageQuery& query, const policy::PagePl
   job.first_page = static_cast<int32_t>(query.first_page);
   job.n_first = static_cast<int32_t>(places.n_first), job.n_last = static_cast<int32_t>(places.n_last);
   job.excluded = query.excluded;
+  job.stay = query.stay, job.log_evicted = logs_of_evicted(job.kv_head);
   job.n_others = static_cast<int32_t>(query.n_others);
   set_places(query.head, places.first_slot, &job);
   jobs->push_back(job);
@@ -470,7 +471,7 @@ Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::
     job.out = query.out;
     job.held = query.held, job.stay = query.stay;
     job.least = query.least, job.n_found = query.n_found;
-    if (now_->q && parts_->codes && parts_->codes->format().values) job.log_evicted = logs_of(static_cast<uint32_t>(job.kv_head));
+    job.log_evicted = logs_of_evicted(job.kv_head);
     jobs_.push_back(job);
   }
   const TopKeysShape shape = pages_shape(queries[0], rule);

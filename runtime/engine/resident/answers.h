@@ -141,6 +141,10 @@ class Answers final : public policy::Heads {
   void forget_table(uint32_t head) {
     if (!on_device_.empty()) on_device_[head] = 0;
   }
+  // TopKeysJob::log_evicted within a step; else null.
+  Ptr<float> logs_of_evicted(int32_t kv_head) const {
+    return now_->q && parts_->codes && parts_->codes->format().values ? logs_of(static_cast<uint32_t>(kv_head)) : Ptr<float>{};
+  }
   Ptr<float> logs_of(uint32_t kv_head) const { return Ptr<float>{region_.data().address} + uint64_t{kv_head} * group(); }
 
   const model::Hyperparameters* hyper_ = nullptr;

@@ -42,7 +42,7 @@ Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadPr
 uint32_t SessionOptions::chunk() const { return chunk_tokens ? chunk_tokens : kDefaultChunk; }
 
 bool SessionOptions::in_place(const model::Hyperparameters& h) const {
-  if (!finds_by_codes || device_kv_type || kv_type == KvType::f32) return false;
+  if (!finds_by_codes || !shares_memory || device_kv_type || kv_type == KvType::f32) return false;
   const double from = policy::policy_needs(policy, policy_options).in_place_share;
   // Codes are chosen by themselves where the Hadamard transform has blocks of 64 or more.
   return from == 0 || (hadamard_block(h.head_dim) >= 64 && share_of_f16(h, *this) >= from);
@@ -52,11 +52,12 @@ KvType SessionOptions::resident_type(const model::Hyperparameters& h) const {
   if (device_kv_type) return *device_kv_type;
   if (in_place(h)) return kv_type;
   const policy::Needs needs = policy::policy_needs(policy, policy_options);
+  const double share = share_of_f16(h, *this);
+  const Span<const policy::TypeBelow> coarser = finds_by_codes && share >= needs.codes_share ? needs.coarser_by_codes : needs.coarser;
+  const auto low = std::find_if(coarser.begin(), coarser.end(), [&](const policy::TypeBelow& below) { return share < below.share; });
   // Drafts of speculate policy read plain KV (form_type()), of which Q4_0 keeps too little.
-  // Where auto goes by codes, its slots are Q8_0.
-  const double limit = finds_by_codes ? std::min(needs.q4_share, needs.codes_share) : needs.q4_share;
-  const bool low = h.head_dim % 64 == 0 && speculate != Speculate::policy && share_of_f16(h, *this) < limit;
-  const std::optional<KvType> own = low ? std::optional(KvType::q4_0) : needs.device_type;
+  const bool takes_four_bits = h.head_dim % 64 == 0 && speculate != Speculate::policy;
+  const std::optional<KvType> own = takes_four_bits && low != coarser.end() ? std::optional(low->type) : needs.device_type;
   return own && finer(kv_type, *own) && has_blocks(h, *own) ? *own : kv_type;
 }
 
@@ -195,6 +196,7 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
   policy::Shape shape = policy_shape(h, device, n_context);
   shape.finds_by_codes = options.finds_by_codes;
+  shape.shares_memory = options.shares_memory;
   shape.in_place = options.in_place(h);
   return policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile);
 }

@@ -26,6 +26,9 @@ inline constexpr OptionRow kCodeOptions[] = {
     with(kFirstLayersRow, "0"),
 };
 
+// Copied tokens: below an eighth of F16's bytes a third more of them are worth more than V's last bits.
+inline constexpr TypeBelow kCodesTypes[] = {{.125, KvType::k8v4}};
+
 // The policy, with these options.
 MadePolicy make_codes(const char* name, const Shape& shape, const Budget& budget, const Options& options);
 // Whether codes of these bits take at most three quarters of the budget, or in place at most all of it, and heads are not too wide for them.

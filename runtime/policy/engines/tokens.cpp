@@ -79,13 +79,10 @@ Status TokenPolicy::fetch_best(Heads* heads, const ScoreRule& rule, uint32_t lay
     return ok_status();
   }
   for (size_t i = begin; i < end; ++i) report_.wanted_tokens += selected(i).size();
-  if (heads->fetches_pages()) {
-    ask(begin, end, position, position);
-    return heads->fetch_pages(queries_, rule, {n_sink_pages_, 0, 0});
-  }
   ask(begin, end, position, position);
   for (size_t i = begin; stay_ > 1 && i < end; ++i)
     queries_[i - begin].held = heads->positions(heads_[i]).subspan(n_sink_pages_, selected(i).size()), queries_[i - begin].stay = stay_;
+  if (heads->fetches_pages()) return heads->fetch_pages(queries_, rule, {n_sink_pages_, 0, 0});
   ORRERY_TRY(heads->top_pages(queries_, rule));
   const auto plan = [&, first = begin](size_t i) {
     const Span<const uint32_t> best = selected(first + i);

@@ -30,7 +30,7 @@ class TokenPolicy : public PagedPolicy {
   uint32_t slot_for(uint32_t head, uint32_t length, uint32_t capacity) override;
   bool asks_before_attend() const override { return !heads_.empty(); }
   bool refills_its_layer() const override { return asks_before_attend() && !asks_a_layer_ahead(); }
-  bool fetches_pages() const override { return refills_its_layer() && kind_ != PageDigest::codes; }
+  bool fetches_pages() const override { return refills_its_layer() && !settings_.in_place; }
   Status after_step(Heads* heads, uint64_t step, uint32_t position) override;
 
  protected:

@@ -28,8 +28,9 @@ constexpr WindowSettings kSmallDefaults = [] {
   return s;
 }();
 constexpr int32_t kLeastBlock = 64;   // of the Hadamard transform, for by=codes without being asked
-// Of F16's bytes: below it twice the tokens in Q4_0 are worth more than Q8_0's bits. tests/bench/results/real-models.md has the measurements.
-constexpr double kQ4Share = .125;
+// Below 28.1% of F16's bytes Q4_0 does not hold all tokens, below 40.6% K8V4 does not: more tokens are worth more than their last bits. K8V4 that
+// holds all is level with Q8_0 that lacks some. tests/bench/results/real-models.md has the measurements.
+constexpr TypeBelow kWindowTypes[] = {{.28, KvType::q4_0}, {.5, KvType::k8v4}};
 // Of F16's bytes: from here on auto goes by codes (codes_fit()). Copied tokens need codes of 2 bits in three quarters of the budget, 18 of 256
 // bytes of heads of 64. In place codes of 1 bit take 10 of 256.
 constexpr double kCodesShare = .094, kInPlaceShare = .05;
@@ -46,15 +47,17 @@ constexpr auto kOptions = [] {
 }();
 constexpr char kPage[] =
     "The policy of a KV budget without a named policy. It has two ways to choose the resident tokens, by=codes and by=window.\n"
-    "- codes: each step finds its tokens by codes of all keys (policy keycodes), and reads them in the reservoir. On published\n"
-    "  models its KL from full attention at 10 and 20% is about that of full attention in Q8_0, a tenth or less of the window's.\n"
-    "  It is the default on the CPU. It takes keycodes' options, if by=codes is given. A step scores all tokens and reads up to a\n"
-    "  quarter of them anywhere in memory, so it takes 0.8 to 1.4 times one of full attention (4K and 16K tokens, two threads),\n"
-    "  where the window's takes 0.4 to 1.1 times.\n"
-    "- window: a window of queries chooses the tokens once for each turn. It is the default with speculate=policy, on a GPU, where\n"
-    "  the reservoir lies behind a link, where an option of the window is given, below 5% of F16's bytes, where codes do not fit,\n"
-    "  and where tokens must be copied (device_kv_type, KV in F32) and codes of 2 bits would take more than three quarters of the\n"
-    "  budget (below 9.4%, with heads of 64). And where the Hadamard transform has blocks of less than 64, as in heads of 32 (the\n"
+    "- codes: each step finds its tokens by codes of all keys (policy keycodes). It is the default on the CPU and on a GPU, and\n"
+    "  takes keycodes' options, if by=codes is given. On the CPU steps read the tokens in the reservoir: on published models KL\n"
+    "  from full attention at 10 and 20% is about that of full attention in Q8_0, a tenth or less of the window's. A step scores\n"
+    "  all tokens and reads up to a quarter of them anywhere in memory, so it takes 0.8 to 1.4 times one of full attention (4K\n"
+    "  and 16K tokens, two threads), where the window's takes 0.4 to 1.1 times. On a GPU found tokens are copied to the device\n"
+    "  within the step, and the device selects them: at 20% KL is about that of Q8_0, at 10% a third of the window's. No GPU has\n"
+    "  measured its speed; steps of several sessions share no pass.\n"
+    "- window: a window of queries chooses the tokens once for each turn. It is the default with speculate=policy, where the\n"
+    "  reservoir lies behind a simulated link, where an option of the window is given, below 5% of F16's bytes, where codes do not\n"
+    "  fit, and where tokens must be copied (a GPU, device_kv_type, KV in F32) and codes of 2 bits would take more than three\n"
+    "  quarters of the budget (below 9.4%, with heads of 64). And where the Hadamard transform has blocks of less than 64, as in heads of 32 (the\n"
     "  demo model): it spreads a key over too few dimensions.\n"
     "The window's way: short answers over several turns. At 10% of the KV no other measured policy that chooses once comes near\n"
     "it, up to 4,096 tokens. It moves half of what quest moves, and no step waits for the link. It repeats long lists as well as\n"
@@ -79,13 +82,12 @@ constexpr char kPage[] =
     "- Behind a long prompt, and when a tail is full, the first 8 steps attend to everything. Beside each runs a part of the\n"
     "  selection. So no step waits for all of it. Where a tail has less than 16 slots (below about 1,400 tokens at 10%, 700 at\n"
     "  20%), the selection is short, and runs at once. It also runs at once on a GPU, and in models with sliding windows.\n"
-    "- Its KV on the device is Q8_0, unless device_kv_type says otherwise: where KV is kept in F16 the same bytes hold 1.88 times\n"
-    "  the tokens. A head's second-best keys are worth more than the last bits of its best keys. From 53.2% of the KV on all of\n"
-    "  it fits, and nothing is evicted.\n"
-    "- Below an eighth of F16's bytes (where codes are the default: below 5%) it is Q4_0, in heads of a multiple of 64: again\n"
-    "  1.89 times the tokens. The session then rotates and centres its KV. At 15 and 20% one of two published models loses by\n"
-    "  Q4_0; at 10 and 5% both gain. Smaller heads stay in Q8_0, and so do by=codes and speculate=policy. A budget in bytes\n"
-    "  counts as a share only where n_context is given.\n"
+    "- Its KV on the device is Q8_0, K8V4 (K in Q8_0, V in Q4_0) or Q4_0, unless device_kv_type says otherwise: where KV is kept\n"
+    "  in F16 the same bytes hold 1.88, 2.46 or 3.56 times the tokens. A head's second-best keys are worth more than the last bits\n"
+    "  of its best keys. By window it is Q4_0 below 28% of F16's bytes, where Q4_0 does not hold all tokens, K8V4 below a half, and\n"
+    "  Q8_0 above. By codes it is K8V4 below an eighth, else Q8_0. With 4 bits the session rotates and centres its KV. Heads whose\n"
+    "  dimension is no multiple of 64 stay in Q8_0, and so does speculate=policy. A budget in bytes counts as a share only where\n"
+    "  n_context is given. From 40.6% of the KV on all of it fits in K8V4, and nothing is evicted.\n"
     "- KV that is kept in the type or a coarser one, and heads whose dimension is no multiple of 32, keep their type.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
@@ -103,7 +105,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   for (const auto& option : options)
     if (option.first != "by") others.push_back(option);
   if (by == 0) return make_codes("auto", shape, budget, others);
-  const bool small = shape.finds_by_codes && shape.slot_bytes == KvFormat{KvType::q4_0, 1, 1, static_cast<int32_t>(shape.head_dim)}.token_bytes();
+  const bool small = shape.finds_by_codes && shape.shares_memory && shape.slot_bytes == KvFormat{KvType::q4_0, 1, 1, static_cast<int32_t>(shape.head_dim)}.token_bytes();
   return make_window("auto", small ? kSmallDefaults : kDefaults, shape, budget, others);
 }
 
@@ -116,10 +118,10 @@ constexpr Method kAuto = {
      /* keep     */ "best tokens, the window, all generated tokens, a compensation token",
      /* refresh  */ "codes: every step; window: when as many tokens have been generated as a sixteenth of what a head may hold, in Q4_0 "
                     "without a link a forty-eighth",
-     /* device   */ "in Q8_0, at small budgets Q4_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of "
+     /* device   */ "in Q8_0, at smaller budgets K8V4 or Q4_0, where KV is kept in more; the last 64 positions' queries; codes of all keys, or a token of "
                     "floats a head",
      /* link     */ kSelectionAndMissesOnLink, all(auto_method::kOptions), auto_method::kPage},
-    {kMaxWindow, KvType::q8_0, false, auto_method::kQ4Share, auto_method::kCodesShare, auto_method::kInPlaceShare},
+    {kMaxWindow, KvType::q8_0, false, {auto_method::kWindowTypes, std::size(auto_method::kWindowTypes)}, {kCodesTypes, std::size(kCodesTypes)}, auto_method::kCodesShare, auto_method::kInPlaceShare},
     auto_method::make};
 
 }  // namespace orrery::policy

@@ -441,9 +441,9 @@ uint64_t bytes_of_f16(const model::Hyperparameters& h, double share) {
   return static_cast<uint64_t>(share * 512 * static_cast<double>(token));
 }
 
-// auto has Q4_0 below an eighth of F16's bytes, whatever the pages' type, for heads of a multiple of 64. A budget in bytes counts at the
-// caller's context.
-TEST(DeviceTypeOfAPolicy, AutosIsQ4WhereTheBudgetIsSmall) {
+// auto has Q4_0 below 28% of F16's bytes and K8V4 below a half, by codes K8V4 below an eighth; whatever the pages' type, for heads of a multiple of
+// 64. A budget in bytes counts at the caller's context.
+TEST(DeviceTypeOfAPolicy, AutosHasFourBitsWhereTheBudgetIsSmall) {
   const auto model = open_spec("qwen3-tied");
   const model::Hyperparameters& h = model->hyper();
   ASSERT_EQ(h.head_dim, 64);
@@ -453,47 +453,57 @@ TEST(DeviceTypeOfAPolicy, AutosIsQ4WhereTheBudgetIsSmall) {
     o.kv_share = share;
     return o.resident_type(h);
   };
-  for (const KvType kept : {KvType::f32, KvType::f16, KvType::q8_0}) {   // 1, 2 and 3.76 units of F16's share
+  for (const KvType kept : {KvType::f32, KvType::f16, KvType::q8_0}) {
     SCOPED_TRACE(kv_type_name(kept));
     o.kv_type = kept;
-    const double eighth = kept == KvType::f32 ? 1. / 16 : kept == KvType::f16 ? 1. / 8 : 4. / 17;
-    EXPECT_EQ(type_at(eighth * .999), KvType::q4_0);
-    EXPECT_EQ(type_at(eighth * 1.001), KvType::q8_0);
+    const double of_f16 = kept == KvType::f32 ? 1. / 2 : kept == KvType::f16 ? 1. : 32. / 17;
+    for (const auto& [share, below, above] : {std::tuple(.28, KvType::q4_0, KvType::k8v4), std::tuple(.5, KvType::k8v4, KvType::q8_0)}) {
+      EXPECT_EQ(type_at(share * of_f16 * .999), below);
+      EXPECT_EQ(type_at(share * of_f16 * 1.001), above);
+    }
     EXPECT_EQ(type_at(1), KvType::q8_0);
   }
   o.kv_type = KvType::q4_0;
   EXPECT_EQ(type_at(.1), KvType::q4_0);
   o.kv_type = KvType::f16;
-  EXPECT_EQ(type_at(.125), KvType::q8_0);
+  EXPECT_EQ(type_at(.28), KvType::k8v4);
+  EXPECT_EQ(type_at(.5), KvType::q8_0);
   o.policy_options = {{"by", "codes"}};
-  EXPECT_EQ(type_at(.1), KvType::q8_0);
+  EXPECT_EQ(type_at(.125), KvType::q8_0);
+  EXPECT_EQ(type_at(.124), KvType::k8v4);
+  EXPECT_EQ(type_at(.01), KvType::k8v4);
   o.policy_options = {{"by", "window"}, {"width", "7"}};
   EXPECT_EQ(type_at(.1), KvType::q4_0);
   o.speculate = engine::Speculate::policy;
   EXPECT_EQ(type_at(.1), KvType::q8_0);
   o.speculate = engine::Speculate::off;
-  o.policy_options = {}, o.finds_by_codes = true;
+  o.policy_options = {}, o.finds_by_codes = o.shares_memory = true;
   EXPECT_EQ(type_at(.05), KvType::f16) << "in place";
   EXPECT_EQ(type_at(.049), KvType::q4_0);
   o.kv_type = KvType::f32;
   EXPECT_EQ(type_at(.046), KvType::q4_0);
-  EXPECT_EQ(type_at(.048), KvType::q8_0) << "copied";
-  o.kv_type = KvType::f16, o.finds_by_codes = false, o.policy_options = {{"by", "window"}};
+  EXPECT_EQ(type_at(.048), KvType::k8v4) << "copied";
+  o.kv_type = KvType::f16, o.shares_memory = false;
+  EXPECT_EQ(type_at(.093), KvType::q4_0) << "by window";
+  EXPECT_EQ(type_at(.095), KvType::k8v4) << "copied by codes";
+  EXPECT_EQ(type_at(.125), KvType::q8_0);
+  o.finds_by_codes = false, o.policy_options = {{"by", "window"}};
   o.device_kv_type = KvType::f16;
   EXPECT_EQ(type_at(.1), KvType::f16);
   o.device_kv_type.reset();
   o.policy = "keycodes", o.policy_options = {};
-  EXPECT_EQ(type_at(.1), KvType::q8_0);
+  EXPECT_EQ(type_at(.1), KvType::k8v4);
+  EXPECT_EQ(type_at(.2), KvType::q8_0);
   o.policy = "snapkv";
   EXPECT_EQ(type_at(.1), KvType::f16);
   o.policy = "auto", o.kv_share = 1;
-  o.kv_budget_bytes = bytes_of_f16(h, .124);
+  o.kv_budget_bytes = bytes_of_f16(h, .279);
   EXPECT_EQ(o.resident_type(h), KvType::q4_0);
   o.kv_type = KvType::q8_0;
   EXPECT_EQ(o.resident_type(h), KvType::q4_0);
   o.kv_type = KvType::f16, o.n_context = 0;
   EXPECT_EQ(o.resident_type(h), KvType::q8_0);
-  o.n_context = 512, o.kv_budget_bytes = bytes_of_f16(h, .126);
+  o.n_context = 512, o.kv_budget_bytes = bytes_of_f16(h, .501);
   EXPECT_EQ(o.resident_type(h), KvType::q8_0);
   model::Hyperparameters wider = h;
   wider.n_kv_heads = 3;

@@ -415,7 +415,7 @@ TEST(PolicyInvariants, AutoRenewsScoresInSmallSlots) {
   const Model m{"one layer", 4, {0}};
   const auto held = [&](const char* name, uint64_t slot_bytes, const Options& options, bool near = true) {
     Shape shape = m.shape();
-    shape.finds_by_codes = near;
+    shape.finds_by_codes = shape.shares_memory = near;
     shape.head_dim = 64, shape.slot_bytes = slot_bytes, shape.compensation_token_bytes = 2 * slot_bytes;
     FakeSession s(must(make_policy(name, shape, {.6, slots_for_share(shape, .6)}, options)), m.n_heads(), kGroup, m.n_context, restless);
     s.settle(300);

@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/policy/policy.h"
 #include "tests/unit/policy/made_up.h"
@@ -153,9 +155,19 @@ TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
       EXPECT_FALSE(type.has_value()) << row.name;
   }
   EXPECT_EQ(policy_needs("auto", {{"compensation", "0"}}).device_type, KvType::q8_0);
+  using List = std::vector<std::pair<double, KvType>>;
+  const auto list = [](Span<const TypeBelow> types) {
+    List out;
+    for (const TypeBelow& below : types) out.emplace_back(below.share, below.type);
+    return out;
+  };
+  const List of_window = {{.28, KvType::q4_0}, {.5, KvType::k8v4}}, of_codes = {{.125, KvType::k8v4}};
   for (const PolicyRow& row : policy_rows())
-    EXPECT_EQ(policy_needs(row.name, {}).q4_share, row.name == std::string("auto") ? .125 : 0) << row.name;
-  EXPECT_EQ(policy_needs("auto", {{"by", "window"}}).q4_share, .125);
+    EXPECT_EQ(list(policy_needs(row.name, {}).coarser), row.name == std::string("auto")       ? of_window
+                                                        : row.name == std::string("keycodes") ? of_codes
+                                                                                              : List()) << row.name;
+  EXPECT_EQ(list(policy_needs("auto", {{"by", "window"}}).coarser), of_window);
+  EXPECT_EQ(list(policy_needs("auto", {}).coarser_by_codes), of_codes);
   EXPECT_EQ(policy_needs("auto", {}).codes_share, .094);
   const auto from = [](const char* name, const Options& options) { return policy_needs(name, options).in_place_share; };
   EXPECT_EQ(from("auto", {}), .05);
@@ -169,7 +181,7 @@ TEST(Share, OnlyOurOwnMethodsHaveATypeOfTheirOwn) {
   for (const PolicyRow& row : policy_rows())
     EXPECT_EQ(from(row.name, {}) < Needs::kNever, row.name == std::string("auto") || row.name == std::string("keycodes")) << row.name;
   EXPECT_EQ(policy_needs("auto", {{"tail", "8"}}).codes_share, 1) << "one of the window's";
-  EXPECT_EQ(policy_needs("auto", {{"by", "codes"}}).q4_share, 0);
+  EXPECT_EQ(list(policy_needs("auto", {{"by", "codes"}}).coarser), of_codes);
   EXPECT_FALSE(policy_needs("full", {}).device_type.has_value());
 }
 
