@@ -315,7 +315,7 @@ struct CodeWeightsWork {
 };
 
 template <int kBits>
-__global__ void __launch_bounds__(kThreads) code_weights_kernel(CodeWeightsWork work) {
+__global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_kernel(CodeWeightsWork work) {
   constexpr int kWords = 2 * kBits, kParts = kBits == 4 ? 2 : 1, kColumns = 8;   // kColumns: products of 8 keys in a tile
   __shared__ CodeRows rows;
   const TopKeysWork& w = work.top;
@@ -332,8 +332,6 @@ __global__ void __launch_bounds__(kThreads) code_weights_kernel(CodeWeightsWork 
     const float* q = in_global(part.queries) + (part.first_position + of_warp / group - w.ring_first) % w.ring_rows * w.ring_stride + of_warp % group * dim;
     prepare_row<kBits>(of_warp < n_rows ? q : nullptr, dim, work.block, work.block_scale, w.scale, warp, lane, &rows);
     __syncthreads();
-    const int row = first_row + column, g = row % group;
-    const float scale = rows.scale[column], zero = rows.zero[column];
     for (int tile = first_tile + warp; tile < min(first_tile + G::kTiles, n_tiles); tile += kWarps) {
       const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(in_global(part.tiles)[tile] + part.offset));
       const std::byte* of_lane = codes + t * kHalfTile + 4 * column;
@@ -374,6 +372,7 @@ __global__ void __launch_bounds__(kThreads) code_weights_kernel(CodeWeightsWork 
         }
       }
       // The lane has 8 keys of each half of the tile, for its row: keys 8 t + 4 e + i.
+      const float scale = rows.scale[column], zero = rows.zero[column];
       float y[2][8];
       float largest = -INFINITY;
       const int of_lane_first = part.first_key - tile * kPageTokens - 8 * t, of_lane_end = part.n_keys - tile * kPageTokens - 8 * t;
@@ -404,7 +403,8 @@ __global__ void __launch_bounds__(kThreads) code_weights_kernel(CodeWeightsWork 
         ORRERY_UNROLL for (int k = 0; k < 8; ++k) y[half][k] = weight_below(y[half][k], unit), sum += y[half][k];
       }
       ORRERY_UNROLL for (int i = 1; i < 4; i *= 2) sum += __shfl_xor_sync(kAllLanes, sum, i);
-      if (row < n_rows) {
+      if (const int row = first_row + column; row < n_rows) {
+        const int g = row % group;
         float* entry = entry_of(w, part.first_entry + row / group);
         float* to = entry + g * w.plan.stride + static_cast<int64_t>(tile) * kPageTokens + 8 * t;
         ORRERY_UNROLL for (int half = 0; half < 2; ++half) {

@@ -108,25 +108,28 @@ TEST_P(CpuCompensationTokens, OfTokensAlikeIsTheToken) {
   }
 }
 
-// Heads with and without a mean in one step, of slots that do and do not fill their splits.
+// Heads with and without a mean in one step, of slots that do and do not fill their splits. The last heads' weights are logarithms.
 TEST_P(CpuCompensationTokens, WeighAsManyTokensAlike) {
-  constexpr int32_t kKvHeads = 4, kGroup = 3;
+  constexpr int32_t kKvHeads = 7, kGroup = 3, kFirstOfLogs = 4;
   for (const KvType type : kKvTypes)
     for (const int32_t dim : kDims) {
       if (!stores(type, dim)) continue;
-      const int32_t n_slots[kKvHeads] = {1, 300, 1024, 64};
-      const float weights[kKvHeads] = {.3f, 7, 100000, 0};
+      const int32_t n_slots[kKvHeads] = {1, 300, 1024, 64, 300, 1, 64};
+      const float weights[kKvHeads] = {.3f, 7, 100000, 0, 50, .3f, 0};
       Rig rig(GetParam(), 2, limits(kKvHeads, kGroup, dim, 1024));
       const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
       const size_t n_values = 2 * static_cast<size_t>(dim), width = static_cast<size_t>(kKvHeads * kGroup * dim);
       std::vector<std::unique_ptr<HeadTokens>> heads;
       std::vector<std::unique_ptr<Guarded<float>>> means;
+      Guarded<float> logs(kKvHeads * kGroup);
       std::vector<HeadView> views;
       for (size_t h = 0; h < kKvHeads; ++h) {
         heads.push_back(std::make_unique<HeadTokens>(type, dim, n_slots[h], 20 + h));
         means.push_back(std::make_unique<Guarded<float>>(n_values));
         fill_normal(*means.back(), 30 + h, .5f);
         views.push_back({heads[h]->tiles(), n_slots[h], 0, {}, means[h]->cptr(), weights[h]});
+        std::fill_n(logs.data() + h * kGroup, kGroup, std::log2(weights[h]));
+        if (h >= kFirstOfLogs) views.back().compensation_weight = 0, views.back().compensation_logs = logs.cptr() + h * kGroup;
       }
       Guarded<float> q(width), out(width);
       fill_normal(q, 6, 1.5f);
