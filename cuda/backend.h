@@ -44,7 +44,8 @@ uint64_t address(T* p) {
   return reinterpret_cast<uintptr_t>(p);
 }
 
-class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, KeyCodeOperations, ShortlistOperations {
+class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, KeyCodeOperations,
+                          ShortlistOperations {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);

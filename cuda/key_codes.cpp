@@ -1,4 +1,5 @@
-// Key codes, between steps: mean keys, mean values, codes. Parts and tables lie in the scratch memory of top_keys(), so its size limits a batch.
+// Key codes, between steps: mean keys, mean values, codes. Parts and tables lie in the scratch memory of top_keys(), so its size limits a
+// batch.
 #include <algorithm>
 
 #include "cuda/backend.h"
@@ -6,8 +7,8 @@
 
 namespace orrery::cuda {
 
-// Parts lie in the memory of top_keys' entries, and tables of pages among its tiles. Jobs that follow each other share a table where they share
-// their pages, as the heads of a session do: so a launch takes all of them.
+// Parts lie in the memory of top_keys' entries, and tables of pages among its tiles. Jobs that follow each other share a table where they
+// share their pages, as the heads of a session do: so a launch takes all of them.
 template <class Use>
 void CudaBackend::for_each_codes_batch(Span<const KeyCodesJob> jobs, int32_t first_page, int32_t end_page, const Use& use) {
   const TopKeysPlan& plan = plan_.top_keys_plan;
@@ -29,6 +30,7 @@ void CudaBackend::for_each_codes_batch(Span<const KeyCodesJob> jobs, int32_t fir
       part.offset = job.offset, part.mean = device(job.mean), part.tiles = device(job.tiles);
       codes_parts_.push_back(part);
     }
+    if (codes_parts_.empty()) return;   // a step's limits had no such jobs
     uploads_.push_back({{address(parts)}, codes_parts_.data(), codes_parts_.size() * sizeof(CodesPart)});
     upload_all(uploads_);
     use(reinterpret_cast<const CodesPart*>(parts), static_cast<int32_t>(codes_parts_.size()));
@@ -45,13 +47,12 @@ void CudaBackend::mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& s
 void CudaBackend::encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) {
   if (first >= end) return;
   const OnDevice here(*gpu_, queue_);
-  for_each_codes_batch(jobs, first / kPageTokens, div_up(end, kPageTokens), [&](const CodesPart* parts, int32_t n_parts) {
-    cuda::encode_keys(queue_, parts, shape, n_parts, first, end);
-  });
+  for_each_codes_batch(jobs, first / kPageTokens, div_up(end, kPageTokens),
+                       [&](const CodesPart* parts, int32_t n_parts) { cuda::encode_keys(queue_, parts, shape, n_parts, first, end); });
 }
 
-// At most kBatch jobs in a launch. Parts lie where those of top_keys() do, shares in the memory of its results. A job's sums of pages lie in an
-// entry, which has room for 4 floats for each key: 256 for each page.
+// At most kBatch jobs in a launch. Parts lie where those of top_keys() do, shares in the memory of its results. A job's sums of pages lie
+// in an entry, which has room for 4 floats for each key: 256 for each page.
 void CudaBackend::mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) {
   static_assert(sizeof(CodesPart) <= sizeof(TopKeysPart), "a batch of parts fits where those of top_keys lie");
   const OnDevice here(*gpu_, queue_);
@@ -82,4 +83,4 @@ void CudaBackend::mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv)
   }
 }
 
-}  // namespace orrery::cuda
+}   // namespace orrery::cuda

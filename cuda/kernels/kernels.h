@@ -182,8 +182,8 @@ struct TopKeysPart {
   int32_t first_out;       // of top_keys(): index of the part's first result, (n_positions, k), among the results
   const uint32_t* among;   // a list of keys, on the device, ascending. The result is the number of best keys in it. null: the best keys
   int32_t n_among;
-  // With codes, of one query (TopKeysJob). held: (n_held) keys whose scores count `stay` times. finds_number: keys with a smaller score than `least`
-  // are left out, and the start of the entry's pairs gets the number of the others. log_evicted: the result, (group).
+  // With codes, of one query (TopKeysJob). held: (n_held) keys whose scores count `stay` times. finds_number: keys with a smaller score than
+  // `least` are left out, and the start of the entry's pairs gets the number of the others. log_evicted: the result, (group).
   int32_t n_held, first_key;
   const uint32_t* held;
   float stay, least;
@@ -274,13 +274,15 @@ struct CodesPart {
 };
 void mean_keys(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t first, int32_t end, int32_t step);
 void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t most_pages);
-void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end);   // first < end
-// Parts of top_keys() and key_weights() with codes: weights by codes; scores of held keys; and behind the selection log_evicted, which holds
-// the largest unit of a query head's tiles before.
+// first < end.
+void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end);
+// Parts of top_keys() and key_weights() with codes: weights by codes; scores of held keys; and behind the selection log_evicted, which
+// holds the largest unit of a query head's tiles before.
 namespace top_keys_cu {
 struct TopKeysWork;
 }
-void code_weights(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t block, int32_t n_parts, int32_t most_keys);
+void code_weights(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t block, int32_t n_parts,
+                  int32_t most_keys);
 void weigh_held(Queue& queue, const top_keys_cu::TopKeysWork& work, int32_t n_parts);
 void evicted_logs(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t n_parts);
 

@@ -1,14 +1,15 @@
-// Key codes (runtime/backend/key_codes.h): means and codes, made between steps; and weights of queries by codes, which take the place of kernel 1
-// of top_keys.cu. README.md: the cost.
+// Key codes (runtime/backend/key_codes.h): means and codes, made between steps; and weights of queries by codes, which take the place of
+// kernel 1 of top_keys.cu. README.md: the cost.
 //
-// Making codes. A warp has the two keys whose codes share bytes of a tile. A lane has dimensions lane, 32 + lane, ... of a key, so a dimension's
-// partner in the Hadamard transform is in another lane or in another register. Sums and roundings are those of the CPU backend: codes and factors
-// have its bits.
+// Making codes. A warp has the two keys whose codes share bytes of a tile. A lane has dimensions lane, 32 + lane, ... of a key, so a
+// dimension's partner in the Hadamard transform is in another lane or in another register. Sums and roundings are those of the CPU backend:
+// codes and factors have its bits.
 //
-// Weights by codes. A thread block prepares up to 8 rows of queries: it rotates them, and rounds them to 16 bits, as an upper and a lower byte.
-// Levels are whole numbers of one byte (4 bits: of 14 bits, as two bytes). So m16n8k32 on bytes adds up products exactly: rows 0 to 7 of the
-// products are the queries' upper bytes, rows 8 to 15 the lower ones, columns are 8 keys. A warp has a tile. A lane loads words of 8 keys' groups
-// and turns them into the columns' bytes: two permutations of bytes gather the codes of one key, and a third one looks up their levels.
+// Weights by codes. A thread block prepares up to 8 rows of queries: it rotates them, and rounds them to 16 bits, as an upper and a lower
+// byte. Levels are whole numbers of one byte (4 bits: of 14 bits, as two bytes). So m16n8k32 on bytes adds up products exactly: rows 0 to 7
+// of the products are the queries' upper bytes, rows 8 to 15 the lower ones, columns are 8 keys. A warp has a tile. A lane loads words of 8
+// keys' groups and turns them into the columns' bytes: two permutations of bytes gather the codes of one key, and a third one looks up
+// their levels.
 #include <algorithm>
 #include <cmath>
 
@@ -27,9 +28,9 @@ constexpr int kAhead = 8;   // loads under way
 
 struct CodesWork {
   const CodesPart* parts;
-  KvType type;                       // of K, or of V
+  KvType type;                            // of K, or of V
   int32_t place, token_bytes, head_dim;   // place: from a token's first byte to the K or V
-  int32_t first_page;                // the pages' table begins with this one
+  int32_t first_page;                     // the pages' table begins with this one
 };
 __device__ __forceinline__ const std::byte* token_at(const CodesWork& w, const CodesPart& part, int token) {
   const uint64_t page = part.pages[token / kPageTokens - w.first_page] + part.offset;
@@ -44,7 +45,8 @@ __global__ void __launch_bounds__(32 * kLaneDims) mean_keys_kernel(CodesWork w, 
   double sum = 0.0;
   for (int i = 0; i < n; i += kAhead) {
     float x[kAhead];
-    ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) x[j] = i + j < n ? load_value(w.type, token_at(w, part, first + (i + j) * step), at / 32, at % 32) : 0.0f;
+    ORRERY_UNROLL for (int j = 0; j < kAhead; ++j)
+      x[j] = i + j < n ? load_value(w.type, token_at(w, part, first + (i + j) * step), at / 32, at % 32) : 0.0f;
     ORRERY_UNROLL for (int j = 0; j < kAhead; ++j) sum += static_cast<double>(x[j]);
   }
   part.mean[at] = static_cast<float>(sum / static_cast<double>(max(n, 1)));
@@ -53,7 +55,8 @@ __global__ void __launch_bounds__(32 * kLaneDims) mean_keys_kernel(CodesWork w, 
 // A thread block has a page of a head, and a thread a dimension: the sum of the page's V, in floats.
 __global__ void __launch_bounds__(32 * kLaneDims) page_values_kernel(CodesWork w) {
   const CodesPart part = w.parts[blockIdx.y];
-  const int at = static_cast<int>(threadIdx.x), page = static_cast<int>(blockIdx.x), n = min(part.n_shares - page * kPageTokens, kPageTokens);
+  const int at = static_cast<int>(threadIdx.x), page = static_cast<int>(blockIdx.x),
+            n = min(part.n_shares - page * kPageTokens, kPageTokens);
   if (at >= w.head_dim || n <= 0) return;
   const float* shares = part.shares + page * kPageTokens;
   float sum = 0.0f;
@@ -115,8 +118,9 @@ inline constexpr float kLevel = key_code_level(kBits, i < 1 << kBits ? i : 0);
 template <int kBits>
 struct Codebook {
   static constexpr int kLevels = 1 << kBits;
-  float level[16] = {kLevel<kBits, 0>, kLevel<kBits, 1>, kLevel<kBits, 2>,  kLevel<kBits, 3>,  kLevel<kBits, 4>,  kLevel<kBits, 5>,  kLevel<kBits, 6>,  kLevel<kBits, 7>,
-                     kLevel<kBits, 8>, kLevel<kBits, 9>, kLevel<kBits, 10>, kLevel<kBits, 11>, kLevel<kBits, 12>, kLevel<kBits, 13>, kLevel<kBits, 14>, kLevel<kBits, 15>};
+  float level[16] = {kLevel<kBits, 0>,  kLevel<kBits, 1>,  kLevel<kBits, 2>,  kLevel<kBits, 3>, kLevel<kBits, 4>,  kLevel<kBits, 5>,
+                     kLevel<kBits, 6>,  kLevel<kBits, 7>,  kLevel<kBits, 8>,  kLevel<kBits, 9>, kLevel<kBits, 10>, kLevel<kBits, 11>,
+                     kLevel<kBits, 12>, kLevel<kBits, 13>, kLevel<kBits, 14>, kLevel<kBits, 15>};
 };
 
 // codes[i] = the code of dimension 32 i + lane. Returns the factor.
@@ -146,9 +150,9 @@ __device__ __forceinline__ float encode(const float (&x)[kLaneDims], int dim, in
 
 struct EncodeWork {
   CodesWork keys;
-  int32_t block;         // of the Hadamard transform
+  int32_t block;   // of the Hadamard transform
   float scale;
-  int32_t first, end;    // tokens
+  int32_t first, end;   // tokens
 };
 
 // A thread block has a tile. A tile that begins within [first, end) is written whole: codes of tokens behind `end` become 0.
@@ -173,7 +177,8 @@ __global__ void __launch_bounds__(kThreads) encode_keys_kernel(EncodeWork w) {
       if (encoded) {
         const std::byte* from = token_at(w.keys, part, key);
         float x[kLaneDims];
-        ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) x[i] = 32 * i + lane < dim ? load_value(w.keys.type, from, i, lane) - mean[i] : 0.0f;
+        ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i)
+          x[i] = 32 * i + lane < dim ? load_value(w.keys.type, from, i, lane) - mean[i] : 0.0f;
         transform(x, lane, w.block, w.scale);
         int codes[kLaneDims];
         factor = half_bits(encode<kBits>(x, dim, lane, codes));
@@ -197,14 +202,14 @@ __global__ void __launch_bounds__(kThreads) encode_keys_kernel(EncodeWork w) {
 // ---- weights by codes
 
 struct CodesGeometry {
-  static constexpr int kTiles = 16;    // of a thread block
-  static constexpr int kRows = 8;      // of queries
+  static constexpr int kTiles = 16;              // of a thread block
+  static constexpr int kRows = 8;                // of queries
   static constexpr int kMostSteps = kLaneDims;   // of 32 dimensions
 };
 using G = CodesGeometry;
 
-// Levels as whole numbers: level i = unit * (128 * high + low - zero). 1 and 2 bits: `low` alone, signed. 2 bits: 3 and 10 stand for .45278 and
-// 1.51042, whose ratio is 3.336; the unit halves the error between both.
+// Levels as whole numbers: level i = unit * (128 * high + low - zero). 1 and 2 bits: `low` alone, signed. 2 bits: 3 and 10 stand for .45278
+// and 1.51042, whose ratio is 3.336; the unit halves the error between both.
 template <int kBits>
 struct Levels {
   float unit = 0, zero = 0;
@@ -241,19 +246,24 @@ inline constexpr uint32_t kHighLevels = make_levels<kBits>().high[i];
 template <int kBits>
 __device__ __forceinline__ uint32_t low_levels(uint32_t selector) {
   if constexpr (kBits < 4) return permute_bytes(kLowLevels<kBits, 0>, 0, selector);
-  return permute_bytes(kLowLevels<kBits, 0>, kLowLevels<kBits, 1>, selector) | permute_bytes(kLowLevels<kBits, 2>, kLowLevels<kBits, 3>, selector ^ 0x8888u);
+  return permute_bytes(kLowLevels<kBits, 0>, kLowLevels<kBits, 1>, selector) |
+         permute_bytes(kLowLevels<kBits, 2>, kLowLevels<kBits, 3>, selector ^ 0x8888u);
 }
 __device__ __forceinline__ uint32_t high_levels(uint32_t selector) {
-  return permute_bytes(kHighLevels<4, 0>, kHighLevels<4, 1>, selector) | permute_bytes(kHighLevels<4, 2>, kHighLevels<4, 3>, selector ^ 0x8888u);
+  return permute_bytes(kHighLevels<4, 0>, kHighLevels<4, 1>, selector) |
+         permute_bytes(kHighLevels<4, 2>, kHighLevels<4, 3>, selector ^ 0x8888u);
 }
 
 // Two codes of four keys, as nibbles of four bytes: `side` 0 has the keys in the low halves of the words' bytes.
 template <int kBits>
 __device__ __forceinline__ uint32_t first_codes(const uint32_t* words, int side) {
   const uint32_t w = words[0] >> 4 * side;
-  if constexpr (kBits == 1) return (w & 0x01010101u) | (w << 3 & 0x10101010u);
-  else if constexpr (kBits == 2) return (w & 0x03030303u) | (w << 2 & 0x30303030u);
-  else return (w & 0x0F0F0F0Fu) | (words[1] << (side ? 0 : 4) & 0xF0F0F0F0u);
+  if constexpr (kBits == 1)
+    return (w & 0x01010101u) | (w << 3 & 0x10101010u);
+  else if constexpr (kBits == 2)
+    return (w & 0x03030303u) | (w << 2 & 0x30303030u);
+  else
+    return (w & 0x0F0F0F0Fu) | (words[1] << (side ? 0 : 4) & 0xF0F0F0F0u);
 }
 template <int kBits>
 __device__ __forceinline__ uint32_t next_codes(const uint32_t* words, int side) {
@@ -273,7 +283,8 @@ struct CodeRows {
 
 // A warp rotates a query, rounds it to 16 bits, and writes its row of the fragments. q: null for a row of zeros.
 template <int kBits>
-__device__ __forceinline__ void prepare_row(const float* q, int dim, int block, float block_scale, float scale, int row, int lane, CodeRows* rows) {
+__device__ __forceinline__ void prepare_row(const float* q, int dim, int block, float block_scale, float scale, int row, int lane,
+                                            CodeRows* rows) {
   constexpr int kOfGroup = 4 / kBits;
   float x[kLaneDims];
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) x[i] = q && 32 * i + lane < dim ? q[32 * i + lane] : 0.0f;
@@ -304,7 +315,8 @@ __device__ __forceinline__ void prepare_row(const float* q, int dim, int block, 
 // weight_of(), for a unit that is at least y, less 1/2. 0 for NaN, and for weights below 2^-126.
 __device__ __forceinline__ float weight_below(float y, float unit) {
   const float whole = rintf(y), exponent = whole - unit;
-  const int bits = __float_as_int(exp2_approx(y - whole)) + static_cast<int>(static_cast<unsigned>(__float2int_rn(fmaxf(exponent, -126.0f))) << 23);
+  const int bits =
+      __float_as_int(exp2_approx(y - whole)) + static_cast<int>(static_cast<unsigned>(__float2int_rn(fmaxf(exponent, -126.0f))) << 23);
   return exponent > -126.0f ? __int_as_float(bits) : 0.0f;
 }
 
@@ -329,14 +341,15 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
     if (first_row > 0) __syncthreads();   // all warps have read the rows before
     static_assert(G::kRows == kWarps, "a warp prepares a row");
     const int of_warp = first_row + warp;
-    const float* q = in_global(part.queries) + (part.first_position + of_warp / group - w.ring_first) % w.ring_rows * w.ring_stride + of_warp % group * dim;
+    const float* q = in_global(part.queries) + (part.first_position + of_warp / group - w.ring_first) % w.ring_rows * w.ring_stride +
+                     of_warp % group * dim;
     prepare_row<kBits>(of_warp < n_rows ? q : nullptr, dim, work.block, work.block_scale, w.scale, warp, lane, &rows);
     __syncthreads();
     for (int tile = first_tile + warp; tile < min(first_tile + G::kTiles, n_tiles); tile += kWarps) {
       const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(in_global(part.tiles)[tile] + part.offset));
       const std::byte* of_lane = codes + t * kHalfTile + 4 * column;
       // Words of group 4 j + t of a step. Only the last step may have half of its dimensions, which are in the first words.
-      const auto load = [&](int step, uint32_t (&words)[kWords]) {
+      const auto load = [&](int step, uint32_t(&words)[kWords]) {
         const std::byte* from = of_lane + step * 4 * kWords * kHalfTile;
         const bool whole = 32 * step + 16 < dim;
         ORRERY_UNROLL for (int j = 0; j < kWords; ++j)
@@ -427,12 +440,14 @@ __global__ void __launch_bounds__(kThreads) weigh_held_kernel(TopKeysWork w) {
   }
 }
 
-// A thread block has a query head: log2 of the weights of the keys that are not among its part's best ones. TopKeysPart::log_evicted holds the
-// largest unit, whose tile has the largest share. Best keys are subtracted from the sum of their tile; a tile of best keys alone adds nothing.
+// A thread block has a query head: log2 of the weights of the keys that are not among its part's best ones. TopKeysPart::log_evicted holds
+// the largest unit, whose tile has the largest share. Best keys are subtracted from the sum of their tile; a tile of best keys alone adds
+// nothing.
 __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, int bits, float error) {
   const TopKeysPart& part = parts_of(w)[blockIdx.y];
   if (!part.log_evicted) return;
-  const int thread = static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.x), n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens;
+  const int thread = static_cast<int>(threadIdx.x), g = static_cast<int>(blockIdx.x),
+            n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens;
   float* entry = entry_of(w, part.first_entry);
   const float* weights = entry + g * w.plan.stride + part.first_key;
   const float *shares = units_of(w, entry) + g * w.plan.tile_stride, *sums = sums_of(w, entry) + g * w.plan.tile_stride;
@@ -478,8 +493,12 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
 }
 
 CodesWork work_of(const CodesPart* parts, const KvFormat& kv, bool values, int32_t first_page) {
-  return {parts, values ? value_type(kv.type) : key_type(kv.type), values ? static_cast<int32_t>(kv.key_bytes()) : 0,
-          static_cast<int32_t>(kv.token_bytes()), kv.head_dim, first_page};
+  return {parts,
+          values ? value_type(kv.type) : key_type(kv.type),
+          values ? static_cast<int32_t>(kv.key_bytes()) : 0,
+          static_cast<int32_t>(kv.token_bytes()),
+          kv.head_dim,
+          first_page};
 }
 Dim3 threads_of(const KvFormat& kv) { return Dim3(static_cast<unsigned>((kv.head_dim + 31) / 32 * 32)); }
 float scale_of(int32_t block) { return 1.0f / std::sqrt(static_cast<float>(block)); }
@@ -492,12 +511,12 @@ void with_bits(int32_t bits, const F& body) {
   body(std::integral_constant<int, 4>{});
 }
 
-}  // namespace key_codes_cu
+}   // namespace key_codes_cu
 using namespace key_codes_cu;
 
 void mean_keys(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t first, int32_t end, int32_t step) {
-  launch<mean_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), threads_of(kv)}, work_of(parts, kv, false, first / kPageTokens), first, end,
-                           step);
+  launch<mean_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), threads_of(kv)}, work_of(parts, kv, false, first / kPageTokens),
+                           first, end, step);
 }
 
 void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t most_pages) {
@@ -511,7 +530,8 @@ void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shap
   const EncodeWork w = {work_of(parts, shape.kv, false, first / kPageTokens), shape.block, scale_of(shape.block), first, end};
   const int32_t n_tiles = (end - 1) / kPageTokens - first / kPageTokens + 1;
   with_bits(shape.codes.bits, [&](auto bits) {
-    launch<encode_keys_kernel<decltype(bits)::value>>(queue, {Dim3(static_cast<unsigned>(n_tiles), static_cast<unsigned>(n_parts)), Dim3(kThreads)}, w);
+    launch<encode_keys_kernel<decltype(bits)::value>>(
+        queue, {Dim3(static_cast<unsigned>(n_tiles), static_cast<unsigned>(n_parts)), Dim3(kThreads)}, w);
   });
 }
 
@@ -531,4 +551,4 @@ void evicted_logs(Queue& queue, const TopKeysWork& work, const KeyCodeFormat& co
   launch<evicted_logs_kernel>(queue, {grid, Dim3(kThreads)}, work, codes.bits, key_code_error(codes.bits));
 }
 
-}  // namespace orrery::cuda
+}   // namespace orrery::cuda

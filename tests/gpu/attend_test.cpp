@@ -177,8 +177,8 @@ TEST(GpuAttendDecode, WhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(got[64])) << "the test asks nothing";
 }
 
-// Resident heads with any number of slots, one head after another, in any type, with and without compensation tokens, whose weights are numbers or
-// logarithms. The graph runs again with other lengths and other tokens.
+// Resident heads with any number of slots, one head after another, in any type, with and without compensation tokens, whose weights are
+// numbers or logarithms. The graph runs again with other lengths and other tokens.
 TEST(GpuAttendDecode, ResidentHeads) {
   constexpr int32_t kLayers = 2, kKvHeads = 3;
   struct Slots {

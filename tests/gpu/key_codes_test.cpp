@@ -1,6 +1,6 @@
-// Tests key codes (cuda/kernels/key_codes.cu). Means, codes and factors have the bits of the CPU backend's plain kernels. Weights, best keys and
-// weights of evicted keys by codes are compared with the decoded codes in double precision. A query's bound is what the kernels' whole numbers
-// leave out: kLevelError of each level, and 2^-15 of the query's largest dimension.
+// Tests key codes (cuda/kernels/key_codes.cu). Means, codes and factors have the bits of the CPU backend's plain kernels. Weights, best
+// keys and weights of evicted keys by codes are compared with the decoded codes in double precision. A query's bound is what the kernels'
+// whole numbers leave out: kLevelError of each level, and 2^-15 of the query's largest dimension.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -29,8 +29,10 @@ struct Case {
   bool rotate;
   int32_t block() const { return rotate ? hadamard_block(dim) : 1; }
 };
-const Case kCases[] = {{2, 64, KvType::f16, true},  {1, 64, KvType::q8_0, true},   {4, 64, KvType::f16, true},  {2, 96, KvType::f16, true},  {1, 80, KvType::f32, true},
-                       {2, 16, KvType::f32, false}, {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true}, {1, 128, KvType::k8v4, true}, {4, 32, KvType::q8_0, true}};
+const Case kCases[] = {{2, 64, KvType::f16, true},    {1, 64, KvType::q8_0, true}, {4, 64, KvType::f16, true},
+                       {2, 96, KvType::f16, true},    {1, 80, KvType::f32, true},  {2, 16, KvType::f32, false},
+                       {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true}, {1, 128, KvType::k8v4, true},
+                       {4, 32, KvType::q8_0, true}};
 void PrintTo(const Case& c, std::ostream* out) { *out << c.bits << " bits of " << c.dim << " in " << kv_type_name(c.type); }
 
 StepLimits limits(int32_t dim, int32_t n_keys = kTokens, int32_t group = kGroup) {
@@ -102,8 +104,8 @@ struct Made {
   std::vector<std::vector<float>> means;
 };
 
-// Three heads of two sequences whose pages lie in host memory. The calls cut tiles; the last ones encode tokens again, which have codes before
-// and behind them in their tiles: once by another mean.
+// Three heads of two sequences whose pages lie in host memory. The calls cut tiles; the last ones encode tokens again, which have codes
+// before and behind them in their tiles: once by another mean.
 Made made(Machine* m, const Case& c) {
   const KvFormat kv = kv_format(c.type, kLayers, kKvHeads, c.dim);
   const HostPages pages(m, kv, kTokens, 7), others(m, kv, kTokens, 8);
@@ -113,7 +115,8 @@ Made made(Machine* m, const Case& c) {
   const KeyCodesShape shape{kv, {c.bits, c.dim, false}, c.block()};
   KeyCodeOperations& codes = *(*m)->key_codes();
   codes.mean_keys({jobs, 3}, shape, 4, 200, 3);
-  for (const auto& [from, to] : {std::pair(0, 3), std::pair(3, 40), std::pair(40, 64), std::pair(64, 229), std::pair(229, 230), std::pair(230, kTokens), std::pair(5, 5)})
+  for (const auto& [from, to] : {std::pair(0, 3), std::pair(3, 40), std::pair(40, 64), std::pair(64, 229), std::pair(229, 230),
+                                 std::pair(230, kTokens), std::pair(5, 5)})
     codes.encode_keys({jobs, 3}, shape, from, to);
   codes.mean_keys({jobs, 1}, shape, 0, 70, 1);
   codes.encode_keys({jobs, 1}, shape, 70, 100);
@@ -187,7 +190,8 @@ TEST(GpuKeyCodes, ManyHeads) {
 
 // Twelve jobs, more than a batch, with shares of different lengths; a share of 0 reads nothing, not even a token whose page has no values.
 TEST(GpuKeyCodes, MeanValuesHaveTheBitsOfTheCpu) {
-  for (const Case& c : {Case{2, 64, KvType::f16, true}, Case{2, 32, KvType::q8_0, true}, Case{2, 96, KvType::k8v4, true}, Case{2, 256, KvType::f32, true}}) {
+  for (const Case& c : {Case{2, 64, KvType::f16, true}, Case{2, 32, KvType::q8_0, true}, Case{2, 96, KvType::k8v4, true},
+                        Case{2, 256, KvType::f32, true}}) {
     SCOPED_TRACE(::testing::PrintToString(c));
     const KvFormat kv = kv_format(c.type, kLayers, kKvHeads, c.dim);
     const auto [expected, got] = on_both(limits(c.dim), [&](Machine* m) {
@@ -201,7 +205,8 @@ TEST(GpuKeyCodes, MeanValuesHaveTheBitsOfTheCpu) {
       }
       for (uint32_t i = 0; i < 12; ++i) {
         MeanValueJob job;
-        job.pages = pages.view().pages, job.offset = kv.head_offset(i % 4), job.value = values.ptr() + i * static_cast<uint64_t>(c.dim), job.shares = shares[i];
+        job.pages = pages.view().pages, job.offset = kv.head_offset(i % 4), job.value = values.ptr() + i * static_cast<uint64_t>(c.dim),
+        job.shares = shares[i];
         jobs.push_back(job);
       }
       (*m)->key_codes()->mean_values(jobs, kv);
@@ -244,7 +249,8 @@ TEST(GpuKeyCodes, KeysThatAreNotFinite) {
 
 double level_error(int32_t bits) { return bits == 1 ? 1e-7 : bits == 2 ? 3e-4 : 1.7e-4; }
 
-// The natural logarithms of the weights of keys [first, n) by a rotated query; `error` gets the bound of each. tile(key): the bytes of its tile.
+// The natural logarithms of the weights of keys [first, n) by a rotated query; `error` gets the bound of each. tile(key): the bytes of its
+// tile.
 template <class Tile>
 Doubles products_of(const KeyCodeFormat& f, const Doubles& q, double scale, int32_t first, int32_t n, const Tile& tile, double* error) {
   double all = 0, largest = 0;
@@ -309,7 +315,8 @@ struct Encoded {
   template <class Job>
   Job job(int32_t n_keys, int32_t position, int32_t n_positions = 1) const {
     Job j;
-    j.layer = 1, j.kv_head = 1, j.tiles = codes.addresses.data(), j.n_keys = n_keys, j.first_position = position, j.n_positions = n_positions;
+    j.layer = 1, j.kv_head = 1, j.tiles = codes.addresses.data(), j.n_keys = n_keys, j.first_position = position,
+    j.n_positions = n_positions;
     return j;
   }
   TopKeysShape shape(bool max_of_group = false) const {
@@ -327,7 +334,8 @@ struct Encoded {
   }
   // The natural logarithms of the weights of keys [first, n) by one query head; `error` gets the bound of each.
   Doubles products(int32_t position, int32_t g, int32_t first, int32_t n, double* error) const {
-    return products_of(codes.format, query(position, g), scale(), first, n, [this](int32_t key) { return codes.tile(key); }, error);
+    return products_of(
+        codes.format, query(position, g), scale(), first, n, [this](int32_t key) { return codes.tile(key); }, error);
   }
   Doubles scores(int32_t position, int32_t first, int32_t n, bool max_of_group, double* error) const {
     std::vector<Doubles> rows;
@@ -445,7 +453,8 @@ struct Asked {
   float log = 0;
 };
 // The k best keys from `first` on, by the last position's query.
-Asked ask(Encoded* e, int32_t first, int32_t n_keys, int32_t k, float times_scale = 1, float least = -1, Span<const uint32_t> held = {}, float stay = 1) {
+Asked ask(Encoded* e, int32_t first, int32_t n_keys, int32_t k, float times_scale = 1, float least = -1, Span<const uint32_t> held = {},
+          float stay = 1) {
   Asked out;
   out.best.assign(static_cast<size_t>(k), 0);
   Buffer<float> logs(&e->m, static_cast<size_t>(e->group));
@@ -481,10 +490,11 @@ TEST(GpuKeyCodes, EarlierKeysHaveNoWeight) {
 
 TEST(GpuKeyCodes, NothingIsLeftWhereAllAreBest) {
   Encoded e({2, 32, KvType::f16, true}, 80, 1);
-  for (const auto& [first, n, k, left] :
-       {std::tuple(3, 80, 77, false), std::tuple(3, 80, 76, true), std::tuple(70, 80, 10, false), std::tuple(0, 80, 80, false), std::tuple(0, 64, 64, false)})
+  for (const auto& [first, n, k, left] : {std::tuple(3, 80, 77, false), std::tuple(3, 80, 76, true), std::tuple(70, 80, 10, false),
+                                          std::tuple(0, 80, 80, false), std::tuple(0, 64, 64, false)})
     EXPECT_EQ(std::isfinite(ask(&e, first, n, k).log), left) << first << ", " << k;
-  for (int32_t first = 0; first < 75; first += 3) EXPECT_EQ(ask(&e, first, 80, 80 - first).log, -INFINITY) << first;   // whatever a tile's sum rounds to
+  for (int32_t first = 0; first < 75; first += 3)
+    EXPECT_EQ(ask(&e, first, 80, 80 - first).log, -INFINITY) << first;   // whatever a tile's sum rounds to
 }
 
 // Of 340 tokens' six tiles, four tell the variance of a query's products: 0, 1, 3 and 5. Above kMostCodeVariance there is no weight.
@@ -498,7 +508,8 @@ TEST(GpuKeyCodes, WeighNothingWhereTheyTellTooLittle) {
     for (const double x : e.query(n, 0)) of_query += x * x;
     const double at_scale_1 = squares / n_keys * of_query * (bits == 2 ? .11748 : .36338);
     for (const double variance : {1.998, 2.002})
-      EXPECT_EQ(std::isfinite(ask(&e, 7, n, 20, static_cast<float>(std::sqrt(variance / at_scale_1) / e.scale())).log), variance < 2) << variance;
+      EXPECT_EQ(std::isfinite(ask(&e, 7, n, 20, static_cast<float>(std::sqrt(variance / at_scale_1) / e.scale())).log), variance < 2)
+          << variance;
   }
 }
 
@@ -522,7 +533,8 @@ TEST(GpuKeyCodes, HeldKeysStayWhereTheirScoresAreNear) {
     double others = 0;
     for (uint32_t key = 0; key < row.size(); ++key) {
       others += best.count(key) ? 0 : std::exp(row[key]);
-      const bool is_best = weighed[key] > weighed[order[kBest]] + 2 * error, is_other = weighed[key] + 2 * error < weighed[order[kBest - 1]];
+      const bool is_best = weighed[key] > weighed[order[kBest]] + 2 * error,
+                 is_other = weighed[key] + 2 * error < weighed[order[kBest - 1]];
       if (is_best || is_other) {
         EXPECT_EQ(best.count(key) > 0, is_best) << key << ", stay " << stay;
       }
@@ -550,7 +562,8 @@ TEST(GpuKeyCodes, ScoresBelowTheLeastAreLeftOut) {
   Doubles order = scores;
   std::sort(order.begin(), order.end(), std::greater<>());
   const auto between = [&](size_t i) { return static_cast<float>(std::sqrt(order[i - 1] * order[i])); };   // i keys reach it
-  for (const auto& [least, n] : {std::pair(between(25), 25u), std::pair(between(1), 1u), std::pair(between(70), 50u), std::pair(1.0f, 1u), std::pair(0.0f, 50u)}) {
+  for (const auto& [least, n] :
+       {std::pair(between(25), 25u), std::pair(between(1), 1u), std::pair(between(70), 50u), std::pair(1.0f, 1u), std::pair(0.0f, 50u)}) {
     const Asked got = ask(&e, kFirst, kKeys, 50, 1, least);
     ASSERT_EQ(got.n_found, n) << least;
     for (const uint32_t key : got.best) EXPECT_GT(scores[key] * std::exp(4 * error), order[n - 1]) << least;
@@ -588,8 +601,8 @@ TEST(GpuKeyCodes, WhatIsNotFinite) {
 
 // ---- sessions
 
-// In each step a head holds the tokens that the step's query finds by codes, and the evicted tokens have their weight by codes. Queries, codes and
-// weights come from the device.
+// In each step a head holds the tokens that the step's query finds by codes, and the evicted tokens have their weight by codes. Queries,
+// codes and weights come from the device.
 TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
   struct Mode {
     policy::Options options;
@@ -597,10 +610,13 @@ TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
     bool max;
     KvType kept, resident;
   };
-  for (const Mode& mode : {Mode{{{"bits", "2"}, {"window", "4"}}, 4, 4, true, KvType::f16, KvType::q8_0}, Mode{{{"bits", "1"}, {"reduce", "mean"}, {"sinks", "2"}, {"window", "3"}}, 2, 3, false, KvType::f16, KvType::f16},
-                           Mode{{{"bits", "4"}, {"heads", "uniform"}, {"sinks", "3"}, {"window", "3"}}, 3, 3, true, KvType::q8_0, KvType::k8v4}}) {
+  for (const Mode& mode :
+       {Mode{{{"bits", "2"}, {"window", "4"}}, 4, 4, true, KvType::f16, KvType::q8_0},
+        Mode{{{"bits", "1"}, {"reduce", "mean"}, {"sinks", "2"}, {"window", "3"}}, 2, 3, false, KvType::f16, KvType::f16},
+        Mode{{{"bits", "4"}, {"heads", "uniform"}, {"sinks", "3"}, {"window", "3"}}, 3, 3, true, KvType::q8_0, KvType::k8v4}}) {
     const auto model = open_spec("qwen3", on_cuda());
-    engine::SessionOptions options = with_mode({"", "keycodes", mode.options, true, true}, share_of_tokens(.6, mode.kept, mode.resident), 192, mode.kept);
+    engine::SessionOptions options =
+        with_mode({"", "keycodes", mode.options, true, true}, share_of_tokens(.6, mode.kept, mode.resident), 192, mode.kept);
     options.device_kv_type = mode.resident, options.policy_options.emplace_back("stay", "1");
     const auto session = unwrap(engine::Session::open(model, options));
     unwrap(session->prefill(random_tokens(*model, 130, 1), nullptr, nullptr));
@@ -618,8 +634,7 @@ TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
         const Span<const uint32_t> held = resident.store().positions(head);
         const std::set<uint32_t> tokens(held.begin(), held.end());
         ASSERT_EQ(tokens.size(), held.size());
-        for (uint32_t p = 0; p < n_tokens; ++p)
-          ASSERT_TRUE(tokens.count(p) || (p >= mode.n_first && p < end)) << p << " of " << n_tokens;
+        for (uint32_t p = 0; p < n_tokens; ++p) ASSERT_TRUE(tokens.count(p) || (p >= mode.n_first && p < end)) << p << " of " << n_tokens;
         const size_t n_best = held.size() - mode.n_first - mode.n_last;
         if (n_best == end - mode.n_first) continue;
         std::vector<std::vector<std::byte>> tiles;
@@ -628,25 +643,31 @@ TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
           turn.backend().download(tiles.back().data(), {codes.tiles(head)[t]}, tiles.back().size());
         }
         const QueryRing ring = resident.queries();
-        const uint64_t row = uint64_t{head / kv_heads} * static_cast<uint64_t>(ring.n_rows) + (n_tokens - 1) % static_cast<uint32_t>(ring.n_rows);
+        const uint64_t row =
+            uint64_t{head / kv_heads} * static_cast<uint64_t>(ring.n_rows) + (n_tokens - 1) % static_cast<uint32_t>(ring.n_rows);
         std::vector<float> queries(group * dim), logs(group);
-        turn.backend().download(queries.data(), {ring.data.address + (row * kv_heads + head % kv_heads) * queries.size() * sizeof(float)}, queries.size() * sizeof(float));
+        turn.backend().download(queries.data(), {ring.data.address + (row * kv_heads + head % kv_heads) * queries.size() * sizeof(float)},
+                                queries.size() * sizeof(float));
         const HeadView& view = resident.views()[head];
         ASSERT_EQ(view.compensation_token.address, codes.mean(head).address);
         turn.backend().download(logs.data(), {view.compensation_logs.address}, logs.size() * sizeof(float));
         std::vector<Doubles> rows;
         double error = 0;
         for (uint32_t g = 0; g < group; ++g) {
-          const Doubles q = rotated(Doubles(queries.begin() + static_cast<ptrdiff_t>(g * dim), queries.begin() + static_cast<ptrdiff_t>((g + 1) * dim)), codes.block());
-          rows.push_back(products_of(codes.format(), q, 1 / std::sqrt(static_cast<double>(dim)), static_cast<int32_t>(mode.n_first), static_cast<int32_t>(end),
-                                     [&](int32_t key) { return tiles[static_cast<size_t>(key / kPageTokens)].data(); }, &error));
+          const Doubles q =
+              rotated(Doubles(queries.begin() + static_cast<ptrdiff_t>(g * dim), queries.begin() + static_cast<ptrdiff_t>((g + 1) * dim)),
+                      codes.block());
+          rows.push_back(products_of(
+              codes.format(), q, 1 / std::sqrt(static_cast<double>(dim)), static_cast<int32_t>(mode.n_first), static_cast<int32_t>(end),
+              [&](int32_t key) { return tiles[static_cast<size_t>(key / kPageTokens)].data(); }, &error));
         }
         const Doubles scores = scores_of(rows, mode.max);
         const double last = largest_of(scores, n_best), next = largest_of(scores, n_best + 1), margin = std::exp(4 * error);
         for (uint32_t i = 0; i < scores.size(); ++i) {
           const bool is_best = scores[i] > next * margin, is_other = scores[i] * margin < last;
           n_checked += is_best || is_other, ++n_all;
-          ASSERT_TRUE(!(is_best || is_other) || (tokens.count(i + mode.n_first) > 0) == is_best) << "head " << head << ", token " << i + mode.n_first;
+          ASSERT_TRUE(!(is_best || is_other) || (tokens.count(i + mode.n_first) > 0) == is_best)
+              << "head " << head << ", token " << i + mode.n_first;
         }
         for (uint32_t g = 0; head + kv_heads >= resident.store().n_heads() && g < group; ++g) {   // the other layers' are gone
           double evicted = 0;
@@ -681,5 +702,5 @@ TEST(GpuKeyCodes, ThreadsRunInAnyOrder) {
 }
 #endif
 
-}  // namespace
-}  // namespace orrery::gpu_key_codes_test
+}   // namespace
+}   // namespace orrery::gpu_key_codes_test

@@ -33,7 +33,7 @@ FAMILIES = {
     "rows": "GpuRows.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows:GpuTogether.StepsOfManyForms*",
     "kv": "GpuFusions.HeadsOnTheirWayToTheCache",
     "low_rank": "GpuLowRank.AsThePlainPath",
-    "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans:GpuFetch.ExcludedPages:GpuFetch.OneSetForAllHeads:GpuFetch.KeysNearTheBest",
+    "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans:GpuFetch.ExcludedPages:GpuFetch.OneSetForAllHeads:GpuFetch.KeysNearTheBest:GpuKeyCodes.ScoresBelowTheLeastAreLeftOut",
     "key_codes": "GpuKeyCodes.*",
     "fetch": "GpuFetch.PagesAndTokens:GpuFetch.MorePlacesThanThreads:GpuFetch.LowestScoresAreReplaced:GpuFetchChanged.*:GpuFetch.KeysNearTheBest:GpuFetch.KeysNearTheBestWithTiesAndNoNumbers",
     "shortlist": "GpuShortlist.*",
