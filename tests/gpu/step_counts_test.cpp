@@ -103,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuStepCounts,
                                            Bound{"heterocache_speculative", 2}, Bound{"synckv", 2, 12}, Bound{"synckv_every_step", 2},
                                            Bound{"razorattention", 1}, Bound{"freekv", 2}, Bound{"quest", 2}, Bound{"arkvale", 2},
                                            Bound{"raas_top", 2}, Bound{"omnikv", 2}, Bound{"loki", 1}, Bound{"infinigen", 1},
-                                           Bound{"shadowkv", 2}, Bound{"keycodes", 2}));
+                                           Bound{"shadowkv", 2}, Bound{"keycodes", 1}));
 
 }  // namespace
 }  // namespace orrery::step_counts_test
