@@ -8,6 +8,7 @@
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/engine/session/session_file.h"
 #include "tests/support/engine_fixture.h"
+#include "tests/support/policy_sessions.h"
 #include "tests/support/random_blocks.h"
 #include "tests/support/shared.h"
 
