@@ -251,7 +251,8 @@ TEST(Plan, KvBytesBoundTheContext) {
 
 TEST(Plan, TheDeviceMayHoldACoarserTypeThanTheReservoir) {
   const auto plan = [](const Words& more, const char* policy = "streaming") {
-    Words words = {"plan", demo_model(), "--json", "--context", "4096", "--policy", policy, "--kv-budget", "25%"};
+    // The budget by itself follows the memory that is free at the moment.
+    Words words = {"plan", demo_model(), "--json", "--budget", "1GiB", "--context", "4096", "--policy", policy, "--kv-budget", "25%"};
     words.insert(words.end(), more.begin(), more.end());
     return Json::parse(output(words));
   };
