@@ -68,7 +68,7 @@ TEST_P(ModelGoldens, LogitsAndTokens) {
 }
 
 // A KV cache of fewer bits rounds each key and value: by 2^-12 of it (F16), by up to 1/254 of its block's
-// largest (Q8_0), by up to 1/16 of it (Q4_0); K8V4 rounds keys as Q8_0 and values as Q4_0.  What that comes to in the logits depends on how sharp a
+// largest (Q8_0), by up to 1/16 of it (Q4_0); K8V4 rounds keys as Q8_0 and values as Q4_0. The error of the logits depends on how sharp a
 // model's attention is: most cases stay near the rounding itself, qwen3-tied (queries and keys normed to
 // large values) reaches 8e-4 (F16), .029 (Q8_0), .18 (K8V4) and .32 (Q4_0) of the logits' root mean square.  The bounds leave a factor of
 // 1.5, of 2 for F16; keys or values that are read back wrong give about 1.4, as unrelated logits do.  Products of bf16, which
