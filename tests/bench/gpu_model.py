@@ -48,7 +48,7 @@ CACHE_BYTES = 16
 LAYERS = {"8b": (16, 16), "8b-q8_0": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12, 12), "smollm2-135m": (15, 15), "tiny": (2, 3)}
 # Budgets of resident KV: steps without selection and refills, whose times come on top under other policies.
 POLICIES = ["streaming:0.25", "streaming:0.125"]
-# Steps under policies (policy_table). `moved`: bytes of refills a token over the resident bytes. Of quest, freekv and heterocache those of
+# Steps under policies (policy_table). `moved`: bytes of refills a token over the resident bytes. Of quest, freekv, heterocache and codes those of
 # Qwen2.5-Coder-0.5B (gpu-predictions.md: refills); of synckv and shadowkv those of SmolLM2-135M at 50 and 20% of 1,024 tokens of text, the
 # larger of the two (real-models.md). Each is moved per token, less what snapkv moves there, which settles alone. `searched`: bytes that find
 # pages over the bytes of all KV. `keys`: what a head selects among, over its tokens. `serial`: seconds of the kernels of one block per head in a
@@ -58,6 +58,7 @@ POLICIES = ["streaming:0.25", "streaming:0.125"]
 Policy = collections.namedtuple("Policy", "name share moved searched keys serial nodes within every")
 REFILLING = [
     Policy("auto", .20, 0, 0, 0, (0, 0), 0, 0, 1),
+    Policy("auto by codes", .20, .135, 17 / 256, 1, (8e-6, 3e-6), 8, 1, 1),
     Policy("heterocache", .25, 0, 0, 0, (0, 0), 0, 0, 5),
     Policy("synckv", .25, .012, 0, 0, (0, 0), 1, 0, 5),
     Policy("freekv", .125, .131, 1 / 32, 1 / 32, (8e-6, 3e-6), 11, .056, 1),

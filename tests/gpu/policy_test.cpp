@@ -158,28 +158,24 @@ TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {
   EXPECT_TRUE(same_bits(got, expected)) << "a later prompt";
 }
 
-// auto goes by codes where they fit, and copies the tokens; behind a link it goes by window.
-TEST(GpuPolicy, AutoGoesByCodes) {
-  engine::RuntimeOptions with_link = on_cuda();
-  with_link.link.bytes_per_second = uint64_t{1} << 40;
-  const auto near = open_spec("qwen3-tied", on_cuda()), far = open_spec("qwen3-tied", with_link);
+// The link makes codes slow: auto goes by them where it is told to.
+TEST(GpuPolicy, AutoGoesByCodesWhereAsked) {
+  const auto model = open_spec("qwen3-tied", on_cuda());
   struct Wanted {
     double share;
+    const char* by;   // null: nothing is said
     KvType type;
-    bool by_codes;
   };
-  const auto check = [](const std::shared_ptr<engine::LanguageModel>& model, const Wanted& c) {
+  for (const Wanted& c : {Wanted{.5, nullptr, KvType::q8_0}, Wanted{.3, nullptr, KvType::k8v4}, Wanted{.2, nullptr, KvType::q4_0},
+                          Wanted{.5, "codes", KvType::q8_0}, Wanted{.2, "codes", KvType::q8_0}, Wanted{.12, "codes", KvType::k8v4}}) {
     engine::SessionOptions o;
     o.n_context = 512, o.policy = "auto", o.kv_share = c.share;
+    if (c.by) o.policy_options = {{"by", c.by}};
     const auto session = unwrap(Session::open(model, o));
     EXPECT_EQ(session->resident()->format().type, c.type) << c.share;
-    EXPECT_EQ(session->resident()->key_codes() != nullptr, c.by_codes) << c.share;
+    EXPECT_EQ(session->resident()->key_codes() != nullptr, c.by != nullptr) << c.share;
     EXPECT_EQ(session->resident()->policy().slots_in_place(), 0u);
-  };
-  for (const Wanted& c : {Wanted{.6, KvType::q8_0, false}, Wanted{.5, KvType::q8_0, true}, Wanted{.3, KvType::q8_0, true}, Wanted{.12, KvType::k8v4, true},
-                        Wanted{.08, KvType::q4_0, false}})
-    check(near, c);
-  for (const Wanted& c : {Wanted{.5, KvType::q8_0, false}, Wanted{.3, KvType::k8v4, false}, Wanted{.2, KvType::q4_0, false}}) check(far, c);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuPolicies, ::testing::ValuesIn(compressing_policies()), [](const auto& tested) {

@@ -42,7 +42,7 @@ Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadPr
 uint32_t SessionOptions::chunk() const { return chunk_tokens ? chunk_tokens : kDefaultChunk; }
 
 bool SessionOptions::in_place(const model::Hyperparameters& h) const {
-  if (!finds_by_codes || !shares_memory || device_kv_type || kv_type == KvType::f32) return false;
+  if (!finds_by_codes || device_kv_type || kv_type == KvType::f32) return false;
   const double from = policy::policy_needs(policy, policy_options).in_place_share;
   // Codes are chosen by themselves where the Hadamard transform has blocks of 64 or more.
   return from == 0 || (hadamard_block(h.head_dim) >= 64 && share_of_f16(h, *this) >= from);
@@ -196,7 +196,6 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
   if (options.head_profile) ORRERY_TRY(check_profile_shape(h, *options.head_profile));
   policy::Shape shape = policy_shape(h, device, n_context);
   shape.finds_by_codes = options.finds_by_codes;
-  shape.shares_memory = options.shares_memory;
   shape.in_place = options.in_place(h);
   return policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile);
 }

@@ -44,15 +44,13 @@ struct SessionOptions {
   std::optional<GuessCosts> guess_costs;   // none: the session's estimate (Session::guess_costs)
   std::string draft_path;          // Speculate::draft: the file of the model that drafts, unless draft_model is given
   std::shared_ptr<LanguageModel> draft_model;   // Session::open() opens draft_path; another model may also draft for several sessions
-  bool finds_by_codes = false, shares_memory = false;   // as in policy::Shape: set by see_device()
+  bool finds_by_codes = false;     // policy::Shape::finds_by_codes: set by see_device()
   bool drafts = false;             // a session that drafts for another one: it belongs to that session, and takes no session slot
 
   Status validate(const model::Hyperparameters& h) const;
   // Notes what policies may count on. moves_directly: engine::moves_directly().
   void see_device(const BackendInfo& device, bool moves_directly) {
-    const bool near = moves_directly && speculate != Speculate::policy;
-    shares_memory = near && device.unified_memory;
-    finds_by_codes = near && device.has_key_codes && (device.unified_memory || device.fetches);
+    finds_by_codes = device.has_key_codes && device.unified_memory && moves_directly && speculate != Speculate::policy;
   }
   // Errors of the decided policy on a device: unsupported guesses.
   Status check_device(const BackendInfo& device) const;

@@ -20,8 +20,6 @@ struct Shape {
   // Tokens can be found by key codes and fetched within a step: the backend has codes, the reservoir is not behind a link, and the policy need
   // not draft.
   bool finds_by_codes = false;
-  // And the device's memory is the reservoir's: what moves between them takes little time.
-  bool shares_memory = false;
   // And attention may read these tokens in the reservoir, in place of slots (Policy::slots_in_place()).
   bool in_place = false;
 };

@@ -47,17 +47,18 @@ constexpr auto kOptions = [] {
 }();
 constexpr char kPage[] =
     "The policy of a KV budget without a named policy. It has two ways to choose the resident tokens, by=codes and by=window.\n"
-    "- codes: each step finds its tokens by codes of all keys (policy keycodes). It is the default on the CPU and on a GPU, and\n"
-    "  takes keycodes' options, if by=codes is given. On the CPU steps read the tokens in the reservoir: on published models KL\n"
-    "  from full attention at 10 and 20% is about that of full attention in Q8_0, a tenth or less of the window's. A step scores\n"
-    "  all tokens and reads up to a quarter of them anywhere in memory, so it takes 0.8 to 1.4 times one of full attention (4K\n"
-    "  and 16K tokens, two threads), where the window's takes 0.4 to 1.1 times. On a GPU found tokens are copied to the device\n"
-    "  within the step, and the device selects them: at 20% KL is about that of Q8_0, at 10% a third of the window's. No GPU has\n"
-    "  measured its speed; steps of several sessions share no pass.\n"
-    "- window: a window of queries chooses the tokens once for each turn. It is the default with speculate=policy, where the\n"
-    "  reservoir lies behind a simulated link, where an option of the window is given, below 5% of F16's bytes, where codes do not\n"
-    "  fit, and where tokens must be copied (a GPU, device_kv_type, KV in F32) and codes of 2 bits would take more than three\n"
-    "  quarters of the budget (below 9.4%, with heads of 64). And where the Hadamard transform has blocks of less than 64, as in heads of 32 (the\n"
+    "- codes: each step finds its tokens by codes of all keys (policy keycodes). It is the default on the CPU, and takes keycodes'\n"
+    "  options, if by=codes is given. On the CPU steps read the tokens in the reservoir: on published models KL from full\n"
+    "  attention at 10 and 20% is about that of full attention in Q8_0, a tenth or less of the window's. A step scores all tokens\n"
+    "  and reads up to a quarter of them anywhere in memory, so it takes 0.8 to 1.4 times one of full attention (4K and 16K\n"
+    "  tokens, two threads), where the window's takes 0.4 to 1.1 times. On a GPU found tokens are copied to the device within the\n"
+    "  step, and the device selects them: at 20% KL is about that of Q8_0, at 10% less than a third of the window's. No GPU has\n"
+    "  measured its speed. By a model of one the link makes such a step longer than one of full attention, and several sessions\n"
+    "  share no pass.\n"
+    "- window: a window of queries chooses the tokens once for each turn. It is the default with speculate=policy, on a GPU, where\n"
+    "  the reservoir lies behind a link, where an option of the window is given, below 5% of F16's bytes, where codes do not fit,\n"
+    "  and where tokens must be copied (device_kv_type, KV in F32) and codes of 2 bits would take more than three quarters of the\n"
+    "  budget (below 9.4%, with heads of 64). And where the Hadamard transform has blocks of less than 64, as in heads of 32 (the\n"
     "  demo model): it spreads a key over too few dimensions.\n"
     "The window's way: short answers over several turns. At 10% of the KV no other measured policy that chooses once comes near\n"
     "it, up to 4,096 tokens. It moves half of what quest moves, and no step waits for the link. It repeats long lists as well as\n"
@@ -87,7 +88,7 @@ constexpr char kPage[] =
     "  of its best keys. By window it is Q4_0 below 28% of F16's bytes, where Q4_0 does not hold all tokens, K8V4 below a half, and\n"
     "  Q8_0 above. By codes it is K8V4 below an eighth, else Q8_0. With 4 bits the session rotates and centres its KV. Heads whose\n"
     "  dimension is no multiple of 64 stay in Q8_0, and so does speculate=policy. A budget in bytes counts as a share only where\n"
-    "  n_context is given. From 40.6% of the KV on all of it fits in K8V4, and nothing is evicted.\n"
+    "  n_context is given. From 40.6 to 50% of the KV all of it fits in K8V4, from 53.2% in Q8_0: then nothing is evicted.\n"
     "- KV that is kept in the type or a coarser one, and heads whose dimension is no multiple of 32, keep their type.\n";
 
 MadePolicy make(const Shape& shape, const Budget& budget, const Options& options, const SharedProfile&) {
@@ -105,7 +106,7 @@ MadePolicy make(const Shape& shape, const Budget& budget, const Options& options
   for (const auto& option : options)
     if (option.first != "by") others.push_back(option);
   if (by == 0) return make_codes("auto", shape, budget, others);
-  const bool small = shape.finds_by_codes && shape.shares_memory && shape.slot_bytes == KvFormat{KvType::q4_0, 1, 1, static_cast<int32_t>(shape.head_dim)}.token_bytes();
+  const bool small = shape.finds_by_codes && shape.slot_bytes == KvFormat{KvType::q4_0, 1, 1, static_cast<int32_t>(shape.head_dim)}.token_bytes();
   return make_window("auto", small ? kSmallDefaults : kDefaults, shape, budget, others);
 }
 

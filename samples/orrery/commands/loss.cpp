@@ -15,13 +15,12 @@ struct PolicyLoss {
 };
 struct LossModel {
   const char *architecture, *name;
-  PolicyLoss policies[13];
+  PolicyLoss policies[12];
 };
 // The reporting half's means, behind 1,024 tokens.
 constexpr LossModel kLossModels[] = {{"llama",
                               "SmolLM2-135M-Instruct",
                               {{"auto", {.0020, .0028, .0028, .0093}},
-                               {"auto by codes", {.0025, .0038, .0193, 0}},
                                {"auto by window", {.0063, .0420, .0699, .1349}},
                                {"duoattention", {.0161, .1781, .5127, 0}},
                                {"quest", {.0348, .3748, 0, 0}},
@@ -36,7 +35,6 @@ constexpr LossModel kLossModels[] = {{"llama",
                              {"qwen2",
                               "Qwen2.5-Coder-0.5B-Instruct",
                               {{"auto", {.0005, .0016, .0016, .0204}},
-                               {"auto by codes", {.0012, .0028, .0162, 0}},
                                {"auto by window", {.0008, .0257, .1108, .1852}},
                                {"duoattention", {.0661, .4164, .7843, 0}},
                                {"quest", {.0371, .4730, 0, 0}},

@@ -12,7 +12,7 @@ struct ExpectedLoss {
   std::string measured_on;     // the model; or, of an architecture that was not measured, the model that lost the most
   bool of_architecture = false;
 };
-// Of a policy with its default options ("auto" in place, "auto by codes" with copied tokens, or "auto by window") at a share of full KV's bytes.
+// Of a policy with its default options ("auto" in place, or "auto by window") at a share of full KV's bytes.
 // Between measured shares the logarithm of KL is a straight line over the logarithm of the share; above them the loss is that of the largest.
 // Nothing: the policy was not measured there.
 std::optional<ExpectedLoss> expected_loss(const std::string& policy, const std::string& architecture, double share);

@@ -94,8 +94,7 @@ std::optional<ExpectedLoss> loss_of(const Args& args, const orrery_plan_result& 
   if (share_of(plan, session) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
     return std::nullopt;
   std::string policy = session.policy ? session.policy : "auto";
-  // Codes take at least 10 of the 256 bytes of a token in F16. The window's compensation tokens take less.
-  if (policy == "auto" && !in_place(plan)) policy = 30 * plan.digests_bytes > plan.reservoir_bytes ? "auto by codes" : "auto by window";
+  if (policy == "auto" && !in_place(plan)) policy = "auto by window";   // by codes its tokens are read in place
   return expected_loss(policy, architecture_of(args.words()[0]), share_of(plan, session));
 }
 
