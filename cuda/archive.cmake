@@ -52,7 +52,11 @@ if(ORRERY_NVCC)
   string(REGEX MATCH "release ([0-9]+)[.]([0-9]+)" said "${said}")
   math(EXPR orrery_cuda_version "1000 * ${CMAKE_MATCH_1} + 10 * ${CMAKE_MATCH_2}")
 endif()
-set(orrery_archive_script ${CMAKE_CURRENT_LIST_FILE})
+# Other folders call orrery_archive(), too: what it needs is not a variable of this folder alone.
+foreach(name orrery_cuda_tools orrery_cuda_version)
+  set(${name} "${${name}}" CACHE INTERNAL "")
+endforeach()
+set(orrery_archive_script ${CMAKE_CURRENT_LIST_FILE} CACHE INTERNAL "")
 
 # The PTX of a file, as a file of the build. Archives of one folder share it.
 function(orrery_ptx source out)
