@@ -3,6 +3,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "cuda/device/queue.h"
@@ -73,31 +74,64 @@ std::string readable_name(const char* symbol) {
   return name.compare(0, 5, "void ") == 0 ? name.substr(5) : name;
 }
 
-Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int index) {
-  std::unique_ptr<Gpu> made(new Gpu(driver, index));
-  DriverError e = describe(driver, index, &made->properties_);
-  if (e == DriverError::none) e = driver.get_device(&made->device_, index);
+namespace {
+
+std::mutex opened_mutex;
+OpenedDevice* all_opened = nullptr;   // a list
+
+}  // namespace
+
+DriverError OpenedDevice::open(const Driver& driver, int index, OpenedDevice** opened, const char** what) {
+  const std::lock_guard<std::mutex> lock(opened_mutex);
+  for (OpenedDevice* known = all_opened; known; known = known->next_)
+    if (known->index_ == index) {
+      ++known->n_users_;
+      *opened = known;
+      return DriverError::none;
+    }
+  std::unique_ptr<OpenedDevice> made(new OpenedDevice(driver, index));
+  *what = nullptr;
+  DriverError e = driver.get_device(&made->device_, index);
   if (e == DriverError::none) {
     e = driver.retain_context(&made->context_, made->device_);
     if (e != DriverError::none) made->context_ = nullptr;
   }
-  if (e != DriverError::none) {
-    Status s = error(Code::unsupported, "CUDA device %d: %s", index, driver.text(e).c_str());
-    s.detail().native_code = static_cast<int64_t>(e);
-    return s;
+  if (e == DriverError::none) e = made->add_kernels(archive(), what);
+  if (e != DriverError::none) return e;
+  made->n_users_ = 1;
+  made->next_ = all_opened;
+  *opened = all_opened = made.release();
+  return e;
+}
+
+void OpenedDevice::close(OpenedDevice* opened) {
+  const std::lock_guard<std::mutex> lock(opened_mutex);
+  if (--opened->n_users_ > 0) return;   // the others go on
+  OpenedDevice** at = &all_opened;
+  while (*at != opened) at = &(*at)->next_;
+  *at = opened->next_;
+  delete opened;
+}
+
+OpenedDevice::~OpenedDevice() {
+  if (!context_) return;
+  {
+    const OnDevice here(driver_, context_);
+    for (Module module : modules_) driver_.unload_module(module);
   }
-  ORRERY_TRY(made->add_kernels(archive()));
-  return made;
+  driver_.release_context(device_);
 }
 
 // The driver loads lazily where it may: asking for a kernel's registers makes it load the kernel.
-Status Gpu::add_kernels(Span<const Image> images) {
-  const OnDevice here(*this);
+DriverError OpenedDevice::add_kernels(Span<const Image> images, const char** what) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const OnDevice here(driver_, context_);
   DriverError e = here.error();
-  const char* what = "its context";
+  *what = "its context";
   for (const Image& image : images) {
     if (e != DriverError::none) break;
-    what = image.file;
+    if (std::find(images_.begin(), images_.end(), image.data) != images_.end()) continue;
+    *what = image.file;
     Module module = nullptr;
     e = driver_.load_module(&module, image.data);
     if (e != DriverError::none) break;
@@ -109,30 +143,51 @@ Status Gpu::add_kernels(Span<const Image> images) {
       if (e == DriverError::none) e = driver_.get_function_attribute(&n_registers, FunctionAttribute::n_registers, function);
       kernels_[readable_name(*name)] = function;
     }
+    if (e == DriverError::none) images_.push_back(image.data);
   }
-  if (e == DriverError::none) return ok_status();
-  Status s = error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
-                   "CUDA device %d, %s, does not take the kernels (%s): %s", index_, properties_.name.c_str(), what,
-                   driver_.text(e).c_str());
+  return e;
+}
+
+Function OpenedDevice::kernel(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = kernels_.find(name);
+  return found == kernels_.end() ? nullptr : found->second;
+}
+
+Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int index) {
+  std::unique_ptr<Gpu> made(new Gpu(driver, index));
+  const char* what = nullptr;
+  DriverError e = describe(driver, index, &made->properties_);
+  if (e == DriverError::none) e = OpenedDevice::open(driver, index, &made->opened_, &what);
+  if (e != DriverError::none) return made->refused(e, what);
+  return made;
+}
+
+// `what`: the image that the driver does not take; null: it does not give the device.
+Status Gpu::refused(DriverError e, const char* what) const {
+  const std::string text = driver_.text(e);
+  Status s = what ? error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
+                          "CUDA device %d, %s, does not take the kernels (%s): %s", index_, properties_.name.c_str(), what, text.c_str())
+                  : error(Code::unsupported, "CUDA device %d: %s", index_, text.c_str());
   s.detail().native_code = static_cast<int64_t>(e);
   return s;
 }
 
+Status Gpu::add_kernels(Span<const Image> images) {
+  const char* what = nullptr;
+  const DriverError e = opened_->add_kernels(images, &what);
+  return e == DriverError::none ? ok_status() : refused(e, what);
+}
+
 Gpu::~Gpu() {
-  if (!context_) return;
-  {
-    const OnDevice here(*this);
-    for (Module module : modules_) driver_.unload_module(module);
-  }
-  driver_.release_context(device_);
+  if (opened_) OpenedDevice::close(opened_);
 }
 
 Function Gpu::kernel(const char* name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto known = known_.find(name);
   if (known != known_.end()) return known->second;
-  const auto found = kernels_.find(readable_name(name));
-  return known_[name] = found == kernels_.end() ? nullptr : found->second;
+  return known_[name] = opened_->kernel(readable_name(name));
 }
 
 OnDevice::OnDevice(const Gpu& gpu, Queue& queue) : OnDevice(gpu) {

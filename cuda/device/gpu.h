@@ -1,5 +1,6 @@
 // One GPU, opened: its primary context, which other CUDA code of the process shares; the kernels of the archive, loaded; and the first
-// error that happened on it. Everything that this room sends to a device begins here.
+// error that happened on it. Everything that this room sends to a device begins here. All Gpus of a process that have the same device share
+// its context and one copy of the kernels (OpenedDevice); the error is each Gpu's own.
 #pragma once
 
 #include <atomic>
@@ -41,10 +42,39 @@ struct GpuProperties {
 };
 DriverError describe(const Driver& driver, int index, GpuProperties* properties);
 
+// A device whose context this process holds, with the kernels loaded into it. The first Gpu of a device makes it, the last one ends it. This is
+// the only state that outlives a runtime: the table of opened devices, empty while no Gpu is open.
+class OpenedDevice {
+ public:
+  // The device's entry of the table, made if it has none. The driver's error, and what it refused, where a call fails.
+  static DriverError open(const Driver& driver, int index, OpenedDevice** opened, const char** what);
+  static void close(OpenedDevice* opened);
+  ~OpenedDevice();
+
+  Context context() const { return context_; }
+  // Loads further images. An image that is loaded already costs nothing.
+  DriverError add_kernels(Span<const Image> images, const char** what);
+  // Null if no image has it. `name`: readable_name() of the symbol.
+  Function kernel(const std::string& name);
+
+ private:
+  OpenedDevice(const Driver& driver, int index) : driver_(driver), index_(index) {}
+
+  Driver driver_;
+  int index_, device_ = 0;   // the driver's handle
+  int n_users_ = 0;
+  OpenedDevice* next_ = nullptr;
+  Context context_ = nullptr;
+  std::mutex mutex_;
+  std::vector<Module> modules_;
+  std::vector<const void*> images_;   // that are loaded
+  std::unordered_map<std::string, Function> kernels_;
+};
+
 class Gpu {
  public:
   // Retains the device's primary context and loads every kernel of the archive, so that no kernel is loaded or compiled while a stream is
-  // captured. UNSUPPORTED, with the driver's reason, where a call fails.
+  // captured; where another Gpu of this process has the device, shares both. UNSUPPORTED, with the driver's reason, where a call fails.
   static Result<std::unique_ptr<Gpu>> open(const Driver& driver, int index);
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
@@ -52,7 +82,7 @@ class Gpu {
 
   const Driver& driver() const { return driver_; }
   const GpuProperties& properties() const { return properties_; }
-  Context context() const { return context_; }
+  Context context() const { return opened_->context(); }
   ErrorLatch& latch() { return latch_; }
   Status status() const { return latch_.status(driver_); }
   // Loads further images, of another archive.
@@ -63,13 +93,13 @@ class Gpu {
  private:
   explicit Gpu(const Driver& driver, int index) : driver_(driver), index_(index) {}
 
+  Status refused(DriverError e, const char* what) const;
+
   Driver driver_;
-  int index_, device_ = 0;   // the driver's handle
+  int index_;
   GpuProperties properties_;
-  Context context_ = nullptr;
+  OpenedDevice* opened_ = nullptr;
   ErrorLatch latch_;
-  std::vector<Module> modules_;
-  std::unordered_map<std::string, Function> kernels_;   // by readable_name() of the symbol
   std::mutex mutex_;
   std::unordered_map<const char*, Function> known_;     // by the address of the name
 };
@@ -85,7 +115,8 @@ class Queue;
 // a current context.
 class OnDevice {
  public:
-  explicit OnDevice(const Gpu& gpu) : driver_(gpu.driver()), error_(driver_.push_context(gpu.context())) {}
+  OnDevice(const Driver& driver, Context context) : driver_(driver), error_(driver_.push_context(context)) {}
+  explicit OnDevice(const Gpu& gpu) : OnDevice(gpu.driver(), gpu.context()) {}
   // A failure is the queue's: nothing is sent to another device.
   OnDevice(const Gpu& gpu, Queue& queue);
   OnDevice(const OnDevice&) = delete;

@@ -1,7 +1,8 @@
 // Helpers for the tests of cuda/: a device, buffers on it, and the CPU backend's plain kernels, which are the oracle.
 //
 // The same tests run on a GPU and, compiled for the CPU, in emulation (ORRERY_EMULATED). In emulation an inaccessible page follows each
-// buffer. On a GPU a buffer has margins, which are checked afterwards. Buffers are NaN until they are written.
+// buffer. On a GPU a buffer has margins, which are checked afterwards. Buffers are NaN until they are written. There a machine takes a backend
+// that another machine has left (pool.h): tests open some 2,000 machines.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,6 +17,8 @@
 #include "tests/unit/cpu/fixture.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/device.h"
+#else
+#include "tests/gpu/pool.h"
 #endif
 
 namespace orrery::testing {
@@ -25,18 +28,35 @@ class Machine {
  public:
   // Our own kernels compute products, unless a test asks for cuBLAS.
   Machine(bool cuda, const StepLimits& limits, orrery::cuda::Options::Products products = orrery::cuda::Options::Products::own) : cuda_(cuda) {
+    constexpr uint64_t kMemory = uint64_t{256} << 20;
+#ifndef ORRERY_EMULATED
+    if (cuda) {
+      pooled_ = pool().take(products, limits, kMemory);
+      backend_ = pooled_.backend.get();
+      next_ = backend_->arena().address, end_ = next_ + pooled_.arena_bytes;
+      backend_->set_scratch(take(backend_->scratch_bytes(limits)), limits);
+      return;
+    }
+#endif
     auto made = cuda ? orrery::cuda::make_backend({0, products}) : cpu::make_backend({2, "plain"});
     if (!made.ok()) throw std::runtime_error(made.status().message());
-    backend_ = std::move(made).value();
+    own_ = std::move(made).value();
+    backend_ = own_.get();
     const uint64_t scratch = backend_->scratch_bytes(limits);
-    constexpr uint64_t kMemory = uint64_t{256} << 20;
     const Status reserved = backend_->reserve_arena(scratch + kMemory);
     if (!reserved.ok()) throw std::runtime_error(reserved.message());
     next_ = backend_->arena().address;
     end_ = next_ + scratch + kMemory;
     backend_->set_scratch(take(scratch), limits);
   }
-  Backend* operator->() const { return backend_.get(); }
+#ifndef ORRERY_EMULATED
+  ~Machine() {
+    if (cuda_) pool().leave(std::move(pooled_));
+  }
+#endif
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+  Backend* operator->() const { return backend_; }
   Backend& backend() const { return *backend_; }
   bool cuda() const { return cuda_; }
 
@@ -62,7 +82,11 @@ class Machine {
 
  private:
   bool cuda_;
-  std::unique_ptr<Backend> backend_;
+#ifndef ORRERY_EMULATED
+  Pool::Pooled pooled_;
+#endif
+  std::unique_ptr<Backend> own_;
+  Backend* backend_ = nullptr;
   std::vector<Row> rows_;
   uint64_t next_ = 0, end_ = 0;
 };

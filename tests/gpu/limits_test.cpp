@@ -86,6 +86,53 @@ TEST(GpuKernels, AMissingOneIsTheQueuesFailure) {
   EXPECT_EQ(gpu->status().detail().native_code, 500);
 }
 
+// What a driver's table has been asked for, by the functions that a test puts in place of its own.
+Driver real;
+int n_loaded = 0, n_retained = 0, n_released = 0;
+DriverError load_counted(Module* module, const void* image) { return ++n_loaded, real.load_module(module, image); }
+DriverError retain_counted(Context* context, int device) { return ++n_retained, real.retain_context(context, device); }
+DriverError release_counted(int device) { return ++n_released, real.release_context(device); }
+Driver counting_driver() {
+  real = testing::unwrap(Driver::open(archive_version()));
+  n_loaded = n_retained = n_released = 0;
+  Driver counted = real;
+  counted.load_module = load_counted, counted.retain_context = retain_counted, counted.release_context = release_counted;
+  return counted;
+}
+
+// Two runtimes of a process have one context and one copy of the kernels, and errors of their own.
+TEST(GpuKernels, OneCopyServesTheProcess) {
+  const Driver driver = counting_driver();
+  std::unique_ptr<Gpu> first = testing::unwrap(Gpu::open(driver, 0)), second = testing::unwrap(Gpu::open(driver, 0));
+  const int images = static_cast<int>(archive().size());
+  EXPECT_EQ(n_loaded, images);
+  EXPECT_EQ(n_retained, 1);
+  EXPECT_EQ(first->context(), second->context());
+  EXPECT_TRUE(second->add_kernels(archive()).ok());
+  EXPECT_EQ(n_loaded, images) << "an image that is loaded";
+  first->latch().set(DriverError::illegal_address, "failing");
+  EXPECT_FALSE(first->status().ok());
+  EXPECT_TRUE(second->status().ok());
+  first.reset();
+  EXPECT_EQ(n_released, 0);
+  const char* const name = archive()[0].kernels[0];
+  EXPECT_NE(second->kernel(name), nullptr) << "after the Gpu that loaded it";
+  second.reset();
+  EXPECT_EQ(n_released, 1);
+  second = testing::unwrap(Gpu::open(driver, 0));   // nothing is left of the first two
+  EXPECT_EQ(n_loaded, 2 * images);
+  EXPECT_EQ(n_retained, 2);
+}
+
+DriverError load_nothing(Module*, const void*) { return DriverError::out_of_memory; }
+TEST(GpuKernels, AContextThatDoesNotTakeThemIsReleased) {
+  Driver driver = counting_driver();
+  driver.load_module = load_nothing;
+  EXPECT_EQ(Gpu::open(driver, 0).status().code(), Code::out_of_device_memory);
+  EXPECT_EQ(n_retained, 1);
+  EXPECT_EQ(n_released, 1);
+}
+
 // Every kernel of the archive is there once, and each that the host launches is in the archive.
 TEST(GpuKernels, TheArchiveHasThemAll) {
   std::set<std::string> names;
