@@ -25,6 +25,9 @@ BENCH_PEER ?= yes
 GPU_SECTIONS ?=
 # make gpu-all, gpu-build: GPUs that machine code is made for
 GPU_ARCHITECTURES ?= 80 86 89 90 120
+# make gpu-build: the programs; make gpu-lease: the GPUs
+GPU_PROGRAMS ?= gpu_test bench_gpu
+LEASE_ARCHITECTURES ?= 90
 # make sanitize-address: which test programs, all if none is named
 SANITIZE     ?=
 # make fuzz: which targets, and how long each
@@ -57,7 +60,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-first-hour bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -242,7 +245,7 @@ gpu-build:
 	@.ci/packages test
 	@$(call configure,$(BUILD)-gpu,-DCMAKE_BUILD_TYPE=Release -DORRERY_CUDA=ON \
 		-DORRERY_CUDA_ARCHITECTURES="$(subst $(space),;,$(GPU_ARCHITECTURES))")
-	@$(call build,$(BUILD)-gpu,gpu_test bench_gpu)
+	@$(call build,$(BUILD)-gpu,$(GPU_PROGRAMS))
 
 gpu-test:
 	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_test) ]
@@ -255,12 +258,20 @@ gpu-bench:
 	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_bench) ]
 	@$(gpu_bench) $(GPU_SECTIONS)
 
-# One archive for a machine with a GPU's driver alone: $(BUILD)-gpu/first-hour.tar.gz. There: tar xf, then first-hour/first_hour.sh.
-gpu-first-hour: gpu-build
-	@rm -rf $(BUILD)-gpu/first-hour && mkdir -p $(BUILD)-gpu/first-hour/tests/golden $(BUILD)-gpu/first-hour/samples/models
-	@cp -r tests/golden/models $(BUILD)-gpu/first-hour/tests/golden/ && cp $(DEMO_MODEL) $(BUILD)-gpu/first-hour/samples/models/
-	@cp $(gpu_test) $(gpu_bench) tests/gpu/first_hour.sh tests/bench/results/gpu-predictions.md $(BUILD)-gpu/first-hour/
-	@tar -C $(BUILD)-gpu -czf $(BUILD)-gpu/first-hour.tar.gz first-hour && ls -sh $(BUILD)-gpu/first-hour.tar.gz
+# Everything for minutes on a machine that has a GPU's driver alone, in one archive, for the GPUs that may be lent; then the script is tried here.
+# The files that travel, the archive among them, are at most LEASE_MIB.
+LEASE_MIB = 60
+lease = $(BUILD)-gpu/lease
+gpu-lease:
+	@$(MAKE) --no-print-directory gpu-build GPU_ARCHITECTURES="$(LEASE_ARCHITECTURES)" GPU_PROGRAMS="gpu_test bench_gpu bench_kv bench_start make_model"
+	@rm -rf $(lease) $(lease).tar.gz && mkdir -p $(lease)/tests/golden $(lease)/samples/models
+	@cp -r tests/golden/models $(lease)/tests/golden/ && cp $(DEMO_MODEL) $(lease)/samples/models/
+	@cp tests/gpu/lease.sh tests/bench/results/gpu-predictions.tsv tests/bench/profile-8b.json $(BUILD)-gpu/tests/gpu/gpu_test \
+		$(addprefix $(BUILD)-gpu/tests/bench/,bench_gpu bench_kv bench_start make_model) $(lease)/
+	@strip $(addprefix $(lease)/,gpu_test bench_gpu bench_kv bench_start make_model)
+	@tar -C $(BUILD)-gpu -czf $(lease).tar.gz lease
+	@tests/gpu/try_lease.sh $(lease).tar.gz $(LEASE_MIB)
+	@echo "There: tar xf $(lease).tar.gz && lease/lease.sh first results"
 
 # What steps of real shapes will take on cards that nobody has at hand: MODELS names some of 8b, 1b, qwen2.5-0.5b, smollm2-135m. It needs nvcc.
 gpu-model:
@@ -314,7 +325,7 @@ help:
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"
 	@echo "make gpu-model       predict steps of real models on an RTX 3060, 4090 and 5090, from the compiled kernels: MODELS=\"8b 1b\""
-	@echo "make gpu-first-hour  pack tests, measurements and predictions for a machine with a GPU's driver alone"
+	@echo "make gpu-lease       pack tests, measurements and predictions for a machine with a GPU's driver alone; try the script here"
 	@echo "make gpu-all         compile every kernel for GPU_ARCHITECTURES=\"$(GPU_ARCHITECTURES)\"; print what each takes"
 	@echo "make bench           measure kernels and the whole engine, beside llama.cpp: BENCH_PARTS=\"$(BENCH_PARTS)\""
 	@echo "                     BENCH_TYPES=\"$(BENCH_TYPES)\" BENCH_ROUNDS=$(BENCH_ROUNDS) BENCH_CONTEXTS=\"$(BENCH_CONTEXTS)\" BENCH_PEER=$(BENCH_PEER)"
