@@ -1,6 +1,15 @@
-// What the CUDA backend reaches on this machine's GPU, beside what the GPU gives: bench_gpu [tiny] [SECTION...].
-// Sections: limits (always), matvec, decode, sampling, products, prefill, attention, policy; all of them if none is named. tiny: everything on the
-// smallest shapes there are, to see that the program works; so it runs in emulation.
+// What the CUDA backend reaches on this machine's GPU, beside what the GPU gives: bench_gpu [tiny] [seconds=N] [predictions=FILE] [SECTION...].
+// Sections: limits (always), gather, matvec, decode, sampling, products, prefill, attention, policy; all of them if none is named. tiny: everything
+// on the smallest shapes there are, to see that the program works; so it runs in emulation. seconds: no row begins that would end later than this
+// after the program's start, if it took as long as the section's longest so far; what is left out is said.
+//
+// predictions: what was predicted stands beside what is measured. A line of the file is a part of a card's name, a key and milliseconds, with tabs
+// between them: "H100<tab>8b decode 32768<tab>3.4". Of several lines for this card and a key, the last one holds. Empty lines and those that begin
+// with # say nothing. Keys:
+//   MODEL decode N                  a token behind N others, on a Llama of 8B; MODEL: 8b (Q4_K_M), 8b-q8_0, 8b-f16
+//   MODEL prefill N                 a prompt of N tokens; also MODEL prefill N behind 0
+//   attention TYPE decode N         a layer's attention of a token behind N others; TYPE: f16, f32, q8_0, q4_0, k8v4
+//   attention TYPE prefill R behind N    of R rows that end the N-th token
 //
 // Each figure is the median of at least five samples of 20 ms and more, by the host's clock around work that ends in a wait. What is read
 // is larger than the second-level cache, or another stretch each time. Beside it stands, of the same run: for reading, the bytes over the rate
@@ -14,6 +23,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -29,7 +39,9 @@
 #include "cuda/device/queue.h"
 #include "runtime/base/checked.h"
 #include "runtime/model/forward.h"
+#include "runtime/os/os.h"
 #include "tests/bench/gpu_limits.h"
+#include "tests/bench/shapes.h"
 #include "tests/support/random_blocks.h"
 
 namespace orrery::bench {
@@ -41,8 +53,9 @@ using Products = cuda::Options::Products;
 struct Sizes {
   bool tiny = false;
   int32_t n_embd = 4096, n_layers = 32, n_heads = 32, n_kv_heads = 8, head_dim = 128, n_ff = 14336, n_vocab = 128256;
-  int32_t rows = 2048, short_context = 512, long_context = 32768, prefill_long = 8192;
+  int32_t rows = 2048, short_context = 8, long_context = 32768, longest_context = 131072, prefill_long = 8192;
   uint64_t copied_bytes = uint64_t{1} << 30, least_weights = uint64_t{256} << 20, arena = uint64_t{40} << 30;
+  uint64_t link_bytes = uint64_t{64} << 20, gathered_from = uint64_t{2} << 30, gathered_bytes = uint64_t{256} << 20;
   int32_t nodes = 1000, attend_layers = 8;
   double sample_seconds = 0.02;
   int samples = 5;
@@ -51,8 +64,9 @@ Sizes tiny_sizes() {
   Sizes s;
   s.tiny = true;
   s.n_embd = 256, s.n_layers = 2, s.n_heads = 8, s.n_kv_heads = 2, s.head_dim = 32, s.n_ff = 256, s.n_vocab = 40;
-  s.rows = 16, s.short_context = 64, s.long_context = 128, s.prefill_long = 32;
+  s.rows = 16, s.short_context = 8, s.long_context = 128, s.longest_context = 256, s.prefill_long = 32;
   s.copied_bytes = 1 << 16, s.least_weights = 1, s.arena = uint64_t{96} << 20;
+  s.link_bytes = 1 << 16, s.gathered_from = 1 << 18, s.gathered_bytes = 1 << 16;
   s.nodes = 4, s.attend_layers = 2;
   s.sample_seconds = 0, s.samples = 1;
   return s;
@@ -89,10 +103,61 @@ void row(const std::vector<std::string>& cells) {
   std::printf("\n");
   std::fflush(stdout);
 }
-void head(const char* title, const std::vector<std::string>& cells) {
-  std::printf("\n%s\n\n", title);
+void head(const std::string& title, const std::vector<std::string>& cells) {
+  std::printf("\n%s\n\n", title.c_str());
   row(cells);
   row(std::vector<std::string>(cells.size(), "---"));
+}
+
+// Whether there is time for a row: one that takes as long as the longest of its section so far ends before the limit.
+class Budget {
+ public:
+  explicit Budget(double limit) : limit_(limit) {}   // seconds after now; 0: none
+  void begin_section() { longest_ = 0, began_ = -1; }
+  bool has_time_for(const std::string& row) {
+    const double at = elapsed();
+    if (began_ >= 0) longest_ = std::max(longest_, at - began_);
+    began_ = -1;
+    if (limit_ > 0 && at + longest_ > limit_) {
+      left_out_ += (left_out_.empty() ? "" : "; ") + row;
+      return false;
+    }
+    began_ = at;
+    return true;
+  }
+  void end_section() {
+    if (!left_out_.empty()) std::printf("\nleft out for time: %s\n", left_out_.c_str());
+    std::fflush(stdout);
+    left_out_.clear();
+  }
+
+ private:
+  double elapsed() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double limit_, longest_ = 0, began_ = -1;   // seconds; began_: of the row before, or -1
+  std::string left_out_;
+};
+
+// Predicted milliseconds of one card, by their keys.
+using Predictions = std::map<std::string, double>;
+Predictions read_predictions(const std::string& path, const std::string& card) {
+  std::ifstream file(path);
+  if (!file) fail("the predictions cannot be read: " + path);
+  Predictions found;
+  int n = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++n;
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty() || line[0] == '#') continue;
+    const size_t key = line.find('\t'), value = key == std::string::npos ? key : line.find('\t', key + 1);
+    char* end = nullptr;
+    const double ms = value == std::string::npos ? 0 : std::strtod(line.c_str() + value + 1, &end);
+    if (key == 0 || !(ms > 0) || !std::isfinite(ms) || *end != 0)
+      fail(path + ", line " + std::to_string(n) + ": not a card, a key and milliseconds with tabs between them");
+    if (card.find(line.substr(0, key)) != std::string::npos) found[line.substr(key + 1, value - key - 1)] = ms;
+  }
+  return found;
 }
 
 // Seconds of one of run(n)'s n times, which returns when they are done.
@@ -111,11 +176,29 @@ double seconds(const Sizes& s, const F& run) {
   return samples[samples.size() / 2];
 }
 
+// Weights of a model: all of one type, or Q4_K with more bits for some (shapes.h).
+struct Kind {
+  const char* name;
+  const char* key;   // of predictions
+  TensorType type;
+  bool more_bits;
+  TensorType output() const { return more_bits ? TensorType::q6_k : type; }
+  TensorType value_and_down(int32_t layer, int32_t n_layers) const {
+    return more_bits && q4_k_m_has_more_bits(layer, n_layers) ? TensorType::q6_k : type;
+  }
+};
+constexpr Kind kKinds[] = {{"q4_k_m", "8b", TensorType::q4_k, true},
+                           {"q8_0", "8b-q8_0", TensorType::q8_0, false},
+                           {"f16", "8b-f16", TensorType::f16, false}};
+
 class Bench {
  public:
-  explicit Bench(const Sizes& sizes);
+  // predictions: a file, or ""
+  Bench(const Sizes& sizes, const std::string& predictions, double seconds);
 
+  Budget& budget() { return budget_; }
   void limits();
+  void gather();
   void matvec();
   void decode();
   void sampling();
@@ -138,6 +221,11 @@ class Bench {
   }
   bool fits(uint64_t bytes) const { return next_ + bytes + (uint64_t{1} << 20) <= end_; }
 
+  void wait() {
+    queue_.wait("waiting");
+    check(gpu_->status());
+  }
+  void link();
   Weight random_weight(TensorType type, int64_t n_rows, int64_t n_cols);
   uint64_t random_floats(size_t n, float scale = 1.0f);
   void spread(uint64_t at, uint64_t pattern, uint64_t bytes);   // the first bytes again and again
@@ -145,11 +233,28 @@ class Bench {
   double cublas_seconds(Matmul shape, int32_t n_rows);
   double matmul_seconds(Backend* backend, const std::vector<Weight>& weights, Phase phase, int32_t n_rows);
   struct Llama;
-  std::unique_ptr<Llama> llama(TensorType type, int32_t context, int32_t max_rows);
-  uint64_t llama_bytes(TensorType type, int32_t context, int32_t max_rows) const;
+  std::unique_ptr<Llama> llama(const Kind& kind, int32_t context, int32_t max_rows);
+  uint64_t llama_bytes(const Kind& kind, int32_t context, int32_t max_rows) const;
   Backend& b() const { return *tuned_; }
+  // The heads and the cells of a table's last columns: nothing without a file of predictions; empty cells where none of the keys is predicted.
+  std::vector<std::string> with_predictions(std::vector<std::string> heads, const char* of) const {
+    if (has_predictions_) heads.insert(heads.end(), {std::string(of) + "predicted, ms", "of predicted"});
+    return heads;
+  }
+  void add_prediction(std::vector<std::string>* cells, double seconds, const std::vector<std::string>& keys) const {
+    if (!has_predictions_) return;
+    for (const std::string& key : keys)
+      if (const auto found = predictions_.find(key); found != predictions_.end()) {
+        cells->insert(cells->end(), {number(found->second, found->second < 1 ? 4 : 2), percent(1e3 * seconds / found->second)});
+        return;
+      }
+    cells->insert(cells->end(), {"", ""});
+  }
 
   Sizes s_;
+  Budget budget_;
+  bool has_predictions_ = false;
+  Predictions predictions_;
   std::unique_ptr<Backend> tuned_, own_, through_;   // as the table says, our kernels, cuBLAS: one arena, the first's
   std::unique_ptr<cuda::Gpu> gpu_;
   std::unique_ptr<cuda::OnDevice> here_;
@@ -158,7 +263,7 @@ class Bench {
   std::unique_ptr<cuda::Cublas> cublas_;             // null: not here
   uint64_t next_ = 0, end_ = 0;
   double read_rate_ = 0, node_seconds_ = 0;          // bytes per second
-  std::map<Matmul, double> cublas_rates_;            // products per second
+  std::map<std::pair<int32_t, Matmul>, double> cublas_rates_;   // seconds of a product, by its rows
 };
 
 std::string driver() {
@@ -174,7 +279,7 @@ std::string driver() {
   return "unknown";
 }
 
-Bench::Bench(const Sizes& sizes) : s_(sizes) {
+Bench::Bench(const Sizes& sizes, const std::string& predictions, double seconds) : s_(sizes), budget_(seconds) {
   const auto make = [](Products products) { return unwrap(cuda::make_backend({0, products})); };
   tuned_ = make(Products::tuned), own_ = make(Products::own), through_ = make(Products::cublas);
   gpu_ = unwrap(cuda::Gpu::open(unwrap(cuda::Driver::open(cuda::archive_version())), 0));
@@ -203,6 +308,12 @@ Bench::Bench(const Sizes& sizes) : s_(sizes) {
   std::printf("%s, sm_%d, %d processors, %.1f GB; driver %s for CUDA %d.%d; %s; %s\n", device.name.c_str(), device.architecture, device.n_sms,
               static_cast<double>(device.memory_bytes) * 1e-9, driver().c_str(), cuda_version / 1000,
               cuda_version % 1000 / 10, cublas_ ? "cuBLAS" : "no cuBLAS: its columns stay empty", date);
+  if (!predictions.empty()) {
+    has_predictions_ = true;
+    predictions_ = read_predictions(predictions, device.name);
+    if (predictions_.empty()) std::printf("%s predicts nothing for this card\n", predictions.c_str());
+  }
+  std::fflush(stdout);
 }
 
 // ---- memory
@@ -259,10 +370,6 @@ void Bench::limits() {
     for (int i = 0; i < times; ++i) b().copy({to}, Ptr<const std::byte>{from}, n);
     check(b().synchronize());
   });
-  const auto wait = [&] {
-    queue_.wait("waiting");
-    check(gpu_->status());
-  };
   const double read = seconds(s_, [&](int times) {
     for (int i = 0; i < times; ++i) read_memory(queue_, gpu_->properties().n_sms, pointer<std::byte>(from), n, pointer<uint32_t>(sums));
     wait();
@@ -284,6 +391,100 @@ void Bench::limits() {
   read_rate_ = static_cast<double>(n) / read;
   head("Limits", {"copying, GB/s (read and written)", "reading, GB/s", "an empty graph node, us"});
   row({number(2e-9 * static_cast<double>(n) / copy, 1), number(read_rate_ * 1e-9, 1), number(node_seconds_ * 1e6, 2)});
+  next_ = mark;
+  link();
+}
+
+// Copies between pinned memory and the device, and what the host waits for at least.
+void Bench::link() {
+  const uint64_t mark = next_, n = s_.link_bytes, on_device = take(n);
+  const cuda::Driver& driver = gpu_->driver();
+  cuda::Pinned pinned;
+  check(pinned.allocate(*gpu_, n));
+  std::memset(pinned.data(), 1, n);
+  const auto copies = [&](std::byte* to, const std::byte* from) {
+    return seconds(s_, [&](int times) {
+      for (int i = 0; i < times; ++i) queue_.copy(to, from, n, "copying");
+      wait();
+    });
+  };
+  const double down = copies(pointer<std::byte>(on_device), pinned.data()), up = copies(pinned.data(), pointer<std::byte>(on_device));
+  cuda::Graph graph = nullptr;
+  cuda::GraphExec exec = nullptr;
+  queue_.check(driver.begin_capture(queue_.stream(), cuda::kCaptureThreadLocal), "beginning a graph");
+  nothing(queue_);
+  queue_.check(driver.end_capture(queue_.stream(), &graph), "ending a graph");
+  queue_.check(driver.instantiate(&exec, graph, 0), "making a graph");
+  check(gpu_->status());
+  const double launched = seconds(s_, [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      queue_.check(driver.launch_graph(exec, queue_.stream()), "launching a graph");
+      wait();
+    }
+  });
+  driver.destroy_exec(exec);
+  driver.destroy_graph(graph);
+  uint32_t word = 0;
+  const double downloaded = seconds(s_, [&](int times) {
+    for (int i = 0; i < times; ++i) b().download(&word, {on_device}, sizeof word);
+    check(b().synchronize());
+  });
+  cuda::EventOwner event;
+  check(event.create(*gpu_));
+  const double marked = seconds(s_, [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      nothing(queue_);
+      event.mark(queue_);
+      event.wait(queue_);
+    }
+    check(gpu_->status());
+  });
+  head("The link: copies of pinned memory; what the host waits for at least",
+       {"to the device, GB/s", "from the device, GB/s", "a graph of one node, us", "a download of 4 bytes, us", "a kernel and an event behind it, us"});
+  row({number(1e-9 * static_cast<double>(n) / down, 1), number(1e-9 * static_cast<double>(n) / up, 1), number(launched * 1e6, 2),
+       number(downloaded * 1e6, 2), number(marked * 1e6, 2)});
+  next_ = mark;
+}
+
+// Kernels read and write host memory by themselves: memory that the driver has been told of, as a reservoir is, and memory of the driver.
+void Bench::gather() {
+  const uint64_t mark = next_, n = s_.gathered_from;
+  const int32_t n_processors = gpu_->properties().n_sms;
+  const uint64_t sums = take(static_cast<uint64_t>(n_processors) * 2048 * 4);
+  head("Gathers over the link: a kernel reads or writes pieces at random places of " + std::to_string(n >> 20) + " MiB of host memory",
+       {"piece, bytes", "", "registered, GB/s", "the driver's own, GB/s"});
+  if (!budget_.has_time_for("all")) return;
+  // Neither kind of memory is had at every size on every machine: a column stays empty, with the reason below.
+  std::string refused;
+  os::Region region = unwrap(os::Region::allocate(n));
+  std::memset(region.data(), 1, n);
+  const cuda::DriverError e = gpu_->driver().register_host(region.data(), n, 0);
+  if (e != cuda::DriverError::none) refused += "registered: " + gpu_->driver().text(e) + "\n";
+  cuda::Pinned own;
+  const Status allocated = own.allocate(*gpu_, n);
+  if (allocated.ok()) std::memset(own.data(), 1, n);
+  else refused += std::string("the driver's own: ") + allocated.message() + "\n";
+  std::byte* const places[] = {e == cuda::DriverError::none ? region.data() : nullptr, allocated.ok() ? own.data() : nullptr};
+  const auto measured = [&](uint32_t piece, bool writes) {
+    if (!budget_.has_time_for(std::to_string(piece) + (writes ? " written" : " read"))) return;
+    const auto n_pieces = static_cast<uint32_t>(s_.gathered_bytes / piece);
+    std::vector<std::string> cells = {std::to_string(piece), writes ? "written" : "read"};
+    for (std::byte* at : places) {
+      const auto run = [&](int times) {
+        for (int i = 0; i < times; ++i) {
+          if (writes) scatter(queue_, n_processors, at, n, piece, n_pieces);
+          else bench::gather(queue_, n_processors, at, n, piece, n_pieces, pointer<uint32_t>(sums));
+        }
+        wait();
+      };
+      cells.push_back(at ? number(1e-9 * piece * n_pieces / seconds(s_, run), 2) : "");
+    }
+    row(cells);
+  };
+  for (const uint32_t piece : {64u, 136u, 256u, 512u, 4096u}) measured(piece, false);
+  for (const uint32_t piece : {64u, 256u}) measured(piece, true);
+  if (!refused.empty()) std::printf("\n%s", refused.c_str());
+  if (places[0]) gpu_->driver().unregister_host(region.data());
   next_ = mark;
 }
 
@@ -320,6 +521,7 @@ void Bench::matvec() {
   head("Decode: one product, the activations' quantization included", {"weights", "shape", "MB", "us", "GB/s", "of reading", "of reading and two nodes"});
   for (const TypeTraits& type : kTypeTraits)
     for (const Matmul shape : {Matmul{s_.n_ff, s_.n_embd}, Matmul{s_.n_embd, s_.n_ff}}) {
+      if (!budget_.has_time_for(std::string(type.name) + ", " + std::to_string(shape.n_out) + " rows")) continue;
       const uint64_t mark = next_, bytes = b().weight_bytes(type.type, shape.n_out, shape.n_in);
       const uint64_t wanted = std::max(s_.least_weights, 4 * (s_.tiny ? 0 : gpu_->properties().cache_bytes));
       std::vector<Weight> weights(1, random_weight(type.type, shape.n_out, shape.n_in));
@@ -359,6 +561,7 @@ void Bench::products() {
       const double limit = cublas_ ? cublas_seconds(shape, n_rows) : 0;
       for (const TypeTraits& type : kTypeTraits) {
         if (shape.n_out == shape.n_in && type.type != TensorType::f16 && type.type != TensorType::q8_0 && type.type != TensorType::q4_k) continue;
+        if (!budget_.has_time_for(std::string(type.name) + ", " + std::to_string(shape.n_out) + " by " + std::to_string(n_rows) + " rows")) continue;
         const uint64_t mark = next_;
         const std::vector<Weight> weight(1, random_weight(type.type, shape.n_out, shape.n_in));
         const double own = matmul_seconds(own_.get(), weight, Phase::prefill, n_rows);
@@ -389,16 +592,22 @@ struct Bench::Llama {
   uint64_t mark = 0;                  // where its memory begins
 };
 
-uint64_t Bench::llama_bytes(TensorType type, int32_t context, int32_t max_rows) const {
+uint64_t Bench::llama_bytes(const Kind& kind, int32_t context, int32_t max_rows) const {
   const int64_t q = s_.n_heads * s_.head_dim, kv = s_.n_kv_heads * s_.head_dim;
-  const auto matrix = [&](int64_t n, int64_t k) { return b().weight_bytes(type, n, k); };
-  const uint64_t layer = matrix(q, s_.n_embd) + 2 * matrix(kv, s_.n_embd) + matrix(s_.n_embd, q) + 2 * matrix(s_.n_ff, s_.n_embd) + matrix(s_.n_embd, s_.n_ff);
-  const uint64_t rest = 2 * matrix(s_.n_vocab, s_.n_embd) + static_cast<uint64_t>(max_rows) * static_cast<uint64_t>(4 * s_.n_embd + 5 * s_.n_ff + 4 * q) * 4;
-  return static_cast<uint64_t>(s_.n_layers) * layer + rest + static_cast<uint64_t>(context) * static_cast<uint64_t>(s_.n_layers * 4 * kv) +
+  const auto matrix = [&](TensorType type, int64_t n, int64_t k) { return b().weight_bytes(type, n, k); };
+  uint64_t layers = 0;
+  for (int32_t i = 0; i < s_.n_layers; ++i) {
+    const TensorType more = kind.value_and_down(i, s_.n_layers);
+    layers += matrix(kind.type, q, s_.n_embd) + matrix(kind.type, kv, s_.n_embd) + matrix(more, kv, s_.n_embd) + matrix(kind.type, s_.n_embd, q) +
+              2 * matrix(kind.type, s_.n_ff, s_.n_embd) + matrix(more, s_.n_embd, s_.n_ff);
+  }
+  const uint64_t ends = matrix(kind.type, s_.n_vocab, s_.n_embd) + matrix(kind.output(), s_.n_vocab, s_.n_embd);
+  const uint64_t rest = static_cast<uint64_t>(max_rows) * static_cast<uint64_t>(4 * s_.n_embd + 5 * s_.n_ff + 4 * q) * 4;
+  return layers + ends + rest + static_cast<uint64_t>(context) * static_cast<uint64_t>(s_.n_layers * 4 * kv) +
          (s_.tiny ? uint64_t{1} << 20 : uint64_t{512} << 20);
 }
 
-std::unique_ptr<Bench::Llama> Bench::llama(TensorType type, int32_t context, int32_t max_rows) {
+std::unique_ptr<Bench::Llama> Bench::llama(const Kind& kind, int32_t context, int32_t max_rows) {
   alignas(8) static const std::byte empty[24] = {std::byte{'G'}, std::byte{'G'}, std::byte{'U'}, std::byte{'F'}, std::byte{3}};
   auto made = std::make_unique<Llama>(unwrap(gguf::File::parse({empty, sizeof empty}, "random")));
   made->mark = next_;
@@ -416,7 +625,7 @@ std::unique_ptr<Bench::Llama> Bench::llama(TensorType type, int32_t context, int
   const std::vector<float> ones(static_cast<size_t>(s_.n_embd), 1.0f);
   const uint64_t norm = take(ones.size() * sizeof(float));
   b().upload({norm}, ones.data(), ones.size() * sizeof(float));
-  const auto matrix = [&](int64_t n, int64_t k) {
+  const auto matrix = [&](TensorType type, int64_t n, int64_t k) {
     made->bytes += b().weight_bytes(type, n, k);
     return random_weight(type, n, k);
   };
@@ -426,12 +635,14 @@ std::unique_ptr<Bench::Llama> Bench::llama(TensorType type, int32_t context, int
     model::Layer layer;
     layer.attn_norm = layer.ffn_norm = {norm};
     Weight* const to[] = {&layer.q, &layer.k, &layer.v, &layer.attn_out, &layer.gate, &layer.up, &layer.down};
-    for (size_t p = 0; p < made->products.size(); ++p) *to[p] = matrix(made->products[p].n_out, made->products[p].n_in);
+    const TensorType more = kind.value_and_down(i, s_.n_layers);
+    for (size_t p = 0; p < made->products.size(); ++p)
+      *to[p] = matrix(to[p] == &layer.v || to[p] == &layer.down ? more : kind.type, made->products[p].n_out, made->products[p].n_in);
     w.layers.push_back(layer);
   }
   w.output_norm = {norm};
-  w.output = matrix(s_.n_vocab, s_.n_embd);
-  w.embedding = random_weight(type, s_.n_vocab, s_.n_embd);
+  w.output = matrix(kind.output(), s_.n_vocab, s_.n_embd);
+  w.embedding = random_weight(kind.type, s_.n_vocab, s_.n_embd);
 
   made->kv = {KvType::f16, s_.n_layers, s_.n_kv_heads, s_.head_dim};
   const uint64_t n_pages = static_cast<uint64_t>((context + kPageTokens - 1) / kPageTokens);
@@ -445,18 +656,19 @@ std::unique_ptr<Bench::Llama> Bench::llama(TensorType type, int32_t context, int
   return made;
 }
 
-constexpr TensorType kModelTypes[] = {TensorType::f16, TensorType::q8_0, TensorType::q4_k};
 
 void Bench::decode() {
   head("Decode: a Llama of 8B, tokens with what a greedy sampler asks of their logits on the host; floor: bytes of weights and KV over reading",
-       {"weights", "context", "ms", "tokens/s", "GB", "of floor", "nodes", "of floor and nodes"});
-  for (const TensorType type : kModelTypes) {
-    for (const int32_t context : {s_.short_context, s_.long_context}) {
-      if (!fits(llama_bytes(type, context, 1))) {
-        row({type_traits(type)->name, std::to_string(context), "does not fit", "", "", "", "", ""});
+       with_predictions({"weights", "context", "ms", "tokens/s", "GB", "of floor", "nodes", "of floor and nodes"}, ""));
+  for (const Kind& kind : kKinds) {
+    for (const int32_t context : {s_.short_context, s_.long_context, s_.longest_context}) {
+      const std::vector<std::string> names = {kind.name, std::to_string(context)};
+      if (!budget_.has_time_for(names[0] + " behind " + names[1])) continue;
+      if (!fits(llama_bytes(kind, context, 1))) {
+        row({names[0], names[1], "does not fit", "", "", "", "", ""});
         continue;
       }
-      const auto m = llama(type, context, 1);
+      const auto m = llama(kind, context, 1);
       ShortlistRequest request;
       request.n_best = 1;
       std::vector<std::byte> shortlist(shortlist_result_bytes(request));
@@ -472,8 +684,10 @@ void Bench::decode() {
       const uint64_t bytes = m->bytes + static_cast<uint64_t>(context) * static_cast<uint64_t>(s_.n_layers * s_.n_kv_heads) * m->kv.token_bytes();
       const size_t nodes = cuda::graph_nodes(b());
       const double floor = static_cast<double>(bytes) / read_rate_;
-      row({type_traits(type)->name, std::to_string(context), number(t * 1e3, 2), number(1 / t, 1), number(static_cast<double>(bytes) * 1e-9, 2),
-           percent(floor / t), std::to_string(nodes), percent((floor + static_cast<double>(nodes) * node_seconds_) / t)});
+      std::vector<std::string> cells = {names[0], names[1], number(t * 1e3, 2), number(1 / t, 1), number(static_cast<double>(bytes) * 1e-9, 2),
+                                        percent(floor / t), std::to_string(nodes), percent((floor + static_cast<double>(nodes) * node_seconds_) / t)};
+      add_prediction(&cells, t, {std::string(kind.key) + " decode " + (context == s_.short_context ? "0" : names[1])});
+      row(cells);
       next_ = m->mark;
     }
   }
@@ -496,6 +710,7 @@ void Bench::sampling() {
   Step step;
   step.phase = Phase::decode, step.rows = rows;
   const auto measured = [&](const char* what, const ShortlistRequest* request) {
+    if (!budget_.has_time_for(what)) return;
     const uint64_t bytes = request ? shortlist_result_bytes(*request) : n * sizeof(float);
     const double t = seconds(s_, [&](int times) {
       for (int i = 0; i < times; ++i) {
@@ -523,25 +738,28 @@ void Bench::sampling() {
 
 void Bench::prefill() {
   head("Prefill: a Llama of 8B, chunks of at most 2,048 rows; beside its products alone in cuBLAS, F16 with sums in F32",
-       {"weights", "tokens", "ms", "tokens/s", "products in cuBLAS, ms", "of that"});
-  for (const TensorType type : kModelTypes)
-    for (const int32_t tokens : {s_.rows, s_.prefill_long}) {
-      if (!fits(llama_bytes(type, tokens, s_.rows))) {
-        row({type_traits(type)->name, std::to_string(tokens), "does not fit", "", "", ""});
+       with_predictions({"weights", "tokens", "ms", "tokens/s", "products in cuBLAS, ms", "of that"}, ""));
+  for (const Kind& kind : kKinds)
+    for (const int32_t tokens : {s_.rows / 2, s_.rows, s_.prefill_long}) {
+      const std::vector<std::string> names = {kind.name, std::to_string(tokens)};
+      if (!budget_.has_time_for(names[0] + ", " + names[1] + " tokens")) continue;
+      const int32_t chunk = std::min(tokens, s_.rows);
+      if (!fits(llama_bytes(kind, tokens, chunk))) {
+        row({names[0], names[1], "does not fit", "", "", ""});
         continue;
       }
-      const auto m = llama(type, tokens, s_.rows);
+      const auto m = llama(kind, tokens, chunk);
       std::vector<float> logits(static_cast<size_t>(s_.n_vocab));
       const KvView view{m->pages.data(), static_cast<int32_t>(m->pages.size())};
-      std::vector<Row> rows(static_cast<size_t>(s_.rows));
+      std::vector<Row> rows(static_cast<size_t>(chunk));
       const double t = seconds(s_, [&](int times) {
         for (int i = 0; i < times; ++i)
-          for (int32_t from = 0; from < tokens; from += s_.rows) {
-            for (int32_t r = 0; r < s_.rows; ++r) rows[static_cast<size_t>(r)] = {(from + r) % s_.n_vocab, from + r, 0};
+          for (int32_t from = 0; from < tokens; from += chunk) {
+            for (int32_t r = 0; r < chunk; ++r) rows[static_cast<size_t>(r)] = {(from + r) % s_.n_vocab, from + r, 0};
             Step step;
             step.phase = Phase::prefill, step.rows = rows, step.sequences = {&view, 1}, step.kv = m->kv;
             model::ForwardOutput out;
-            out.n_logits = from + s_.rows < tokens ? 0 : 1, out.logits = logits.data();
+            out.n_logits = from + chunk < tokens ? 0 : 1, out.logits = logits.data();
             check(model::forward(&b(), m->model, m->rope.spec(), m->work, step, nullptr, out));
           }
       });
@@ -549,11 +767,15 @@ void Bench::prefill() {
       double limit = 0;
       for (const Matmul shape : m->products) {
         if (!cublas_) break;
-        if (!cublas_rates_.count(shape)) cublas_rates_[shape] = cublas_seconds(shape, s_.rows);
-        limit += cublas_rates_[shape] * s_.n_layers * (tokens / s_.rows);
+        const auto rate = std::make_pair(chunk, shape);
+        if (!cublas_rates_.count(rate)) cublas_rates_[rate] = cublas_seconds(shape, chunk);
+        limit += cublas_rates_[rate] * s_.n_layers * (tokens / chunk);
       }
-      row({type_traits(type)->name, std::to_string(tokens), number(t * 1e3, 1), number(tokens / t, 0), cublas_ ? number(limit * 1e3, 1) : "",
-           cublas_ ? percent(limit / t) : ""});
+      std::vector<std::string> cells = {names[0], names[1], number(t * 1e3, 1), number(tokens / t, 0), cublas_ ? number(limit * 1e3, 1) : "",
+                                        cublas_ ? percent(limit / t) : ""};
+      const std::string key = std::string(kind.key) + " prefill " + names[1];
+      add_prediction(&cells, t, {key, key + " behind 0"});
+      row(cells);
     }
 }
 
@@ -562,8 +784,9 @@ void Bench::prefill() {
 void Bench::attention() {
   const int32_t context = s_.long_context, behind = s_.prefill_long, n_layers = s_.attend_layers;
   head("Attention of 32 heads over 8, of 128: decode behind 32,768 tokens, prefill of 2,048 rows behind 8,192",
-       {"KV", "decode, us", "GB/s", "of reading", "prefill, ms", "TFLOP/s"});
+       with_predictions(with_predictions({"KV", "decode, us", "GB/s", "of reading", "prefill, ms", "TFLOP/s"}, "decode "), "prefill "));
   for (const KvType type : {KvType::f16, KvType::f32, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
+    if (!budget_.has_time_for(kv_type_name(type))) continue;
     const uint64_t mark = next_;
     const KvFormat format{type, n_layers, s_.n_kv_heads, s_.head_dim};
     const uint64_t n_pages = static_cast<uint64_t>(context / kPageTokens);
@@ -595,8 +818,12 @@ void Bench::attention() {
     const double decode = time(Phase::decode, 1, context), prefill = time(Phase::prefill, s_.rows, behind);
     const double bytes = static_cast<double>(context) * s_.n_kv_heads * static_cast<double>(format.token_bytes());
     const double flop = 4e-12 * static_cast<double>(width) * s_.rows * (behind - s_.rows / 2);
-    row({kv_type_name(type), number(decode * 1e6, 1), number(bytes * 1e-9 / decode, 1), percent(bytes / read_rate_ / decode),
-         number(prefill * 1e3, 2), number(flop / prefill, 1)});
+    std::vector<std::string> cells = {kv_type_name(type), number(decode * 1e6, 1), number(bytes * 1e-9 / decode, 1), percent(bytes / read_rate_ / decode),
+                                      number(prefill * 1e3, 2), number(flop / prefill, 1)};
+    const std::string key = std::string("attention ") + kv_type_name(type);
+    add_prediction(&cells, decode, {key + " decode " + std::to_string(context)});
+    add_prediction(&cells, prefill, {key + " prefill " + std::to_string(s_.rows) + " behind " + std::to_string(behind)});
+    row(cells);
     next_ = mark;
   }
 }
@@ -608,6 +835,7 @@ void Bench::policy() {
   head("Policies: a layer of 8 heads behind 32,768 tokens, results on the host; five queries of four heads each; pages of 16 tokens",
        {"KV", "top_keys of a quarter, ms", "key_weights, mean, ms", "digests, ms", "digests' share of reading"});
   for (const KvType type : {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
+    if (!budget_.has_time_for(kv_type_name(type))) continue;
     const uint64_t mark = next_;
     const KvFormat format{type, 1, s_.n_kv_heads, s_.head_dim}, digest{KvType::f16, 1, s_.n_kv_heads, s_.head_dim};
     const uint64_t n_tiles = static_cast<uint64_t>(n_keys / kPageTokens), kv = random_kv(type, n_tiles * format.page_bytes());
@@ -665,7 +893,7 @@ void Bench::policy() {
 constexpr struct {
   const char* name;
   void (Bench::*run)();
-} kSections[] = {{"limits", &Bench::limits}, {"matvec", &Bench::matvec}, {"decode", &Bench::decode}, {"sampling", &Bench::sampling}, {"products", &Bench::products},
+} kSections[] = {{"limits", &Bench::limits}, {"gather", &Bench::gather}, {"matvec", &Bench::matvec}, {"decode", &Bench::decode}, {"sampling", &Bench::sampling}, {"products", &Bench::products},
                  {"prefill", &Bench::prefill}, {"attention", &Bench::attention}, {"policy", &Bench::policy}};
 
 int run(int argc, char** argv) {
@@ -673,17 +901,35 @@ int run(int argc, char** argv) {
     return std::any_of(argv + 1, argv + argc, [&](const char* arg) { return std::strcmp(arg, word) == 0; });
   };
   const bool tiny = has("tiny");
-  for (int i = 1; i < argc; ++i)
-    if (std::strcmp(argv[i], "tiny") != 0 && std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return std::strcmp(argv[i], s.name) == 0; })) {
-      std::fprintf(stderr, "usage: bench_gpu [tiny] [limits] [matvec] [decode] [sampling] [products] [prefill] [attention] [policy]\n");
+  double limit = 0;
+  std::string predictions;
+  bool all = true;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    char* end = nullptr;
+    if (arg.rfind("seconds=", 0) == 0 && (limit = std::strtod(argv[i] + 8, &end)) > 0 && *end == 0) continue;
+    if (arg.rfind("predictions=", 0) == 0 && arg.size() > 12) {
+      predictions = arg.substr(12);
+      continue;
+    }
+    if (arg == "tiny") continue;
+    all = false;
+    if (std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return arg == s.name; })) {
+      std::fprintf(stderr, "usage: bench_gpu [tiny] [seconds=N] [predictions=FILE]");
+      for (const auto& section : kSections) std::fprintf(stderr, " [%s]", section.name);
+      std::fprintf(stderr, "\n");
       return 2;
     }
+  }
   for (int i = 0; i < argc; ++i) std::printf("%s%s", i ? " " : "", i ? argv[i] : "bench_gpu");
   std::printf("%s\n", tiny ? ": the figures say nothing, and shapes are not those of the titles" : "");
-  Bench bench(tiny ? tiny_sizes() : Sizes());
-  const bool all = argc == (tiny ? 2 : 1);
+  Bench bench(tiny ? tiny_sizes() : Sizes(), predictions, limit);
   for (const auto& section : kSections)
-    if (all || has(section.name) || std::strcmp(section.name, "limits") == 0) (bench.*section.run)();
+    if (all || has(section.name) || std::strcmp(section.name, "limits") == 0) {
+      bench.budget().begin_section();
+      (bench.*section.run)();
+      bench.budget().end_section();
+    }
   return 0;
 }
 

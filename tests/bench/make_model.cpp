@@ -1,12 +1,21 @@
 // Writes the model that benchmarks run on: Llama-shaped, random weights of one type, a vocabulary of 32,000 tokens
 // that llama.cpp accepts too.  make_model TYPE FILE [small|LAYERS|MODEL]: 1.1 thousand million parameters, a tenth of
 // them, as many layers as that instead of 16, or the matrices of a published model (shapes.h), vocabulary included.
+// TYPE is a type of weights, or Q4_K_M: Q4_K, and Q6_K for the output and for some layers' V and down (shapes.h).
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
+#include <cstring>
+#include <map>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/bench/shapes.h"
@@ -16,6 +25,7 @@
 namespace {
 
 using namespace orrery;
+using orrery::testing::Bytes;
 using orrery::testing::GgufBuilder;
 using orrery::testing::random_blocks;
 
@@ -46,10 +56,54 @@ void add_vocabulary(GgufBuilder* b, uint32_t n) {
   b->key("tokenizer.ggml.unknown_token_id", uint32_t{0});
 }
 
+// A tensor's bytes: rows that are random, again and again. What weights are makes no difference to speed, and eight thousand million random
+// ones would take minutes.
+struct Tensor {
+  uint64_t at, bytes;               // in the file
+  const Bytes* pattern;
+  uint64_t first;                   // its first byte's place in the pattern: a whole row
+};
+
+// Writes a stretch of a tensor.
+bool write_stretch(int file, const Tensor& t, uint64_t from, uint64_t end) {
+  while (from < end) {
+    const uint64_t in_pattern = (t.first + from) % t.pattern->size();
+    const uint64_t n = std::min(end - from, t.pattern->size() - in_pattern);
+    const ssize_t written = pwrite(file, t.pattern->data() + in_pattern, n, static_cast<off_t>(t.at + from));
+    if (written <= 0) return false;
+    from += static_cast<uint64_t>(written);
+  }
+  return true;
+}
+
+bool write_file(const char* path, const Bytes& header, const std::vector<Tensor>& tensors) {
+  const int file = open(path, O_CREAT | O_WRONLY | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0) return false;
+  const Tensor first{0, header.size(), &header, 0};
+  std::atomic<bool> good{write_stretch(file, first, 0, header.size())};
+  // Copies to the page cache are what takes time: stretches of 16 MiB, by some threads.
+  constexpr uint64_t kStretch = uint64_t{16} << 20;
+  std::vector<std::pair<const Tensor*, uint64_t>> stretches;
+  for (const Tensor& t : tensors)
+    for (uint64_t from = 0; from < t.bytes; from += kStretch) stretches.emplace_back(&t, from);
+  std::atomic<size_t> next{0};
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::clamp(std::thread::hardware_concurrency(), 1u, 8u); ++i)
+    threads.emplace_back([&] {
+      for (size_t at; good && (at = next++) < stretches.size();) {
+        const auto& [t, from] = stretches[at];
+        if (!write_stretch(file, *t, from, std::min(t->bytes, from + kStretch))) good = false;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  return close(file) == 0 && good;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const TypeTraits* traits = argc >= 3 ? type_traits_by_name(argv[1]) : nullptr;
+  const bool mixed = argc >= 3 && std::string_view(argv[1]) == "Q4_K_M";
+  const TypeTraits* traits = argc >= 3 ? type_traits_by_name(mixed ? "Q4_K" : argv[1]) : nullptr;
   if (traits == nullptr) {
     std::fprintf(stderr, "usage: make_model TYPE FILE [small|LAYERS|MODEL]\n");
     return 2;
@@ -68,7 +122,7 @@ int main(int argc, char** argv) {
     s.n_layers = static_cast<uint32_t>(std::max(std::atoi(argv[3]), 2));   // small: no number
   }
   GgufBuilder b;
-  b.key("general.architecture", "llama").key("general.name", "random " + std::string(traits->name));
+  b.key("general.architecture", "llama").key("general.name", "random " + std::string(argv[1]));
   b.key("llama.block_count", s.n_layers).key("llama.embedding_length", s.n_embd);
   b.key("llama.context_length", uint32_t{131072}).key("llama.feed_forward_length", s.n_ff);
   b.key("llama.attention.head_count", s.n_heads).key("llama.attention.head_count_kv", s.n_kv_heads);
@@ -76,42 +130,44 @@ int main(int argc, char** argv) {
   b.key("llama.rope.dimension_count", s.head_dim()).key("llama.vocab_size", s.n_vocab);
   add_vocabulary(&b, s.n_vocab);
 
-  uint64_t seed = 0;
-  const auto matrix = [&](const std::string& name, uint64_t rows, uint64_t cols) {
-    const float scale = 1.0f / std::sqrt(static_cast<float>(cols));
-    // Some rows, repeated: what weights are makes no difference to speed, and a thousand million would take minutes.
-    const uint64_t pattern = std::min(rows, (uint64_t{1} << 19) / cols) * cols;
-    orrery::testing::Bytes bytes = random_blocks(traits->type, pattern, ++seed, scale);
-    const size_t period = bytes.size();
-    bytes.resize(row_bytes(traits->type, rows * cols));
-    for (size_t at = period; at < bytes.size(); ++at) bytes[at] = bytes[at - period];
-    b.tensor(name, traits->type, {cols, rows}, std::move(bytes));
+  std::map<std::pair<TensorType, uint64_t>, Bytes> patterns;   // by type and columns
+  const Bytes ones = orrery::testing::as_bytes(std::vector<float>(s.n_embd, 1.0f));
+  std::vector<Tensor> tensors;
+  uint64_t data_bytes = 0;
+  const auto add = [&](const std::string& name, TensorType type, const std::vector<uint64_t>& dims, uint64_t bytes, const Bytes& pattern, uint64_t first) {
+    b.raw_tensor(name, static_cast<uint32_t>(dims.size()), dims, static_cast<uint32_t>(type), data_bytes);
+    tensors.push_back({data_bytes, bytes, &pattern, first});
+    data_bytes += (bytes + 31) / 32 * 32;
   };
-  const auto norm = [&](const std::string& name) {
-    b.tensor(name, TensorType::f32, {s.n_embd},
-             orrery::testing::as_bytes(std::vector<float>(s.n_embd, 1.0f)));
+  const TensorType more = mixed ? TensorType::q6_k : traits->type;
+  const auto matrix = [&](const std::string& name, TensorType type, uint64_t rows, uint64_t cols) {
+    Bytes& pattern = patterns[{type, cols}];
+    const uint64_t n_rows = (uint64_t{1} << 21) / cols;
+    if (pattern.empty()) pattern = random_blocks(type, n_rows * cols, patterns.size(), 1.0f / std::sqrt(static_cast<float>(cols)));
+    add(name, type, {cols, rows}, row_bytes(type, rows * cols), pattern, tensors.size() * 37 % n_rows * row_bytes(type, cols));   // another row first
   };
+  const auto norm = [&](const std::string& name) { add(name, TensorType::f32, {s.n_embd}, ones.size(), ones, 0); };
   const uint64_t kv = uint64_t{s.n_kv_heads} * s.head_dim();
-  matrix("token_embd.weight", s.n_vocab, s.n_embd);
+  matrix("token_embd.weight", traits->type, s.n_vocab, s.n_embd);
   norm("output_norm.weight");
-  matrix("output.weight", s.n_vocab, s.n_embd);
+  matrix("output.weight", more, s.n_vocab, s.n_embd);
   for (uint32_t i = 0; i < s.n_layers; ++i) {
     const std::string p = "blk." + std::to_string(i) + ".";
+    const TensorType of_layer = bench::q4_k_m_has_more_bits(static_cast<int32_t>(i), static_cast<int32_t>(s.n_layers)) ? more : traits->type;
     norm(p + "attn_norm.weight");
-    matrix(p + "attn_q.weight", s.n_embd, s.n_embd);
-    matrix(p + "attn_k.weight", kv, s.n_embd);
-    matrix(p + "attn_v.weight", kv, s.n_embd);
-    matrix(p + "attn_output.weight", s.n_embd, s.n_embd);
+    matrix(p + "attn_q.weight", traits->type, s.n_embd, s.n_embd);
+    matrix(p + "attn_k.weight", traits->type, kv, s.n_embd);
+    matrix(p + "attn_v.weight", of_layer, kv, s.n_embd);
+    matrix(p + "attn_output.weight", traits->type, s.n_embd, s.n_embd);
     norm(p + "ffn_norm.weight");
-    matrix(p + "ffn_gate.weight", s.n_ff, s.n_embd);
-    matrix(p + "ffn_up.weight", s.n_ff, s.n_embd);
-    matrix(p + "ffn_down.weight", s.n_embd, s.n_ff);
+    matrix(p + "ffn_gate.weight", traits->type, s.n_ff, s.n_embd);
+    matrix(p + "ffn_up.weight", traits->type, s.n_ff, s.n_embd);
+    matrix(p + "ffn_down.weight", of_layer, s.n_embd, s.n_ff);
   }
-  const orrery::testing::Bytes file = b.build();
-  std::ofstream out(argv[2], std::ios::binary);
-  out.write(reinterpret_cast<const char*>(file.data()), static_cast<std::streamsize>(file.size()));
-  out.close();
-  if (!out) {
+  Bytes header = b.build();
+  header.resize((header.size() + 31) / 32 * 32);
+  for (Tensor& t : tensors) t.at += header.size();
+  if (!write_file(argv[2], header, tensors)) {
     std::fprintf(stderr, "make_model: cannot write %s\n", argv[2]);
     return 1;
   }

@@ -1,4 +1,5 @@
-// The matrices of published models, by their numbers: what bench_cpu multiplies (section shapes) and make_model writes.
+// The matrices of published models, by their numbers: what bench_cpu multiplies (section shapes) and make_model writes; and which of them
+// Q4_K_M gives more bits.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,13 @@ inline const ModelShape* model_shape(std::string_view name) {
   for (const ModelShape& shape : kModelShapes)
     if (name == shape.name) return &shape;
   return nullptr;
+}
+
+// Whether Q4_K_M keeps a layer's V and down in Q6_K and not in Q4_K, as llama.cpp chooses: the first and the last eighth, and of the rest each
+// third layer. The output matrix is Q6_K, everything else Q4_K.
+constexpr bool q4_k_m_has_more_bits(int32_t layer, int32_t n_layers) {
+  const int32_t eighth = n_layers / 8;
+  return layer < eighth || layer >= 7 * n_layers / 8 || (layer - eighth) % 3 == 2;
 }
 
 }  // namespace orrery::bench
