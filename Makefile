@@ -27,6 +27,7 @@ GPU_SECTIONS ?=
 GPU_ARCHITECTURES ?= 80 86 89 90 120
 # make gpu-build: the programs; make gpu-lease: the GPUs
 GPU_PROGRAMS ?= gpu_test bench_gpu
+GPU_BUILD    ?= $(BUILD)-gpu
 LEASE_ARCHITECTURES ?= 90
 # make sanitize-address: which test programs, all if none is named
 SANITIZE     ?=
@@ -238,14 +239,14 @@ gpu-all:
 	@tests/gpu/resources.sh $(GPU_ARCHITECTURES)
 
 # The CUDA backend's tests on this machine's GPU, then under compute-sanitizer. Without CMake, what was built before is run:
-# a bare machine needs no more than $(BUILD)-gpu/tests/gpu/gpu_test and the toolkit's compute-sanitizer.
-gpu_test = $(BUILD)-gpu/tests/gpu/gpu_test
-gpu_bench = $(BUILD)-gpu/tests/bench/bench_gpu
+# a bare machine needs no more than $(GPU_BUILD)/tests/gpu/gpu_test and the toolkit's compute-sanitizer.
+gpu_test = $(GPU_BUILD)/tests/gpu/gpu_test
+gpu_bench = $(GPU_BUILD)/tests/bench/bench_gpu
 gpu-build:
 	@.ci/packages test
-	@$(call configure,$(BUILD)-gpu,-DCMAKE_BUILD_TYPE=Release -DORRERY_CUDA=ON \
+	@$(call configure,$(GPU_BUILD),-DCMAKE_BUILD_TYPE=Release -DORRERY_CUDA=ON \
 		-DORRERY_CUDA_ARCHITECTURES="$(subst $(space),;,$(GPU_ARCHITECTURES))")
-	@$(call build,$(BUILD)-gpu,$(GPU_PROGRAMS))
+	@$(call build,$(GPU_BUILD),$(GPU_PROGRAMS))
 
 gpu-test:
 	@command -v cmake >/dev/null && $(MAKE) --no-print-directory gpu-build || [ -x $(gpu_test) ]
@@ -261,15 +262,15 @@ gpu-bench:
 # Everything for minutes on a machine that has a GPU's driver alone, in one archive, for the GPUs that may be lent; then the script is tried here.
 # The files that travel, the archive among them, are at most LEASE_MIB.
 LEASE_MIB = 60
-lease = $(BUILD)-gpu/lease
+lease = $(GPU_BUILD)/lease
 gpu-lease:
 	@$(MAKE) --no-print-directory gpu-build GPU_ARCHITECTURES="$(LEASE_ARCHITECTURES)" GPU_PROGRAMS="gpu_test bench_gpu bench_kv bench_start make_model"
 	@rm -rf $(lease) $(lease).tar.gz && mkdir -p $(lease)/tests/golden $(lease)/samples/models
 	@cp -r tests/golden/models $(lease)/tests/golden/ && cp $(DEMO_MODEL) $(lease)/samples/models/
-	@cp tests/gpu/lease.sh tests/bench/results/gpu-predictions.tsv tests/bench/profile-8b.json $(BUILD)-gpu/tests/gpu/gpu_test \
-		$(addprefix $(BUILD)-gpu/tests/bench/,bench_gpu bench_kv bench_start make_model) $(lease)/
+	@cp tests/gpu/lease.sh tests/bench/results/gpu-predictions.tsv tests/bench/profile-8b.json $(GPU_BUILD)/tests/gpu/gpu_test \
+		$(addprefix $(GPU_BUILD)/tests/bench/,bench_gpu bench_kv bench_start make_model) $(lease)/
 	@strip $(addprefix $(lease)/,gpu_test bench_gpu bench_kv bench_start make_model)
-	@tar -C $(BUILD)-gpu -czf $(lease).tar.gz lease
+	@tar -C $(GPU_BUILD) -czf $(lease).tar.gz lease
 	@tests/gpu/try_lease.sh $(lease).tar.gz $(LEASE_MIB)
 	@echo "There: tar xf $(lease).tar.gz && lease/lease.sh first results"
 
