@@ -1,5 +1,8 @@
-// See formats.h. read_block() takes a block of a file apart, format by format: codes, scales and minima. The put_ functions write these to
-// the planes of a row. runtime/cpu/formats/blocks.cpp explains the formats of the file.
+// See formats.h. put_block() moves the bits of a file's block, format by format, to the planes of a row. It works on words of several bytes
+// at once: a model's load waits for it. runtime/cpu/formats/blocks.cpp explains the formats of the file, README.md those of the planes.
+//
+// Words that are taken and put by load() and store() are handled byte by byte alike: shifts stay within a byte. Where the order of the
+// bytes counts, load_least_first() and store_least_first() serve in any byte order of the host.
 #include "cuda/device/formats.h"
 
 #include <cstring>
@@ -10,163 +13,208 @@ namespace {
 
 using Type = TensorType;
 
-// One block of a file, with each number in a byte of its own. Codes are not negative: kernels subtract the format's offset.
-struct Block {
-  uint8_t code[256];
-  uint8_t group[8][4];     // the bytes of plane `groups`
-  uint8_t shared[4];       // d and dmin
-  uint8_t six[8][2];       // pairs of 6-bit numbers
+// Where the bytes of a block go, in each plane: those of its first group.
+struct Planes {
+  uint8_t *codes, *high, *group, *block;
 };
 
-uint8_t byte(unsigned x) { return static_cast<uint8_t>(x); }
-unsigned bit(const uint8_t* p, int i) { return p[i / 8] >> (i % 8) & 1u; }
+constexpr uint64_t each_byte(uint64_t byte) { return byte * 0x0101010101010101u; }
 
-void read_nibbles_32(const uint8_t* p, uint8_t* code) {
-  for (int i = 0; i < 16; ++i) code[i] = p[i] & 15, code[i + 16] = p[i] >> 4;
+uint8_t byte(unsigned x) { return static_cast<uint8_t>(x); }
+uint64_t load(const uint8_t* p) {
+  uint64_t x;
+  std::memcpy(&x, p, 8);
+  return x;
 }
-// Each 32 bytes hold 64 codes.
-void read_nibbles_256(const uint8_t* p, uint8_t* code) {
-  for (int i = 0; i < 256; ++i) code[i] = byte(p[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15u);
+void store(uint8_t* p, uint64_t x) { std::memcpy(p, &x, 8); }
+// Two words of four bytes that lie apart.
+uint64_t load_two(const uint8_t* first, const uint8_t* second) {
+  uint8_t both[8];
+  std::memcpy(both, first, 4), std::memcpy(both + 4, second, 4);
+  return load(both);
 }
-// Each 32 bytes hold 128 codes.
-void read_pairs_256(const uint8_t* p, uint8_t* code) {
-  for (int i = 0; i < 256; ++i) code[i] = byte(p[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3u);
+uint32_t load_least_first(const uint8_t* p) { return p[0] | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24; }
+void store_least_first(uint8_t* p, uint32_t x) { p[0] = byte(x), p[1] = byte(x >> 8), p[2] = byte(x >> 16), p[3] = byte(x >> 24); }
+// Exchanges the bits `mask` of a with the bits `mask` << shift of b, each in its byte.
+void exchange(uint64_t* a, uint64_t* b, int shift, uint64_t mask) {
+  const uint64_t different = (*a >> shift ^ *b) & mask;
+  *a ^= different << shift, *b ^= different;
 }
-void read_k4_scales(const uint8_t* p, Block* b) {
-  const auto at = [p](int i) -> unsigned { return p[i]; };
-  for (int g = 0; g < 8; ++g) {
-    b->six[g][0] = byte(g < 4 ? at(g) & 63u : (at(g + 4) & 15u) | at(g - 4) >> 6 << 4);
-    b->six[g][1] = byte(g < 4 ? at(g + 4) & 63u : at(g + 4) >> 4 | at(g) >> 6 << 4);
+
+// Codes of four bits -------------------------------------------------------------------------------------
+
+// 32 bytes with two groups: the columns of `low` in the low nibbles.
+void put_nibbles(const uint8_t* p, uint8_t* low, uint8_t* high) {
+  for (int i = 0; i < 16; i += 8) {
+    const uint64_t first = load(p + i), second = load(p + 16 + i);   // columns i .. and 16+i ..
+    store(low + i, (first & each_byte(0x0F)) | (second & each_byte(0x0F)) << 4);
+    store(high + i, (first >> 4 & each_byte(0x0F)) | (second & each_byte(0xF0)));
   }
 }
 
-void read_block(Type type, const uint8_t* p, Block* b) {
+// The low nibbles of four bytes, side by side.
+uint32_t pack_nibbles(uint32_t x) {
+  x &= 0x0F0F0F0Fu;
+  x = (x | x >> 4) & 0x00FF00FFu;
+  return (x | x >> 8) & 0xFFFFu;
+}
+// The lowest two bits of four bytes, side by side.
+uint32_t pack_pairs(uint32_t x) {
+  x &= 0x03030303u;
+  x = (x | x >> 6) & 0x000F000Fu;
+  return (x | x >> 12) & 0xFFu;
+}
+
+// A group of IQ4: 16 bytes with columns 0 .. 15 in the low nibbles.
+void put_selectors(const uint8_t* p, uint8_t* codes) {
+  for (int i = 0; i < 16; i += 4) {
+    const uint32_t x = load_least_first(p + i);
+    store_least_first(codes + i, pack_nibbles(x) | pack_nibbles(x >> 4) << 16);
+  }
+}
+
+// Codes of two bits, or the upper two of six -------------------------------------------------------------
+
+// 32 bytes with four groups: those of group g in bits 2g and 2g+1 of each byte.
+void put_pairs(const uint8_t* p, uint8_t* to) {
+  // x[i]: the words whose pairs go to bits 2i and 2i+1. The exchanges make group i of it: they transpose 4 x 4 pairs.
+  uint64_t x[4] = {load_two(p + 16, p + 24), load_two(p + 20, p + 28), load_two(p, p + 8), load_two(p + 4, p + 12)};
+  exchange(&x[0], &x[2], 4, each_byte(0x0F)), exchange(&x[1], &x[3], 4, each_byte(0x0F));
+  exchange(&x[0], &x[1], 2, each_byte(0x33)), exchange(&x[2], &x[3], 2, each_byte(0x33));
+  for (int g = 0; g < 4; ++g) store(to + 8 * g, x[g]);
+}
+
+// Single bits --------------------------------------------------------------------------------------------
+
+// 32 bytes with eight groups: those of group g in bit g of each byte.
+void put_bits(const uint8_t* p, uint8_t* to) {
+  // x[i]: the words whose bits go to bits i and 4+i. The exchanges make groups i and 4+i of them: they transpose 8 x 8 bits.
+  uint64_t x[4];
+  for (int i = 0; i < 4; ++i) x[i] = load_two(p + 16 + 4 * i, p + 4 * i);
+  exchange(&x[0], &x[2], 2, each_byte(0x33)), exchange(&x[1], &x[3], 2, each_byte(0x33));
+  exchange(&x[0], &x[1], 1, each_byte(0x55)), exchange(&x[2], &x[3], 1, each_byte(0x55));
+  for (int i = 0; i < 4; ++i) {
+    uint8_t both[8];
+    store(both, x[i]);
+    uint32_t low, high;
+    std::memcpy(&low, both, 4), std::memcpy(&high, both + 4, 4);
+    const uint32_t different = (low >> 4 ^ high) & 0x0F0F0F0Fu;
+    low ^= different << 4, high ^= different;
+    std::memcpy(to + 4 * i, &low, 4), std::memcpy(to + 4 * (4 + i), &high, 4);
+  }
+}
+
+// 4 bytes with a group: bit i of column i.
+void put_bits_of_group(const uint8_t* p, uint8_t* to) {
+  const uint32_t bits = load_least_first(p);
+  uint32_t word = 0;
+  for (int j = 0; j < 8; ++j) word |= ((bits >> 4 * j & 15u) * 0x00204081u & 0x01010101u) << single_bit(j);
+  store_least_first(to, word);
+}
+
+// Numbers that eight groups share ------------------------------------------------------------------------
+
+// Of Q4_K and Q5_K: d, dmin, and 12 bytes with scales and minima of six bits.
+void put_k4_scales(const uint8_t* p, uint8_t* block) {
+  // Of groups 0 .. 3 the numbers themselves, with two more bits of groups 4 .. 7 above; then the nibbles of groups 4 .. 7.
+  const uint32_t scales = load_least_first(p + 4), minima = load_least_first(p + 8), nibbles = load_least_first(p + 12);
+  std::memcpy(block, p, 4);
+  store_least_first(block + 4, pack_nibbles(scales) | pack_nibbles(nibbles) << 16);
+  store_least_first(block + 8, pack_nibbles(minima) | pack_nibbles(nibbles >> 4) << 16);
+  store_least_first(block + 12, pack_pairs(scales >> 4) | pack_pairs(scales >> 6) << 8 | pack_pairs(minima >> 4) << 16 |
+                                    pack_pairs(minima >> 6) << 24);
+}
+
+// Of Q3_K: d, and 12 bytes with 16 scales of six bits.
+void put_k3_scales(const uint8_t* p, const uint8_t* d, uint8_t* block) {
+  uint32_t low[2] = {}, upper = 0;
+  for (int s = 0; s < 16; ++s) {
+    const int g = s / 2, k = s % 2;
+    low[k] |= (s < 8 ? p[s] & 15u : p[s - 8] >> 4) << 4 * g;
+    upper |= (p[8 + s % 4] >> (s / 4 * 2) & 3u) << (2 * g + 16 * k);
+  }
+  std::memcpy(block, d, 2), std::memset(block + 2, 0, 2);
+  store_least_first(block + 4, low[0]), store_least_first(block + 8, low[1]), store_least_first(block + 12, upper);
+}
+
+// The blocks, format by format ---------------------------------------------------------------------------
+
+template <Type type>
+void put_block(const uint8_t* p, const Planes& to) {
+  if constexpr (type == Type::q8_0) {
+    std::memcpy(to.group, p, 2);
+    std::memcpy(to.codes, p + 2, 16), std::memcpy(to.high, p + 18, 16);
+  } else if constexpr (type == Type::q4_0 || type == Type::q4_1 || type == Type::q5_0 || type == Type::q5_1) {
+    constexpr int scales = plane_bytes(type).group, bits = plane_bytes(type).high;
+    std::memcpy(to.group, p, scales);
+    if constexpr (bits > 0) put_bits_of_group(p + scales, to.high);
+    std::memcpy(to.codes, p + scales + bits, 16);   // they lie as in the file
+  } else if constexpr (type == Type::iq4_nl) {
+    std::memcpy(to.group, p, 2);
+    put_selectors(p + 2, to.codes);
+  } else if constexpr (type == Type::q2_k) {
+    std::memcpy(to.group, p, 16);
+    std::memcpy(to.block, p + 80, 4);
+    put_pairs(p + 16, to.codes), put_pairs(p + 48, to.codes + 32);
+  } else if constexpr (type == Type::q3_k) {
+    put_bits(p, to.high);
+    put_pairs(p + 32, to.codes), put_pairs(p + 64, to.codes + 32);
+    put_k3_scales(p + 96, p + 108, to.block);
+  } else if constexpr (type == Type::q4_k || type == Type::q5_k) {
+    constexpr int bits = type == Type::q5_k ? 32 : 0;
+    put_k4_scales(p, to.block);
+    if constexpr (bits > 0) put_bits(p + 16, to.high);
+    for (int g = 0; g < 8; g += 2) put_nibbles(p + 16 + bits + 16 * g, to.codes + 16 * g, to.codes + 16 * (g + 1));
+  } else if constexpr (type == Type::q6_k) {
+    for (int half = 0; half < 2; ++half) {
+      uint8_t* const codes = to.codes + 64 * half;
+      put_nibbles(p + 64 * half, codes, codes + 32), put_nibbles(p + 64 * half + 32, codes + 16, codes + 48);
+      put_pairs(p + 128 + 32 * half, to.high + 32 * half);
+    }
+    std::memcpy(to.group, p + 192, 16);
+    std::memcpy(to.block, p + 208, 2);
+  } else if constexpr (type == Type::iq4_xs) {
+    std::memcpy(to.block, p, 2);
+    for (int g = 0; g < 8; ++g) {
+      const unsigned scale = (p[4 + g / 2] >> (g % 2 * 4) & 15u) | (p[2 + g / 4] >> (g % 4 * 2) & 3u) << 4;
+      to.group[g] = byte(scale - 32u);
+      put_selectors(p + 8 + 16 * g, to.codes + 16 * g);
+    }
+  } else {
+    static_assert(is_float(type), "a format without its blocks");
+  }
+}
+
+template <Type type>
+void put_blocks(int64_t n_groups, const uint8_t* from, Planes to) {
+  constexpr TypeTraits traits = *type_traits(type);
+  constexpr PlaneBytes bytes = plane_bytes(type);
+  constexpr int of_block = static_cast<int>(traits.block_elements / 32);
+  for (int64_t group = 0; group < n_groups; group += of_block) {
+    put_block<type>(from, to);
+    from += traits.block_bytes;
+    to.codes += of_block * bytes.codes, to.high += of_block * bytes.high, to.group += of_block * bytes.group, to.block += bytes.block;
+  }
+}
+
+void put_blocks(Type type, int64_t n_groups, const uint8_t* from, const Planes& to) {
   switch (type) {
-    case Type::q8_0:
-      std::memcpy(b->group[0], p, 2);
-      std::memcpy(b->code, p + 2, 32);
-      break;
-    case Type::q4_0:
-    case Type::iq4_nl:
-      std::memcpy(b->group[0], p, 2);
-      read_nibbles_32(p + 2, b->code);
-      break;
-    case Type::q4_1:
-      std::memcpy(b->group[0], p, 4);
-      read_nibbles_32(p + 4, b->code);
-      break;
-    case Type::q5_0:
-      std::memcpy(b->group[0], p, 2);
-      read_nibbles_32(p + 6, b->code);
-      for (int i = 0; i < 32; ++i) b->code[i] |= byte(bit(p + 2, i) << 4);
-      break;
-    case Type::q5_1:
-      std::memcpy(b->group[0], p, 4);
-      read_nibbles_32(p + 8, b->code);
-      for (int i = 0; i < 32; ++i) b->code[i] |= byte(bit(p + 4, i) << 4);
-      break;
-    case Type::q2_k:
-      for (int g = 0; g < 8; ++g) std::memcpy(b->group[g], p + 2 * g, 2);
-      std::memcpy(b->shared, p + 80, 4);
-      read_pairs_256(p + 16, b->code);
-      break;
-    case Type::q3_k:
-      std::memcpy(b->shared, p + 108, 2);
-      for (int s = 0; s < 16; ++s) {
-        const unsigned low = s < 8 ? p[96 + s] & 15u : p[96 + s - 8] >> 4;
-        b->six[s / 2][s % 2] = byte(low | (p[104 + s % 4] >> (s / 4 * 2) & 3u) << 4);
-      }
-      read_pairs_256(p + 32, b->code);
-      for (int i = 0; i < 256; ++i) b->code[i] |= byte((p[i % 32] >> (i / 32) & 1u) << 2);
-      break;
-    case Type::q4_k:
-      std::memcpy(b->shared, p, 4);
-      read_k4_scales(p + 4, b);
-      read_nibbles_256(p + 16, b->code);
-      break;
-    case Type::q5_k:
-      std::memcpy(b->shared, p, 4);
-      read_k4_scales(p + 4, b);
-      read_nibbles_256(p + 48, b->code);
-      for (int i = 0; i < 256; ++i) b->code[i] |= byte((p[16 + i % 32] >> (i / 32) & 1u) << 4);
-      break;
-    case Type::q6_k:
-      std::memcpy(b->shared, p + 208, 2);
-      for (int g = 0; g < 8; ++g) std::memcpy(b->group[g], p + 192 + 2 * g, 2);
-      for (int i = 0; i < 256; ++i) {
-        const int half = i / 128, run = i % 128 / 32, l = i % 32;
-        const unsigned low = p[half * 64 + run % 2 * 32 + l] >> (run / 2 * 4) & 15u;
-        b->code[i] = byte(low | (p[128 + half * 32 + l] >> (run * 2) & 3u) << 4);
-      }
-      break;
-    case Type::iq4_xs:
-      std::memcpy(b->shared, p, 2);
-      for (int g = 0; g < 8; ++g) {
-        const unsigned scale = (p[4 + g / 2] >> (g % 2 * 4) & 15u) | ((p[2] | unsigned{p[3]} << 8) >> (g * 2) & 3u) << 4;
-        b->group[g][0] = byte(scale - 32u);
-        read_nibbles_32(p + 8 + 16 * g, b->code + 32 * g);
-      }
-      break;
+    case Type::q8_0: return put_blocks<Type::q8_0>(n_groups, from, to);
+    case Type::q4_0: return put_blocks<Type::q4_0>(n_groups, from, to);
+    case Type::q4_1: return put_blocks<Type::q4_1>(n_groups, from, to);
+    case Type::q5_0: return put_blocks<Type::q5_0>(n_groups, from, to);
+    case Type::q5_1: return put_blocks<Type::q5_1>(n_groups, from, to);
+    case Type::iq4_nl: return put_blocks<Type::iq4_nl>(n_groups, from, to);
+    case Type::q2_k: return put_blocks<Type::q2_k>(n_groups, from, to);
+    case Type::q3_k: return put_blocks<Type::q3_k>(n_groups, from, to);
+    case Type::q4_k: return put_blocks<Type::q4_k>(n_groups, from, to);
+    case Type::q5_k: return put_blocks<Type::q5_k>(n_groups, from, to);
+    case Type::q6_k: return put_blocks<Type::q6_k>(n_groups, from, to);
+    case Type::iq4_xs: return put_blocks<Type::iq4_xs>(n_groups, from, to);
     case Type::f32:
     case Type::f16:
-    case Type::bf16: break;
+    case Type::bf16: return;
   }
-}
-
-// The least byte goes first, in any byte order of the host.
-void put_word(uint8_t* p, uint32_t word) {
-  for (int i = 0; i < 4; ++i) p[i] = byte(word >> 8 * i & 0xFFu);
-}
-
-// Writes the bits [from, from + 2) of columns 4j .. 4j+3 to the four bytes of word pair_word(j), from bit pair_bit(j) on.
-void put_pairs(const uint8_t* code, int from, uint8_t* p) {
-  std::memset(p, 0, 8);
-  for (int i = 0; i < 32; ++i) p[pair_word(i / 4) * 4 + i % 4] |= byte((code[i] >> from & 3u) << pair_bit(i / 4));
-}
-
-void put_codes(Type type, const uint8_t* code, uint8_t* p) {
-  if (type == Type::q8_0) {
-    std::memcpy(p, code, 16);
-  } else if (type == Type::iq4_nl || type == Type::iq4_xs) {
-    for (int j = 0; j < 4; ++j) {
-      uint32_t word = 0;
-      for (int i = 0; i < 8; ++i) word |= static_cast<uint32_t>(code[4 * j + i % 4 + i / 4 * 16]) << 4 * i;
-      put_word(p + 4 * j, word);
-    }
-  } else if (plane_bytes(type).codes == 8) {
-    put_pairs(code, 0, p);
-  } else {
-    for (int i = 0; i < 16; ++i) p[i] = byte((code[i] & 15u) | (code[i + 16] & 15u) << 4);
-  }
-}
-
-void put_high(Type type, const uint8_t* code, uint8_t* p) {
-  const int n = plane_bytes(type).high;
-  if (n == 16) std::memcpy(p, code + 16, 16);
-  if (n == 8) put_pairs(code, 4, p);
-  if (n == 4) {
-    uint32_t word = 0;
-    const int at = plane_bytes(type).codes == 8 ? 2 : 4;   // this bit follows codes of two or four bits
-    for (int i = 0; i < 32; ++i) word |= (code[i] >> at & 1u) << (i % 4 * 8 + single_bit(i / 4));
-    put_word(p, word);
-  }
-}
-
-void put_shared(Type type, const Block& b, uint8_t* p) {
-  const int n = plane_bytes(type).block;
-  if (n < 16) {
-    if (n > 0) std::memcpy(p, b.shared, static_cast<size_t>(n));
-    return;
-  }
-  std::memcpy(p, b.shared, 4);
-  uint32_t low[2] = {}, upper = 0;
-  for (int g = 0; g < 8; ++g)
-    for (int k = 0; k < 2; ++k) {
-      const uint32_t number = b.six[g][k];
-      low[k] |= (number & 15u) << 4 * g;
-      upper |= number >> 4 << (2 * g + 16 * k);
-    }
-  put_word(p + 4, low[0]), put_word(p + 8, low[1]), put_word(p + 12, upper);
 }
 
 }  // namespace
@@ -199,24 +247,16 @@ void repack_row(Type type, int64_t n_cols, const std::byte* from, std::byte* to)
     std::memset(to + n, 0, static_cast<uint64_t>(planes.bytes) - n);
     return;
   }
-  std::memset(to, 0, static_cast<size_t>(planes.bytes));
+  uint8_t* const row = reinterpret_cast<uint8_t*>(to);
   const PlaneBytes bytes = plane_bytes(type);
-  const TypeTraits& traits = *type_traits(type);
-  const int n_groups = static_cast<int>(traits.block_elements / 32);
-  const uint8_t* p = reinterpret_cast<const uint8_t*>(from);
-  uint8_t* out = reinterpret_cast<uint8_t*>(to);
-  Block block = {};
-  for (int64_t first = 0; first < n_cols / 32; first += n_groups, p += traits.block_bytes) {
-    read_block(type, p, &block);
-    for (int g = 0; g < n_groups; ++g) {
-      const int64_t group = first + g;
-      const uint8_t* code = block.code + 32 * g;
-      put_codes(type, code, out + group * bytes.codes);
-      if (bytes.high) put_high(type, code, out + planes.high + group * bytes.high);
-      if (bytes.group) std::memcpy(out + planes.group + group * bytes.group, block.group[g], static_cast<size_t>(bytes.group));
-    }
-    if (bytes.block) put_shared(type, block, out + planes.block + first / 8 * bytes.block);
-  }
+  const int64_t n_groups = n_cols / 32;
+  // The padding behind each plane.
+  const auto pad = [row](int64_t used, int64_t end) { std::memset(row + used, 0, static_cast<size_t>(end - used)); };
+  pad(n_groups * bytes.codes, planes.high);
+  pad(planes.high + n_groups * bytes.high, planes.group);
+  pad(planes.group + n_groups * bytes.group, planes.block);
+  pad(planes.block + n_groups / 8 * bytes.block, planes.bytes);
+  put_blocks(type, n_groups, reinterpret_cast<const uint8_t*>(from), {row, row + planes.high, row + planes.group, row + planes.block});
 }
 
 }  // namespace orrery::cuda

@@ -1,6 +1,8 @@
 // Tests weights on the device: cuda/device/formats.h, cuda/kernels/blocks.cuh and embed.cu together give exactly the file's values.
 #include "runtime/gguf/dequantize.h"
+#include "cuda/device/formats.h"
 #include "tests/gpu/device_fixture.h"
+#include "tests/gpu/plain_rows.h"
 
 namespace orrery::formats_test {
 namespace {
@@ -33,6 +35,25 @@ TEST(GpuFormats, EmbeddingsAreTheFilesValues) {
       const std::vector<float> got = embedded(type.type, n_cols, n_rows, table.data());
       for (size_t i = 0; i < n; ++i)
         ASSERT_EQ(bits_of(got[i]), bits_of(expected[i])) << type.name << ", " << n_cols << " columns, value " << i << ": " << got[i];
+    }
+}
+
+// Random bytes, so that every field of a block has every value, and a target that is not zero before.
+TEST(GpuFormats, RowsAreThoseOfPlainCode) {
+  Random random(11);
+  for (const TypeTraits& type : kTypeTraits)
+    for (const int64_t n_cols : {7, 32, 64, 96, 256, 512, 768, 2304}) {
+      if (n_cols % type.block_elements != 0) continue;
+      for (int i = 0; i < 40; ++i) {
+        std::vector<std::byte> file(row_bytes(type.type, static_cast<uint64_t>(n_cols)));
+        for (std::byte& b : file) b = static_cast<std::byte>(random.bits());
+        std::vector<std::byte> expected(cuda::device_row_bytes(type.type, n_cols)), got(expected.size() + 1, std::byte{0xA5});
+        plain::repack_row(type.type, n_cols, file.data(), expected.data());
+        cuda::repack_row(type.type, n_cols, file.data(), got.data());
+        ASSERT_EQ(got.back(), std::byte{0xA5}) << type.name << ", " << n_cols << " columns: written behind the row";
+        got.pop_back();
+        ASSERT_TRUE(got == expected) << type.name << ", " << n_cols << " columns";
+      }
     }
 }
 
