@@ -115,12 +115,12 @@ check:
 disassembler = tests/gpu/sass.py --tool $(BUILD) >/dev/null 2>&1 \
 	|| python3 -m pip install -q --no-deps --target $(BUILD)/tools nvidia-cuda-nvdisasm >/dev/null 2>&1 || true
 
-# With the CUDA backend, for RTX 30 alone, on a machine that has the toolkit and no driver: what each kernel takes, and that the library
+# With the CUDA backend, for RTX 30 and H100 alone, on a machine that has the toolkit and no driver: what each kernel takes, and that the library
 # behaves. In the folder of `make test`, where all but the backend is compiled; the next `make test` takes it away.
 test-cuda: CUDA = ON
 test-cuda:
 	@.ci/packages test
-	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON -DORRERY_CUDA_ARCHITECTURES=86 -DORRERY_PTXAS_FLAGS=-v)
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON "-DORRERY_CUDA_ARCHITECTURES=86;90" -DORRERY_PTXAS_FLAGS=-v)
 	@MAKEFLAGS="--no-print-directory --output-sync=target" cmake --build $(BUILD) -j$(JOBS) --target $(PRODUCTS) $(without_driver) \
 		>$(BUILD)/cuda.log 2>&1 || { cat $(BUILD)/cuda.log; exit 1; }
 	@$(disassembler)
@@ -136,7 +136,7 @@ bench_part = $(if $(filter $(1),$(BENCH_PARTS)),$(2))
 bench:
 	@.ci/packages bench
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
-	@$(call build,$(BUILD),orrery_tool bench_cpu bench_kv bench_start make_model \
+	@$(call build,$(BUILD),orrery_tool bench_cpu bench_kv bench_answer make_model \
 		$(if $(filter published,$(BENCH_PARTS)),bench_together bench_guesses))
 	@$(call bench_part,kernels,echo "== kernels"; $(BUILD)/tests/bench/bench_cpu)
 	@$(call bench_part,demo,echo; echo "== orrery bench$(,) demo model"; \
@@ -260,16 +260,16 @@ gpu-bench:
 	@$(gpu_bench) $(GPU_SECTIONS)
 
 # Everything for minutes on a machine that has a GPU's driver alone, in one archive, for the GPUs that may be lent; then the script is tried here.
-# The files that travel, the archive among them, are at most LEASE_MIB.
+# The files that travel, the archive among them, are at most LEASE_MIB. CI builds it in the folder of `make test-cuda`.
 LEASE_MIB = 60
 lease = $(GPU_BUILD)/lease
 gpu-lease:
-	@$(MAKE) --no-print-directory gpu-build GPU_ARCHITECTURES="$(LEASE_ARCHITECTURES)" GPU_PROGRAMS="gpu_test bench_gpu bench_kv bench_start make_model"
+	@$(MAKE) --no-print-directory gpu-build GPU_ARCHITECTURES="$(LEASE_ARCHITECTURES)" GPU_PROGRAMS="gpu_test bench_gpu bench_kv bench_answer make_model"
 	@rm -rf $(lease) $(lease).tar.gz && mkdir -p $(lease)/tests/golden $(lease)/samples/models
 	@cp -r tests/golden/models $(lease)/tests/golden/ && cp $(DEMO_MODEL) $(lease)/samples/models/
-	@cp tests/gpu/lease.sh tests/bench/results/gpu-predictions.tsv tests/bench/profile-8b.json $(GPU_BUILD)/tests/gpu/gpu_test \
-		$(addprefix $(GPU_BUILD)/tests/bench/,bench_gpu bench_kv bench_start make_model) $(lease)/
-	@strip $(addprefix $(lease)/,gpu_test bench_gpu bench_kv bench_start make_model)
+	@cp tests/gpu/lease.sh tests/bench/results/gpu-predictions.tsv $(wildcard tests/bench/profile-*.json) $(GPU_BUILD)/tests/gpu/gpu_test \
+		$(addprefix $(GPU_BUILD)/tests/bench/,bench_gpu bench_kv bench_answer make_model) $(lease)/
+	@strip $(addprefix $(lease)/,gpu_test bench_gpu bench_kv bench_answer make_model)
 	@tar -C $(GPU_BUILD) -czf $(lease).tar.gz lease
 	@tests/gpu/try_lease.sh $(lease).tar.gz $(LEASE_MIB)
 	@echo "There: tar xf $(lease).tar.gz && lease/lease.sh first results"

@@ -76,6 +76,17 @@ with_cublas() {
   shift
   "$@"
 }
+# policies CONTEXT SECONDS: steps of 8B under policies; the host's milliseconds apart.
+policies() {
+  tuning="steps=24 repeat=3"
+  [ -z "$tiny" ] || tuning="steps=4 repeat=1"
+  "$programs/bench_kv" "$model" backend=${ORRERY_GPU_BACKEND:-cuda} contexts="$1" seconds="$2" $tuning budget=0.2 \
+    "policies=full,auto,auto:by=codes,quest,freekv,heterocache,shadowkv,synckv,streaming"
+}
+# answers SECONDS: 8B through the C ABI: loading, the first token, decoding; the same answer twice.
+answers() {
+  "$programs/bench_answer" "$model" backend=${ORRERY_GPU_BACKEND:-cuda} seconds="$1" prompts=${ORRERY_GPU_PROMPTS:-512,32768} tokens=64 policies=full,auto budget=0.2
+}
 if [ "${1:-}" = "do" ]; then
   shift
   "$@"
@@ -103,6 +114,7 @@ table() {
     cat "$logs/parts" "$logs/notes"
     for log in $(ls -tr "$logs"/*.log); do
       printf '\n## %s\n\n' "$(basename "$log" .log)"
+      case $log in */policies* | */answers*) sed 's/^/    /' "$log" && continue ;; esac   # tables of their own
       awk '/^\|/ { if (!t) print ""; t = 1; print; next } { t = 0 } /^[A-Z].*[:;]/ || /^\[  (FAILED|PASSED)  \]/ || /SUMMARY/ { print }' "$log"
     done
   } >"$out/table.md"
@@ -161,7 +173,8 @@ if [ "$which" = first ]; then
     exit 1
   fi
   # The model is written while the tests run: neither needs all processors.
-  "$programs/make_model" ${tiny:+Q8_0} ${tiny:-Q4_K_M} "$model" ${tiny:+small} ${tiny:-llama-3.1-8b} >"$logs/make_model.txt" 2>&1 &
+  if [ -n "$tiny" ]; then type=Q8_0 shape=small; else type=Q4_K_M shape=llama-3.1-8b; fi
+  "$programs/make_model" $type "$model" $shape >"$logs/make_model.txt" 2>&1 &
   making=$!
   part tests 120 "$self" do all_tests 8 "$logs"
   part limits 30 "$bench" ${tiny:+tiny} seconds=25 limits gather
@@ -170,7 +183,7 @@ if [ "$which" = first ]; then
   part policies-32k 60 "$self" do policies 32768 55
   part prompts-own 40 "$bench" ${tiny:+tiny} ${known:+"$known"} seconds=35 prefill
   [ -n "$cublas" ] && part prompts-cublas 40 "$self" do with_cublas "$cublas" "$bench" ${tiny:+tiny} ${known:+"$known"} seconds=35 products prefill
-  part start 40 "$self" do start
+  part answers 60 "$self" do answers 55
   part policies-128k 70 "$self" do policies 131072 60
   [ -n "$sanitizer" ] && part sanitizers 100 "$self" do sanitize "$logs" racecheck memcheck
   rm -f "$model"
