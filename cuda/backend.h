@@ -23,6 +23,7 @@
 #include "cuda/scratch.h"
 #include "cuda/staging.h"
 #include "cuda/device/tuning.h"
+#include "cuda/weights.h"
 #include "runtime/backend/backend.h"
 
 namespace orrery::cuda {
@@ -55,9 +56,6 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   Status reserve_arena(uint64_t bytes) override;
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
   Status check_heads(int32_t head_dim) const override;
-  uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override;
-  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
-                      Weight* weight) override;
   uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
   void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
   KvMoves* kv_moves() override { return this; }
@@ -69,6 +67,12 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   ShortlistOperations* shortlists() override { return this; }
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
+
+  // weights.cpp
+  std::unique_ptr<Loading> begin_loading(uint64_t bytes, int32_t n_threads, Priority priority) override;
+  uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override;
+  Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
+                      Weight* weight) override;
 
   // transfers.cpp
   void upload(Ptr<std::byte> to, const void* from, uint64_t bytes) override;
@@ -200,6 +204,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   Queue queue_{gpu_.get(), nullptr}, io_queue_{gpu_.get(), nullptr}, ahead_queue_{gpu_.get(), nullptr};
   PinnedHalves bounce_, io_bounce_;
   std::mutex io_mutex_;
+  std::weak_ptr<WeightUploads> weight_uploads_;   // of the models that are loaded now
   PinnedHalves ahead_bounce_;
   // Call n of move_kv_ahead() marks behind_ahead_[n % kAheadEvents]. Whoever joins a call whose event a later call has marked joins the later one.
   static constexpr uint64_t kAheadEvents = 32;

@@ -1,4 +1,4 @@
-// What a backend has before its first step: the device, its arena, the weights, and the layout of the scratch memory.
+// What a backend has before its first step: the device, its arena, and the layout of the scratch memory.
 #include "cuda/cuda_backend.h"
 
 #include <algorithm>
@@ -6,7 +6,6 @@
 #include "cuda/backend.h"
 #include "cuda/device/archive.h"
 #include "cuda/device/cublas.h"
-#include "cuda/device/formats.h"
 #include "runtime/base/checked.h"
 
 namespace orrery::cuda {
@@ -125,41 +124,6 @@ Status CudaBackend::reserve_arena(uint64_t bytes) {
 Status CudaBackend::check_heads(int32_t head_dim) const {
   if (attends(KvType::f16, head_dim)) return ok_status();
   return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128 or 256", head_dim);
-}
-
-uint64_t CudaBackend::weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const {
-  if (!supported(type) || n_rows <= 0 || n_cols <= 0) return 0;
-  return static_cast<uint64_t>(n_rows) * device_row_bytes(type, n_cols);
-}
-
-Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source, Ptr<std::byte> at,
-                                 Weight* weight) {
-  const OnDevice here(*gpu_, queue_);
-  const TypeTraits* traits = type_traits(type);
-  if (!traits || !supported(type))
-    return error(Code::unsupported_quantization, "tensor type %u is not one that the CUDA backend reads", static_cast<unsigned>(type));
-  if (n_rows <= 0 || n_cols <= 0 || n_cols % traits->block_elements != 0)
-    return error(Code::bad_model, "a %s matrix of %lld x %lld: columns must be a positive multiple of %u", traits->name,
-                 static_cast<long long>(n_rows), static_cast<long long>(n_cols), traits->block_elements);
-  // cuBLAS starts with the first matrix that it may multiply, while a model is loaded: an open session takes no more device memory.
-  if (cublas_ && !context_.cublas && least_cublas_rows(tuning_, type) > 0 && cublas_->start(queue_))
-    context_.cublas = cublas_.get();
-  *weight = {type, n_rows, n_cols, {at.address}};
-  const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(n_cols)), to_bytes = device_row_bytes(type, n_cols);
-  if (to_bytes > kBounceBytes)
-    return error(Code::unsupported, "a %s row of %lld columns is longer than the CUDA backend reads", traits->name,
-                 static_cast<long long>(n_cols));
-  const int64_t fitting = static_cast<int64_t>(kBounceBytes / to_bytes);
-  for (int64_t row = 0; row < n_rows && !queue_.failed(); row += fitting) {
-    const int64_t n = std::min(fitting, n_rows - row);
-    Pinned& bounce = bounce_.next(queue_);
-    for (int64_t i = 0; i < n; ++i)
-      repack_row(type, n_cols, source + static_cast<uint64_t>(row + i) * from_bytes, bounce.data() + static_cast<uint64_t>(i) * to_bytes);
-    queue_.copy(device(at) + static_cast<uint64_t>(row) * to_bytes, bounce.data(), static_cast<uint64_t>(n) * to_bytes,
-                "uploading weights");
-    bounce.mark(queue_);
-  }
-  return gpu_->status();
 }
 
 void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,13 @@
 #include "runtime/base/tensor_type.h"
 
 namespace orrery {
+
+// What a backend takes while a model is loaded, so that placing its weights is fast: host threads, pinned memory. The destructor gives it
+// back. It needs no turn, and comes when no place_weight() is running for this model.
+class Loading {
+ public:
+  virtual ~Loading() = default;
+};
 
 class Backend : public Device, public StepOperations {
  public:
@@ -68,6 +76,12 @@ class Backend : public Device, public StepOperations {
     return error(Code::unsupported, "backend %s does not compute on threads of the processor", info().name);
   }
 
+  // Weights of `bytes` in the file will be placed. Null: the backend takes nothing for it, or the system refused. place_weight() works
+  // without it, too, and gives the same bytes. n_threads: of the host; 0: as many as the backend finds useful.
+  virtual std::unique_ptr<Loading> begin_loading(uint64_t bytes, int32_t n_threads, Priority priority) {
+    (void)bytes, (void)n_threads, (void)priority;
+    return nullptr;
+  }
   // Makes `weight` ready for matmul() and embed(). `at` is weight_bytes() long, 64-byte aligned.
   virtual Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
                               Ptr<std::byte> at, Weight* weight) = 0;

@@ -370,6 +370,11 @@ void File::release_pages(const Tensor& tensor) const {
   part.region.discard(offset, tensor.bytes);
 }
 
+bool File::is_mapped() const { return impl_->parts[0].mapped.size() > 0; }
+void File::prefetch(const Tensor& tensor, uint64_t from, uint64_t bytes) const {
+  if (tensor.data != nullptr) impl_->parts[tensor.part].mapped.prefetch(tensor.offset + from, bytes);
+}
+
 Span<const Tensor> File::tensors() const { return impl_->tensors; }
 const Tensor* File::find_tensor(std::string_view name) const {
   const std::vector<uint32_t>& order = impl_->tensor_order;

@@ -142,6 +142,10 @@ class File {
   // Tells the system that the tensor's bytes are no longer needed in memory. Bytes of a mapped file, or of the
   // caller's memory, are read again when they are next touched. Bytes that Load::read copied are lost.
   void release_pages(const Tensor& tensor) const;
+  // Whether the data is a mapping of the file, whose pages come when they are read. prefetch(): a hint that bytes [from, from + bytes) of a
+  // tensor will be read soon; nothing if the data is no mapping.
+  bool is_mapped() const;
+  void prefetch(const Tensor& tensor, uint64_t from, uint64_t bytes) const;
   // XXH3-128 of the metadata, the tensor table and 4 KiB samples of each tensor (its first and last bytes). Takes no
   // noticeable time at any model size. `full` hashes every tensor byte instead of samples and gives a different
   // value. Both need data: for a file opened header-only, the hash covers metadata and tensor table alone and is a

@@ -1,12 +1,15 @@
 // Finds each tensor by its name in the file, checks its shape, and places it. One walk over the model's tensors
 // (visit) serves both the plan, which counts bytes, and the loader, which places the tensors.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "runtime/base/checked.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/model/model.h"
+#include "runtime/model/read_ahead.h"
 
 namespace orrery::model {
 
@@ -169,7 +172,6 @@ Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor,
   for (size_t i = 0; i < m->layers.size(); ++i) ORRERY_TRY(visit_layer(&walk, h, i, &m->layers[i]));
   ORRERY_TRY(walk.vector("output_norm.weight", h.n_embd, true, &m->output_norm));
   ORRERY_TRY(walk.matrix("output.weight", h.n_vocab, h.n_embd, false, &m->output));
-  if (!m->output) m->output = m->embedding;   // tied
   // This check runs before the tokenizer is built, so a larger vocabulary costs nothing.
   const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
   if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(h.n_vocab))
@@ -214,7 +216,8 @@ class Counter final : public Visitor {
   uint64_t vectors_ = 0, converted_ = 0;   // all vectors; vectors that must be converted
 };
 
-// Places each tensor, in the arena's region or at its place in the file, and counts bytes for the progress reports.
+// Finds the place of each tensor, in the arena's region or in the file. place() then fills the places, in the order of the file, so that the
+// system reads ahead. It counts bytes for the progress reports.
 class Placer final : public Visitor {
  public:
   Placer(Turns* turns, Model* model, bool repacks, uint64_t total_bytes, const LoadOptions& options)
@@ -226,27 +229,14 @@ class Placer final : public Visitor {
         total_(total_bytes) {}
 
   Status matrix(const gguf::Tensor& t, Weight* out) override {
-    ORRERY_TRY(account(t));
-    const int64_t rows = static_cast<int64_t>(t.dims[1]), cols = static_cast<int64_t>(t.dims[0]);
     const uint64_t bytes = repacks_ ? repacked_bytes(model_.file, t, turns_.device()) : 0;
-    if (bytes) copied_.push_back(&t);
-    ORRERY_ASSIGN(const Turn turn, take_turn());
-    return turn.backend().place_weight(t.type, rows, cols, t.data, bytes ? take(bytes) : Ptr<std::byte>{}, out);
+    jobs_.push_back({&t, out, nullptr, bytes ? take(bytes) : Ptr<std::byte>{}});
+    return ok_status();
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>* out) override {
-    ORRERY_TRY(account(t));
-    if (!repacks_ && in_place(t, turns_.device())) {
-      *out = {reinterpret_cast<uint64_t>(t.data)};
-      return ok_status();
-    }
-    copied_.push_back(&t);
-    std::vector<float> values(t.n_elements);
-    gguf::dequantize_row(t.type, t.data, values.data(), t.n_elements);
-    const Ptr<std::byte> at = take(t.n_elements * sizeof(float));
-    ORRERY_ASSIGN(const Turn turn, take_turn());
-    turn.backend().upload(at, values.data(), t.n_elements * sizeof(float));
-    *out = {at.address};
-    return turn.backend().synchronize();
+    const bool stays = !repacks_ && in_place(t, turns_.device());
+    jobs_.push_back({&t, nullptr, out, stays ? Ptr<std::byte>{} : take(t.n_elements * sizeof(float))});
+    return ok_status();
   }
   Status factors(const gguf::Tensor& t, std::vector<float>* out) override {
     out->resize(t.n_elements);
@@ -255,6 +245,27 @@ class Placer final : public Visitor {
       if (!(std::isfinite((*out)[i]) && (*out)[i] > 0.0f))
         return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number",
                      model_.file.path().c_str(), gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
+    return ok_status();
+  }
+  Status place() {
+    std::sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
+      return std::pair(a.tensor->part, a.tensor->offset) < std::pair(b.tensor->part, b.tensor->offset);
+    });
+    uint64_t copied_bytes = 0;
+    for (const Job& job : jobs_)
+      if (job.at) copied_.push_back(job.tensor), copied_bytes += job.tensor->bytes;
+    std::unique_ptr<Loading> loading;
+    if (copied_bytes > 0) {
+      ORRERY_ASSIGN(const Turn turn, take_turn());
+      loading = turn.backend().begin_loading(copied_bytes, options_.n_threads, options_.priority);
+    }
+    ReadAhead ahead(model_.file, copied_);
+    size_t n_copied = 0;
+    for (const Job& job : jobs_) {
+      ORRERY_TRY(account(*job.tensor));
+      if (job.at) ahead.begin(n_copied++);
+      ORRERY_TRY(job.matrix ? place_matrix(job) : place_vector(job));
+    }
     return ok_status();
   }
   // Tensors that have been copied to the arena.
@@ -278,6 +289,29 @@ class Placer final : public Visitor {
   }
 
  private:
+  // One of both is filled. at: null if the tensor is used where the file lies.
+  struct Job {
+    const gguf::Tensor* tensor;
+    Weight* matrix;
+    Ptr<const float>* vector;
+    Ptr<std::byte> at;
+  };
+
+  Status place_matrix(const Job& job) {
+    const gguf::Tensor& t = *job.tensor;
+    ORRERY_ASSIGN(const Turn turn, take_turn());
+    return turn.backend().place_weight(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]), t.data, job.at, job.matrix);
+  }
+  Status place_vector(const Job& job) {
+    const gguf::Tensor& t = *job.tensor;
+    *job.vector = {job.at ? job.at.address : reinterpret_cast<uint64_t>(t.data)};
+    if (!job.at) return ok_status();
+    std::vector<float> values(t.n_elements);
+    gguf::dequantize_row(t.type, t.data, values.data(), t.n_elements);
+    ORRERY_ASSIGN(const Turn turn, take_turn());
+    turn.backend().upload(job.at, values.data(), t.n_elements * sizeof(float));
+    return turn.backend().synchronize();
+  }
   bool cancelled() const { return options_.progress && !options_.progress(done_, total_); }
   Status cancellation() const { return error(Code::cancelled, "%s: loading was cancelled", model_.file.path().c_str()); }
   Ptr<std::byte> take(uint64_t bytes) {
@@ -298,6 +332,7 @@ class Placer final : public Visitor {
   Model& model_;
   const LoadOptions& options_;
   const bool repacks_;
+  std::vector<Job> jobs_;
   std::vector<const gguf::Tensor*> copied_;
   Ptr<std::byte> next_;
   uint64_t done_ = 0, total_;
@@ -340,6 +375,8 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
   Placer placer(turns, m.get(), placement.repacks, file.file_bytes(), options);
   ORRERY_TRY(visit(file, m->hyper, &placer, &m->weights, &m->rope_factors));
+  ORRERY_TRY(placer.place());
+  if (!m->weights.output) m->weights.output = m->weights.embedding;   // tied
   {
     ORRERY_ASSIGN(const Turn turn, placer.take_turn());
     ORRERY_TRY(turn.backend().synchronize());   // reports errors of earlier uploads

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/backend/turn.h"
+#include "runtime/base/priority.h"
 #include "runtime/base/status.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/kv/memory/arena.h"
@@ -42,6 +43,9 @@ struct LoadOptions {
   // Called with (bytes done, total bytes) between tensors, and while the backend serves other sessions. Returning
   // false cancels.
   std::function<bool(uint64_t, uint64_t)> progress;
+  // Backend::begin_loading()
+  int32_t n_threads = 0;
+  Priority priority = Priority::normal;
 };
 
 struct Weights {
@@ -83,7 +87,7 @@ uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Dev
 Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Device& device,
                                 uint64_t arena_bytes);
 
-// Takes ownership of the file. Takes one turn for each tensor that the backend places, so other sessions continue
+// Takes ownership of the file. Places tensors in the order of the file. Takes one turn for each tensor that the backend places, so other sessions continue
 // meanwhile. Errors: bad_model (tensor, value found, value expected), unsupported_architecture, out_of_device_memory,
 // cancelled.
 Result<std::unique_ptr<Model>> load_model(gguf::File file, Turns* turns, kv::Arena* arena,

@@ -78,6 +78,36 @@ TEST(GpuFormats, EveryBitOfABlockCounts) {
   }
 }
 
+// A matrix of several halves of the pinned memory, and one whose last half is not full. The device has the bytes of plain code whatever the
+// number of threads, with and without a load, and when the last thing that the device does is a copy.
+TEST(GpuFormats, DeviceBytesDependOnNoThread) {
+  Machine m(true, product_limits(1, 32));
+  const int64_t n_cols = 4096, n_rows = 9001;   // 21 MB, 30 MB
+  for (const TensorType type : {TensorType::q4_k, TensorType::q6_k}) {
+    const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(n_cols)), to_bytes = cuda::device_row_bytes(type, n_cols);
+    const std::vector<std::byte> file = random_blocks(type, static_cast<uint64_t>(n_rows * n_cols), 21, 1.0f);
+    std::vector<std::byte> expected(static_cast<size_t>(n_rows) * to_bytes);
+    for (size_t i = 0; i < static_cast<size_t>(n_rows); ++i)
+      plain::repack_row(type, n_cols, file.data() + i * from_bytes, expected.data() + i * to_bytes);
+    Buffer<std::byte> at(&m, m->weight_bytes(type, n_rows, n_cols));
+    for (const int32_t n_threads : {-1, 1, 2, 5}) {   // -1: without a load
+      at.set(std::vector<std::byte>(expected.size(), std::byte{0xFF}));
+#ifdef ORRERY_EMULATED
+      emulated::set_schedule(emulated::kLatest);
+#endif
+      const std::unique_ptr<Loading> loading = n_threads > 0 ? m->begin_loading(file.size(), n_threads, Priority::normal) : nullptr;
+      EXPECT_EQ(loading != nullptr, n_threads > 0);
+      Weight weight;
+      ASSERT_TRUE(m->place_weight(type, n_rows, n_cols, file.data(), at.ptr(), &weight).ok());
+      const std::vector<std::byte> got = at.get();
+      EXPECT_TRUE(got == expected) << type_traits(type)->name << ", " << n_threads << " threads";
+#ifdef ORRERY_EMULATED
+      emulated::set_schedule(0);
+#endif
+    }
+  }
+}
+
 // On the device a matrix takes at most 2% more bytes than in the file.
 TEST(GpuFormats, TakesNoMoreThanTheFile) {
   StepLimits limits;

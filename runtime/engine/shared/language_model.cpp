@@ -54,6 +54,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   ORRERY_ASSIGN(gguf::File file, source.open(open));
   const std::string path = file.path();
   model::LoadOptions load = options.weights;
+  load.n_threads = runtime->options().n_threads, load.priority = runtime->options().priority;
   // Bytes that have been read are not counted again: placing weights only asks whether to continue.
   if (load.progress && options.load == gguf::Load::read)
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };

@@ -43,7 +43,7 @@ struct GpuDescription {
 std::vector<GpuDescription> gpus();
 
 struct RuntimeOptions {
-  int32_t n_threads = 0;              // of the CPU backend; 0: cpu::default_threads()
+  int32_t n_threads = 0;              // of the CPU backend; 0: cpu::default_threads(). On a GPU: while a model is loaded
   Priority priority = Priority::normal;   // of these threads
   int32_t device = -1;                // a GPU, an index of gpus(); -1: the first that is not refused
   std::string backend = "auto";       // a GPU if the machine has one, else the CPU
@@ -92,6 +92,7 @@ class Runtime {
   Result<kv::IoThread*> io();
   uint64_t prompt_part_us() const { return options_.prompt_part_us; }
   bool moves_directly() const { return engine::moves_directly(options_); }
+  const RuntimeOptions& options() const { return options_; }   // as the runtime was created
 
   // Takes one of max_sessions slots. A session with device memory has a slot.
   Status take_session_slot();

@@ -2,6 +2,7 @@
 // key or tensor.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/unit/model/fixture.h"
@@ -251,6 +252,24 @@ TEST(ModelLoad, ProgressMayCancelAtAnyTensorAndAnArenaMayBeTooSmall) {
     options.progress = [&](uint64_t, uint64_t) { return ++n < stop; };
     expect_refused(spec, Code::cancelled, "cancelled", options);
     EXPECT_EQ(n, stop);
+  }
+}
+
+// Whatever the order of the file, its bytes are read from its beginning to its end.
+TEST(ModelLoad, PlacesTensorsInTheFilesOrder) {
+  for (const bool reversed : {false, true}) {
+    json spec = spec_of("llama-bias");
+    if (reversed) std::reverse(spec["tensors"].begin(), spec["tensors"].end());
+    const std::vector<std::byte> bytes = build_model_gguf(spec);
+    const gguf::File file = gguf::File::parse(bytes, "m.gguf").value();
+    std::vector<uint64_t> expected = {0};   // what is done before each tensor
+    for (const gguf::Tensor& t : file.tensors()) expected.push_back(expected.back() + t.bytes);
+    expected.back() = file.file_bytes();    // the last call is at the end
+    std::vector<uint64_t> done;
+    LoadOptions options;
+    options.progress = [&](uint64_t n, uint64_t) { return done.push_back(n), true; };
+    EXPECT_TRUE(load(spec, options).ok());
+    EXPECT_EQ(done, expected) << reversed;
   }
 }
 
