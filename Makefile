@@ -325,7 +325,7 @@ help:
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"
-	@echo "make gpu-model       predict steps of real models on an RTX 3060, 4090 and 5090, from the compiled kernels: MODELS=\"8b 1b\""
+	@echo "make gpu-model       predict steps of real models on five cards, from the compiled kernels: MODELS=\"8b 1b\""
 	@echo "make gpu-lease       pack tests, measurements and predictions for a machine with a GPU's driver alone; try the script here"
 	@echo "make gpu-all         compile every kernel for GPU_ARCHITECTURES=\"$(GPU_ARCHITECTURES)\"; print what each takes"
 	@echo "make bench           measure kernels and the whole engine, beside llama.cpp: BENCH_PARTS=\"$(BENCH_PARTS)\""

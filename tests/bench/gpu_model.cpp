@@ -12,6 +12,7 @@
 //   prefills=0            a chunk of `rows` prompt tokens after this number of tokens
 //   rows=2048
 //   policy=streaming:0.25 KV policy and budget of the decode steps
+//   cublas=0              the library's own kernels compute all products
 //   whole=1               runs every block, to check the rule
 // OUT gets JSON: steps, each with its launches by kernel and geometry.
 #include <unistd.h>
@@ -27,6 +28,7 @@
 
 #include "runtime/engine/session/session.h"
 #include "tests/bench/shapes.h"
+#include "tests/emulation/cuda/dlfcn.h"
 #include "tests/ptx/counting.h"
 #include "tests/ptx/image.h"
 #include "tests/support/gguf_builder.h"
@@ -70,7 +72,8 @@ constexpr ModelShape kTiny = {"tiny", 256, 2, 8, 2, 32, 512, 640};
 
 struct Settings {
   std::map<std::string, std::string> values = {{"layers", "1,1;2,1;1,2"}, {"cards", "86:28:3145728"}, {"contexts", "0"},
-                                               {"prefills", ""},  {"rows", "2048"},  {"policy", ""}, {"whole", "0"},       {"steps", "1"}};
+                                               {"prefills", ""},  {"rows", "2048"},  {"policy", ""}, {"whole", "0"},       {"steps", "1"},
+                                               {"cublas", "0"}};
   int64_t number(const char* name) const { return std::atoll(values.at(name).c_str()); }
   std::vector<int64_t> list(const char* name) const { return numbers(values.at(name), ','); }
   static std::vector<int64_t> numbers(const std::string& text, char separator) {
@@ -243,6 +246,7 @@ void Counting::run() {
 void Counting::run(const std::vector<int64_t>& card, const std::vector<int64_t>& layers) {
   if (card.size() != 3 || layers.size() != 2) unwrap(error(Code::invalid_argument, "a card has three numbers, and layers two"));
   emulated::architecture = static_cast<int>(card[0]), emulated::n_sms = static_cast<int>(card[1]);
+  emulated::has_cublas = settings_.number("cublas") != 0;
   emulated::cache_bytes = static_cast<size_t>(card[2]), emulated::memory_bytes = size_t{64} << 30;
   const ModelShape* published = model_shape(model_.shape);
   const testing::TempDir dir;

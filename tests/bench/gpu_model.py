@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Predicts what the CUDA backend's steps take on a card.
 
-gpu_model.py BUILD [--models 8b,1b] [--counts FILE...] [--write PAGE]; gpu_model.py BUILD --check: layers of a tiny model add up;
+gpu_model.py BUILD [--models 8b,1b] [--cards "H100,RTX 4090"] [--counts FILE...] [--write PAGE] [--figures FILE];
+gpu_model.py BUILD --check: layers of a tiny model add up;
 gpu_model.py BUILD --policies PAGE: steps of 8b on an RTX 4090 under policies, from the page's steps without one;
 gpu_model.py BUILD --layer FILE...: what a layer adds under a policy, out of counts of two layers (layers=1,1 policy=NAME:SHARE)
 
@@ -16,7 +17,7 @@ node's:
   tensor    products of mma over the SM's rate; whole numbers or halves with float sums
   link      sectors of host memory over PCIe
   shared    passes over the shared memory's banks, 1 a cycle: of 16 bytes a lane a warp takes four
-  cache     different sectors of each block over CACHE_BYTES a cycle of an SM
+  cache     different sectors of each block over what the second-level cache serves a cycle of an SM
 
 Few blocks: issue, tensor, shared and cache count the SMs that the busiest wave leaves idle. What is left out: latencies within a block
 (kernels of few blocks take longer than these bounds), clocks below boost.
@@ -30,20 +31,27 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Sources: NVIDIA's architecture white papers (GA102 and Ada GPU architecture, RTX Blackwell), tables of full specifications; boost
-# clocks. A tensor core's rates are these pages' TOPS over SMs and clock: 1,024 int8 and 256 half products (float sums) a cycle of an SM.
-# `link` is 0.82 of PCIe x16's raw rate. Threads and blocks of an SM: CUDA programming guide, compute capabilities.
-Card = collections.namedtuple("Card", "name architecture sms clock memory cache link threads blocks holds")
+# Sources: NVIDIA's architecture white papers (GA102, Ada and Hopper GPU architecture, RTX Blackwell), tables of full specifications, and
+# the data sheets of H100 and H200 (SXM); boost clocks. An H100's units for floats reach their 66.9 TFLOPS at 1.98 GHz.
+#   link      0.82 of PCIe x16's raw rate
+#   threads, blocks, shared   of an SM (shared: bytes): CUDA programming guide, compute capabilities
+#   whole, half   products of mma a cycle of an SM, of int8 and of halves with float sums: these pages' TOPS over SMs and clock. Hopper's
+#             pages speak of wgmma; mma.sync, which these kernels have, reaches 62.9% of it on average (Luo and others, Dissecting the
+#             NVIDIA Hopper Architecture, arXiv 2501.12084, section 6.2).
+#   served    bytes a cycle that the second-level cache gives an SM. Hopper: 6.65 TB/s, measured by XLA's authors within one half of the
+#             cache (their GpuDotFusionCostModel). The others: assumed, 5.2 TB/s on a 4090.
+# Counts depend on architecture, SMs and cache alone, so an H200, which has an H100's SMs, shares them. Its cache is 60 MB; no kernel asks.
+Card = collections.namedtuple("Card", "name architecture sms clock memory cache link threads blocks shared holds whole half served")
 CARDS = [
-    Card("RTX 3060", 86, 28, 1.777e9, 360e9, 3 << 20, 26e9, 1536, 16, 12e9),
-    Card("RTX 4090", 89, 128, 2.520e9, 1008e9, 72 << 20, 26e9, 1536, 24, 24e9),
-    Card("RTX 5090", 120, 170, 2.407e9, 1792e9, 96 << 20, 52e9, 1536, 24, 32e9),
+    Card("RTX 3060", 86, 28, 1.777e9, 360e9, 3 << 20, 26e9, 1536, 16, 100 << 10, 12e9, 1024, 256, 16),
+    Card("RTX 4090", 89, 128, 2.520e9, 1008e9, 72 << 20, 26e9, 1536, 24, 100 << 10, 24e9, 1024, 256, 16),
+    Card("RTX 5090", 120, 170, 2.407e9, 1792e9, 96 << 20, 52e9, 1536, 24, 100 << 10, 32e9, 1024, 256, 16),
+    Card("H100", 90, 132, 1.980e9, 3350e9, 50 << 20, 52e9, 2048, 32, 228 << 10, 80e9, .629 * 3786, .629 * 1893, 25),
+    Card("H200", 90, 132, 1.980e9, 4800e9, 50 << 20, 52e9, 2048, 32, 228 << 10, 141e9, .629 * 3786, .629 * 1893, 25),
 ]
 # Assumptions that `make gpu-bench` measures first (its section limits).
 READ_SHARE = 0.92
 NODE_SECONDS = 1.7e-6
-# Bytes a cycle that the second-level cache gives an SM: 5.2 TB/s on a 4090. Assumed for all three cards.
-CACHE_BYTES = 16
 # A model's layers of each kind (gpu_model.cpp: Model). Kind 1 of Q4_K_M: the first and last eighth of the layers, and each third between.
 LAYERS = {"8b": (16, 16), "8b-q8_0": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12, 12), "smollm2-135m": (15, 15), "tiny": (2, 3)}
 # Budgets of resident KV: steps without selection and refills, whose times come on top under other policies.
@@ -69,6 +77,11 @@ KV_OF_8B = 32 * 8 * 2 * 128 * 2   # bytes of a token
 CLASSES = "integer single twice half convert move memory control exchange product".split()
 COUNTS = ("barriers read_bytes read_sectors written_bytes written_sectors link_bytes shared_requests shared_passes bank_conflicts products "
           "block_sectors own_sectors").split() + CLASSES
+
+
+def key_of(card):
+    """What counts depend on."""
+    return f"{card.architecture}:{card.sms}:{card.cache}"
 
 
 def find_tool(name, build):
@@ -105,6 +118,8 @@ def sass(build, module, architecture):
             kernel, place = (match.group(1) if match else None), None
             if kernel:
                 found[kernel] = collections.Counter()
+        elif re.match(r"\s*\.weak\s+\$__internal", line):
+            kernel = None   # behind a kernel stand functions for what is rare: quotients of subnormal numbers
         elif kernel and (match := re.match(r'\s*//## File "([^"]*)", line (\d+)', line)):
             place = (os.path.basename(match.group(1)), int(match.group(2)))
         elif kernel and re.match(r"\s*/\*[0-9a-f]{4,}\*/", line) and not re.search(r"\*/\s+NOP\s*;", line):
@@ -168,7 +183,7 @@ def time_of(launch, kernel, card, code):
     warps = (launch["threads"] + 31) // 32
     registers_of_warp = (registers * 32 + 255) // 256 * 256
     resident = min(card.blocks, card.threads // (32 * warps), 65536 // (registers_of_warp * warps),
-                   (100 << 10) // (launch["shared"] + 1024))
+                   card.shared // (launch["shared"] + 1024))
     waves = -(-blocks // card.sms)
     busy = blocks / (waves * card.sms) if blocks < 4 * card.sms else 1.0   # of the SMs; many blocks even out
     cycles = card.sms * busy * card.clock
@@ -177,8 +192,8 @@ def time_of(launch, kernel, card, code):
     bounds = {
         "memory": 32 * launch["own_sectors"] / (card.memory * READ_SHARE),
         "issue": slots / (4 * cycles),
-        "tensor": launch["products"] / ((1024 if whole else 256) * cycles),
-        "cache": 32 * launch["block_sectors"] / (CACHE_BYTES * cycles),
+        "tensor": launch["products"] / ((card.whole if whole else card.half) * cycles),
+        "cache": 32 * launch["block_sectors"] / (card.served * cycles),
         "shared": launch["shared_passes"] / cycles,
         "link": launch["link_bytes"] / card.link,
         "node": launch["n"] * NODE_SECONDS,
@@ -215,13 +230,12 @@ def figure(x, digits=3):
     return f"{x:,.{digits}g}" if x < 1000 else f"{x:,.0f}"
 
 
-def predict(counts, build):
-    """Yields (model, card, step, seconds, rows, other) for all that a file of counts holds."""
-    by_card = collections.defaultdict(dict)
+def predict(counts, build, cards):
+    """Yields (model, card, step, seconds, rows, other) for all that a file of counts holds of these cards."""
+    by_key = collections.defaultdict(dict)
     for run in counts["runs"]:
-        by_card[run["card"]][tuple(run["layers"])] = run
-    for key, runs in by_card.items():
-        card = next(c for c in CARDS if f"{c.architecture}:{c.sms}:{c.cache}" == key)
+        by_key[run["card"]][tuple(run["layers"])] = run
+    for card, runs in ((card, runs) for key, runs in by_key.items() for card in cards if key_of(card) == key):
         code = {}
         for kernel in counts["kernels"].values():
             if kernel["module"] not in code:
@@ -267,6 +281,23 @@ def tables(found):
     return lines
 
 
+def write_figures(path, found):
+    """Lines CARD<TAB>KEY<TAB>milliseconds, for programs on a card. CARD is part of the driver's name of it. The file's other lines stay."""
+    figures = {}
+    if os.path.exists(path):
+        for line in open(path):
+            if not line.startswith("#"):
+                card, key, milliseconds = line.rstrip("\n").split("\t")
+                figures[card, key] = milliseconds
+    for model, card, step, seconds, _, _ in found:
+        figures[card.name, f"{model} {step}".replace(" behind 0", "")] = f"{1e3 * seconds:.3f}"
+    order = [card.name for card in CARDS]
+    with open(path, "w") as out:
+        out.write("# Predicted milliseconds (gpu-predictions.md). CARD is part of the driver's name of a card: CARD<TAB>KEY<TAB>milliseconds\n")
+        for (card, key), milliseconds in sorted(figures.items(), key=lambda x: (order.index(x[0][0]), x[0][1])):
+            out.write(f"{card}\t{key}\t{milliseconds}\n")
+
+
 def policy_table(page):
     """Steps of 8b on a 4090 under policies: the page's step behind no tokens, what attention reads, what selection takes, and the link."""
     card = next(c for c in CARDS if c.name == "RTX 4090")
@@ -306,7 +337,7 @@ def layer_table(files, build):
     lines = ["| step | kernel | launches | blocks | us each | bound | memory, MB |", "| --- |" + " --- |" * 6]
     for counts in (json.load(open(file)) for file in files):
         for run in counts["runs"]:
-            card = next(c for c in CARDS if f"{c.architecture}:{c.sms}:{c.cache}" == run["card"])
+            card = next(c for c in CARDS if key_of(c) == run["card"])
             code = {}
             for step in run["steps"]:
                 total = 0
@@ -331,11 +362,13 @@ def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("build")
     options.add_argument("--models", default="8b,1b,qwen2.5-0.5b,smollm2-135m")
+    options.add_argument("--cards", default=",".join(card.name for card in CARDS))
     options.add_argument("--counts", nargs="*", help="files that gpu_model has written, in place of runs of it")
     options.add_argument("--policies", metavar="PAGE", help="prints steps under policies; nothing is counted")
     options.add_argument("--layer", nargs="+", metavar="FILE")
     options.add_argument("--check", action="store_true")
     options.add_argument("--write", help="the page's tables go here, behind its line <!-- tables -->")
+    options.add_argument("--figures", metavar="FILE", help="the steps' times go here, for programs")
     options = options.parse_args()
     if options.layer:
         return print("\n".join(layer_table(options.layer, options.build)))
@@ -345,10 +378,14 @@ def main():
         sys.exit(check(options.build) != 0)
     if not find_tool("nvdisasm", options.build) or not find_tool("ptxas", options.build):
         sys.exit("gpu_model.py needs ptxas and nvdisasm of the CUDA toolkit")
+    names = options.cards.split(",")
+    if unknown := set(names) - {card.name for card in CARDS}:
+        sys.exit(f"gpu_model.py knows no card {', '.join(sorted(unknown))}")
+    cards = [card for card in CARDS if card.name in names]
     files = options.counts
     if not files:
         files = []
-        cards = ";".join(f"{c.architecture}:{c.sms}:{c.cache}" for c in CARDS)
+        keys = ";".join(dict.fromkeys(key_of(card) for card in cards))
         for model in options.models.split(","):
             long = "32768,131072" if model in ("8b", "1b") else "8192"
             steps = [["contexts=0," + long, "prefills=0"]]
@@ -356,10 +393,12 @@ def main():
                 steps += [["contexts=" + long, "policy=" + policy] for policy in POLICIES]
             for i, step in enumerate(steps):
                 files.append(os.path.join(options.build, f"counts-{model}-{i}.json"))
-                subprocess.run([os.path.join(options.build, "tests/ptx/gpu_model"), model, files[-1], "cards=" + cards] + step, check=True)
-    found = [x for file in files for x in predict(json.load(open(file)), options.build)]
+                subprocess.run([os.path.join(options.build, "tests/ptx/gpu_model"), model, files[-1], "cards=" + keys] + step, check=True)
+    found = [x for file in files for x in predict(json.load(open(file)), options.build, cards)]
     lines = tables(found)
     print("\n".join(lines))
+    if options.figures:
+        write_figures(options.figures, found)
     if options.write:
         text = open(options.write).read().split("<!-- tables -->")[0]
         with open(options.write, "w") as out:
