@@ -11,5 +11,6 @@ Result<std::unique_ptr<Backend>> make_backend(const Options&) {
 
 size_t graph_nodes(const Backend&) { return 0; }
 bool has_cublas(const Backend&) { return false; }
+Waits waits(const Backend&) { return {}; }
 
 }  // namespace orrery::cuda

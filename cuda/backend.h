@@ -67,6 +67,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   ShortlistOperations* shortlists() override { return this; }
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
+  Waits waits() const { return {queue_.n_waits() + ahead_queue_.n_waits(), queue_.waited_ns() + ahead_queue_.waited_ns()}; }
 
   // weights.cpp
   std::unique_ptr<Loading> begin_loading(uint64_t bytes, int32_t n_threads, Priority priority) override;

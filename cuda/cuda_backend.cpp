@@ -186,5 +186,6 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options) { return C
 
 size_t graph_nodes(const Backend& backend) { return static_cast<const CudaBackend&>(backend).graph_nodes(); }
 bool has_cublas(const Backend& backend) { return static_cast<const CudaBackend&>(backend).has_cublas(); }
+Waits waits(const Backend& backend) { return static_cast<const CudaBackend&>(backend).waits(); }
 
 }  // namespace orrery::cuda

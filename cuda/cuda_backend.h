@@ -35,5 +35,10 @@ Result<std::unique_ptr<Backend>> make_backend(const Options& options);
 // compute a prompt's products.
 size_t graph_nodes(const Backend& backend);
 bool has_cublas(const Backend& backend);
+// How often threads that compute steps have waited for the device so far, and how long. Not while a step runs.
+struct Waits {
+  uint64_t n = 0, ns = 0;
+};
+Waits waits(const Backend& backend);
 
 }  // namespace orrery::cuda

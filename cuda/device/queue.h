@@ -5,6 +5,7 @@
 // nothing.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,13 +35,16 @@ class Queue {
   void clear(void* at, size_t bytes, const char* what) { check(driver().fill(device_address(at), 0, bytes, stream_), what); }
   // Waits for all work of the queue.
   void wait(const char* what) {
-    if (n_sent_ > n_done_ && latch(driver().wait_for_stream(stream_), what)) n_done_ = n_sent_;
+    if (n_sent_ > n_done_ && latch(waited([&] { return driver().wait_for_stream(stream_); }), what)) n_done_ = n_sent_;
   }
   // The number of calls so far. wait_for(): waits until the first n of them are done, by an event that was recorded behind them.
   uint64_t n_sent() const { return n_sent_; }
   void wait_for(Event event, uint64_t n, const char* what) {
-    if (n > n_done_ && latch(driver().wait_for_event(event), what)) n_done_ = n;
+    if (n > n_done_ && latch(waited([&] { return driver().wait_for_event(event); }), what)) n_done_ = n;
   }
+  // How often wait() and wait_for() have asked the driver, and the nanoseconds that this took.
+  uint64_t n_waits() const { return n_waits_; }
+  uint64_t waited_ns() const { return waited_ns_; }
 
  private:
   bool latch(DriverError error, const char* what) {
@@ -48,9 +52,19 @@ class Queue {
     return error == DriverError::none;
   }
 
+  template <class F>
+  DriverError waited(const F& wait) {
+    const auto start = std::chrono::steady_clock::now();
+    const DriverError error = wait();
+    waited_ns_ += static_cast<uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    ++n_waits_;
+    return error;
+  }
+
   Gpu* gpu_;
   Stream stream_;
   uint64_t n_sent_ = 0, n_done_ = 0;
+  uint64_t n_waits_ = 0, waited_ns_ = 0;
 };
 
 }  // namespace orrery::cuda

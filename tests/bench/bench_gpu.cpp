@@ -8,7 +8,7 @@
 // with # say nothing. Keys:
 //   MODEL decode N                  a token behind N others, on a Llama of 8B; MODEL: 8b (Q4_K_M), 8b-q8_0, 8b-f16
 //   MODEL prefill N                 a prompt of N tokens; also MODEL prefill N behind 0
-//   attention TYPE decode N         a layer's attention of a token behind N others; TYPE: f16, f32, q8_0, q4_0, k8v4
+//   attention TYPE decode N         a layer's attention of a token behind N others; TYPE: F16, F32, Q8_0, Q4_0, K8V4
 //   attention TYPE prefill R behind N    of R rows that end the N-th token
 //
 // Each figure is the median of at least five samples of 20 ms and more, by the host's clock around work that ends in a wait. What is read
@@ -187,9 +187,9 @@ struct Kind {
     return more_bits && q4_k_m_has_more_bits(layer, n_layers) ? TensorType::q6_k : type;
   }
 };
-constexpr Kind kKinds[] = {{"q4_k_m", "8b", TensorType::q4_k, true},
-                           {"q8_0", "8b-q8_0", TensorType::q8_0, false},
-                           {"f16", "8b-f16", TensorType::f16, false}};
+constexpr Kind kKinds[] = {{"Q4_K_M", "8b", TensorType::q4_k, true},
+                           {"Q8_0", "8b-q8_0", TensorType::q8_0, false},
+                           {"F16", "8b-f16", TensorType::f16, false}};
 
 class Bench {
  public:

@@ -1,6 +1,7 @@
 // Writes the model that benchmarks run on: Llama-shaped, random weights of one type, a vocabulary of 32,000 tokens
-// that llama.cpp accepts too.  make_model TYPE FILE [small|LAYERS|MODEL]: 1.1 thousand million parameters, a tenth of
-// them, as many layers as that instead of 16, or the matrices of a published model (shapes.h), vocabulary included.
+// that llama.cpp accepts too.  make_model TYPE FILE [tiny|small|LAYERS|MODEL]: 1.1 thousand million parameters, a
+// million, a tenth of the first, as many layers as that instead of 16, or the matrices of a published model (shapes.h),
+// vocabulary included. tiny has 640 tokens, for programs in emulation.
 // TYPE is a type of weights, or Q4_K_M: Q4_K, and Q6_K for the output and for some layers' V and down (shapes.h).
 #include <fcntl.h>
 #include <unistd.h>
@@ -105,7 +106,7 @@ int main(int argc, char** argv) {
   const bool mixed = argc >= 3 && std::string_view(argv[1]) == "Q4_K_M";
   const TypeTraits* traits = argc >= 3 ? type_traits_by_name(mixed ? "Q4_K" : argv[1]) : nullptr;
   if (traits == nullptr) {
-    std::fprintf(stderr, "usage: make_model TYPE FILE [small|LAYERS|MODEL]\n");
+    std::fprintf(stderr, "usage: make_model TYPE FILE [tiny|small|LAYERS|MODEL]\n");
     return 2;
   }
   Shape s;
@@ -118,6 +119,8 @@ int main(int argc, char** argv) {
     const auto number = [](int32_t n) { return static_cast<uint32_t>(n); };
     s = {number(published->n_embd), number(published->n_layers), number(published->n_heads), number(published->n_kv_heads), number(published->n_ff),
          number(published->n_vocab)};
+  } else if (argc > 3 && std::string_view(argv[3]) == "tiny") {
+    s = {256, 2, 8, 2, 512, 640};
   } else if (argc > 3) {
     s.n_layers = static_cast<uint32_t>(std::max(std::atoi(argv[3]), 2));   // small: no number
   }

@@ -78,14 +78,14 @@ with_cublas() {
 }
 # policies CONTEXT SECONDS: steps of 8B under policies; the host's milliseconds apart.
 policies() {
-  tuning="steps=24 repeat=3"
-  [ -z "$tiny" ] || tuning="steps=4 repeat=1"
-  "$programs/bench_kv" "$model" backend=${ORRERY_GPU_BACKEND:-cuda} contexts="$1" seconds="$2" $tuning budget=0.2 \
+  tuning="contexts=$1 steps=24 repeat=3"
+  [ -z "$tiny" ] || tuning="contexts=300 steps=2 repeat=1 budget_gib=0.1 reservoir_gib=0.1"
+  "$programs/bench_kv" "$model" backend=cuda seconds="$2" $tuning budget=0.2 \
     "policies=full,auto,auto:by=codes,quest,freekv,heterocache,shadowkv,synckv,streaming"
 }
 # answers SECONDS: 8B through the C ABI: loading, the first token, decoding; the same answer twice.
 answers() {
-  "$programs/bench_answer" "$model" backend=${ORRERY_GPU_BACKEND:-cuda} seconds="$1" prompts=${ORRERY_GPU_PROMPTS:-512,32768} tokens=64 policies=full,auto budget=0.2
+  "$programs/bench_answer" "$model" backend=cuda seconds="$1" prompts=512,32768 tokens=64 policies=full,auto budget=0.2
 }
 if [ "${1:-}" = "do" ]; then
   shift
@@ -173,7 +173,7 @@ if [ "$which" = first ]; then
     exit 1
   fi
   # The model is written while the tests run: neither needs all processors.
-  if [ -n "$tiny" ]; then type=Q8_0 shape=small; else type=Q4_K_M shape=llama-3.1-8b; fi
+  if [ -n "$tiny" ]; then type=Q8_0 shape=tiny; else type=Q4_K_M shape=llama-3.1-8b; fi
   "$programs/make_model" $type "$model" $shape >"$logs/make_model.txt" 2>&1 &
   making=$!
   part tests 120 "$self" do all_tests 8 "$logs"
