@@ -1,4 +1,5 @@
-// What a backend has while models are loaded (weights.cpp): threads that repack weights, and pinned memory from which the device copies them.
+// What a backend has while models are loaded (weights.cpp): threads that repack weights, and pinned memory from which the device copies
+// them.
 #pragma once
 
 #include <memory>

@@ -216,8 +216,8 @@ class Counter final : public Visitor {
   uint64_t vectors_ = 0, converted_ = 0;   // all vectors; vectors that must be converted
 };
 
-// Finds the place of each tensor, in the arena's region or in the file. place() then fills the places, in the order of the file, so that the
-// system reads ahead. It counts bytes for the progress reports.
+// Finds the place of each tensor, in the arena's region or in the file. place() then fills the places, in the order of
+// the file, so that the system reads ahead. It counts bytes for the progress reports.
 class Placer final : public Visitor {
  public:
   Placer(Turns* turns, Model* model, bool repacks, uint64_t total_bytes, const LoadOptions& options)
@@ -300,7 +300,8 @@ class Placer final : public Visitor {
   Status place_matrix(const Job& job) {
     const gguf::Tensor& t = *job.tensor;
     ORRERY_ASSIGN(const Turn turn, take_turn());
-    return turn.backend().place_weight(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]), t.data, job.at, job.matrix);
+    const int64_t rows = static_cast<int64_t>(t.dims[1]), cols = static_cast<int64_t>(t.dims[0]);
+    return turn.backend().place_weight(t.type, rows, cols, t.data, job.at, job.matrix);
   }
   Status place_vector(const Job& job) {
     const gguf::Tensor& t = *job.tensor;

@@ -80,7 +80,8 @@ int run(const char* path, int32_t most_threads) {
     int64_t n_rows = 0;
     const std::vector<std::byte> from = matrix(type.type, &n_rows);
     const std::unique_ptr<ThreadPool> one = pool_of(1);
-    const double s = least_seconds(CLOCK_THREAD_CPUTIME_ID, [&] { convert(type.type, n_rows, kCols, from.data(), halves.data(), one.get()); });
+    const double s =
+        least_seconds(CLOCK_THREAD_CPUTIME_ID, [&] { convert(type.type, n_rows, kCols, from.data(), halves.data(), one.get()); });
     std::printf("| %s | %.2f |\n", type.name, static_cast<double>(from.size()) / s * 1e-9);
   }
   std::printf("\n| threads | Q4_K GB/s | Q6_K GB/s |\n| --- | --- | --- |\n");
@@ -117,8 +118,9 @@ int run(const char* path, int32_t most_threads) {
     }
   }
   const double s = seconds(CLOCK_MONOTONIC) - begin, used = seconds(CLOCK_PROCESS_CPUTIME_ID) - begin_used;
-  std::printf("\n%s: %.2f GB on %d threads in %.2f s, %.2f GB/s; processor time %.2f s, %.2f GB/s\n", path, static_cast<double>(bytes) * 1e-9,
-              most_threads, s, static_cast<double>(bytes) / s * 1e-9, used, static_cast<double>(bytes) / used * 1e-9);
+  const double gb = static_cast<double>(bytes) * 1e-9;
+  std::printf("\n%s: %.2f GB on %d threads in %.2f s, %.2f GB/s; processor time %.2f s, %.2f GB/s\n", path, gb, most_threads, s, gb / s, used,
+              gb / used);
   return 0;
 }
 

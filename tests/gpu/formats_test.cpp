@@ -108,6 +108,34 @@ TEST(GpuFormats, DeviceBytesDependOnNoThread) {
   }
 }
 
+#ifdef ORRERY_EMULATED
+// Each call of the driver that a load makes at its beginning fails in turn. The load is refused then, and no error stays.
+TEST(GpuFormats, ARefusedLoadPlacesAsWithoutOne) {
+  Machine m(true, product_limits(1, 32));
+  const int64_t n_cols = 512, n_rows = 12000;   // 6 MB
+  const std::vector<std::byte> file = random_blocks(TensorType::q8_0, static_cast<uint64_t>(n_rows * n_cols), 4, 1.0f);
+  const size_t live = emulated::n_live();
+  bool refused = true;
+  for (int64_t fails = 0; refused; ++fails) {
+    int64_t calls = 0;
+    emulated::fault = [&] { return calls++ == fails ? cuda::DriverError::out_of_memory : cuda::DriverError::none; };
+    std::unique_ptr<Loading> loading = m->begin_loading(file.size(), 2, Priority::normal);
+    emulated::fault = nullptr;
+    refused = calls > fails;
+    EXPECT_EQ(loading == nullptr, refused) << "call " << fails;
+    EXPECT_TRUE(refused || fails >= 4) << "two halves and their events are four calls";
+    Buffer<std::byte> at(&m, m->weight_bytes(TensorType::q8_0, n_rows, n_cols));
+    Weight weight;
+    ASSERT_TRUE(m->place_weight(TensorType::q8_0, n_rows, n_cols, file.data(), at.ptr(), &weight).ok()) << "call " << fails;
+    std::vector<std::byte> last(cuda::device_row_bytes(TensorType::q8_0, n_cols));
+    plain::repack_row(TensorType::q8_0, n_cols, file.data() + file.size() - row_bytes(TensorType::q8_0, n_cols), last.data());
+    const std::vector<std::byte> got = at.get();
+    EXPECT_TRUE(std::equal(last.begin(), last.end(), got.end() - static_cast<std::ptrdiff_t>(last.size()))) << "call " << fails;
+  }
+  EXPECT_EQ(emulated::n_live(), live);   // what a load takes goes with it
+}
+#endif
+
 // On the device a matrix takes at most 2% more bytes than in the file.
 TEST(GpuFormats, TakesNoMoreThanTheFile) {
   StepLimits limits;

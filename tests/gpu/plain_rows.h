@@ -1,5 +1,5 @@
-// Rows of weights in the device's layout (cuda/device/formats.h), number by number: the oracle of repack_row(). read_block() takes a block of a
-// file apart: codes, scales and minima. The put_ functions write these to the planes of a row, as cuda/device/README.md describes them.
+// Rows of weights in the device's layout (cuda/device/formats.h), number by number: the oracle of repack_row(). read_block() takes a block
+// of a file apart: codes, scales and minima. The put_ functions write these to the planes of a row, as cuda/device/README.md describes them.
 #pragma once
 
 #include <cstring>
