@@ -389,7 +389,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
     ORRERY_TRY(file.full_fingerprint(options.progress, m->fingerprint));
   else
     file.fingerprint(false, m->fingerprint);
-  for (const gguf::Tensor* t : placer.copied()) file.release_pages(*t);   // the arena holds copies
+  for (const gguf::Tensor* t : placer.copied()) file.release_pages(*t);   // the arena holds copies; the fingerprint has read some
   return m;
 }
 

@@ -40,26 +40,31 @@ void ReadAhead::begin(size_t i) {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    limit_ = ends_[i] + kWindowBytes;
+    limit_ = ends_[i] + kWindowBytes, n_copied_ = i;
   }
   changed_.notify_one();
 }
 
 void ReadAhead::run() {
-  uint64_t done = 0;   // bytes of the tensors, in their order
-  for (size_t i = 0; i < tensors_.size(); ++i) {
-    const gguf::Tensor& t = *tensors_[i];
-    for (const uint64_t first = done; done < ends_[i];) {
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        changed_.wait(lock, [&] { return stop_ || done < limit_; });
-        if (stop_) return;
-      }
-      const uint64_t n = std::min(kPieceBytes, ends_[i] - done);
-      file_.prefetch(t, done - first, n);
-      done += n;
-    }
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    const auto asks = [this] { return next_ < tensors_.size() && asked_ < limit_; };
+    changed_.wait(lock, [&] { return stop_ || asks() || n_released_ < n_copied_; });
+    if (stop_) return;
+    const bool asks_now = asks(), releases = n_released_ < n_copied_;
+    lock.unlock();
+    if (asks_now) ask_for_piece();
+    if (releases) file_.release_pages(*tensors_[n_released_++]);
+    lock.lock();
   }
+}
+
+void ReadAhead::ask_for_piece() {
+  const gguf::Tensor& t = *tensors_[next_];
+  const uint64_t n = std::min(kPieceBytes, ends_[next_] - asked_);
+  file_.prefetch(t, asked_ - (ends_[next_] - t.bytes), n);
+  asked_ += n;
+  if (asked_ == ends_[next_]) ++next_;
 }
 
 }  // namespace orrery::model

@@ -1,5 +1,6 @@
-// Asks the system for a mapped file's next tensors while others are copied, on a thread of its own: the request itself takes time where
-// pages must be found. Threads that copy then find the pages in memory, and the disk always has work.
+// Asks the system for a mapped file's next tensors while others are copied, and releases the pages of those that have been copied. It has
+// a thread of its own, because both take time: of a file in memory, a tenth of a second for each 2 GB. Threads that copy find the pages in
+// memory, the disk always has work, and the process holds few pages of the file.
 #pragma once
 
 #include <condition_variable>
@@ -22,11 +23,12 @@ class ReadAhead {
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
 
-  // Tensor i is copied now.
+  // Tensor i is copied now, and the ones before it have been copied.
   void begin(size_t i);
 
  private:
   void run();
+  void ask_for_piece();
 
   const gguf::File& file_;
   const Span<const gguf::Tensor* const> tensors_;
@@ -34,7 +36,12 @@ class ReadAhead {
   std::mutex mutex_;
   std::condition_variable changed_;
   uint64_t limit_ = 0;           // bytes of the tensors that may be asked for
+  size_t n_copied_ = 0;
   bool stop_ = false;
+  // Of the thread: the tensor that is asked for, the bytes that have been asked for, and the tensors whose pages have been released.
+  size_t next_ = 0;
+  uint64_t asked_ = 0;
+  size_t n_released_ = 0;
   std::thread thread_;
 };
 
