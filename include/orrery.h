@@ -200,9 +200,8 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_device_get_info(size_t index, or
 
 typedef struct orrery_runtime_options {
   uint32_t struct_size;
-  int32_t n_threads;            /* 1 to 1024. 0: one for each processor that this process may use, less one where there
-                                   are four or more, which leaves one to the programs of a desktop. On a GPU: threads that
-                                   convert weights while a model is loaded, 0: up to eight */
+  int32_t n_threads;            /* 1 to 1024. 0: one for each processor that this process may use, less one where there are four or more,
+                                   which leaves one to the programs of a desktop. On a GPU: while a model is loaded; 0: up to eight */
   const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda" */
   const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon":
                                    instruction set of the CPU backend */

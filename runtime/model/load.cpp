@@ -8,8 +8,8 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/gguf/dequantize.h"
+#include "runtime/gguf/read_ahead.h"
 #include "runtime/model/model.h"
-#include "runtime/model/read_ahead.h"
 
 namespace orrery::model {
 
@@ -259,7 +259,7 @@ class Placer final : public Visitor {
       ORRERY_ASSIGN(const Turn turn, take_turn());
       loading = turn.backend().begin_loading(copied_bytes, options_.n_threads, options_.priority);
     }
-    ReadAhead ahead(model_.file, copied_);
+    gguf::ReadAhead ahead(model_.file, copied_);
     size_t n_copied = 0;
     for (const Job& job : jobs_) {
       ORRERY_TRY(account(*job.tensor));

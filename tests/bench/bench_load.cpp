@@ -17,7 +17,7 @@
 #include "cuda/device/formats.h"
 #include "runtime/base/checked.h"
 #include "runtime/gguf/gguf.h"
-#include "runtime/model/read_ahead.h"
+#include "runtime/gguf/read_ahead.h"
 #include "runtime/os/os.h"
 #include "runtime/os/thread_pool.h"
 #include "tests/support/random_blocks.h"
@@ -109,7 +109,7 @@ int run(const char* path, int32_t most_threads) {
   const std::unique_ptr<ThreadPool> pool = pool_of(most_threads);
   const double begin = seconds(CLOCK_MONOTONIC), begin_used = seconds(CLOCK_PROCESS_CPUTIME_ID);
   {
-    model::ReadAhead ahead(file, tensors);
+    gguf::ReadAhead ahead(file, tensors);
     for (size_t i = 0; i < tensors.size(); ++i) {
       ahead.begin(i);
       const gguf::Tensor& t = *tensors[i];

@@ -1,5 +1,5 @@
-// Tests runtime/model/read_ahead.h: it ends at any time, and changes nothing that is read.
-#include "runtime/model/read_ahead.h"
+// Tests runtime/gguf/read_ahead.h: it ends at any time, and changes nothing that is read.
+#include "runtime/gguf/read_ahead.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "tests/support/random_blocks.h"
 #include "tests/support/temp_dir.h"
 
-namespace orrery::model::read_ahead_test {
+namespace orrery::gguf::read_ahead_test {
 namespace {
 
 using namespace orrery::testing;
@@ -22,11 +22,11 @@ TEST(ReadAhead, EndsAtAnyTimeAndChangesNothing) {
   GgufBuilder b;
   b.tensor("first", TensorType::f16, {n}, values[0]).tensor("second", TensorType::f16, {n}, values[1]);
   const std::string path = dir.write("m.gguf", b.build());
-  for (const gguf::Load load : {gguf::Load::map, gguf::Load::read}) {
-    const gguf::File file = gguf::File::open(path, {load, false}).value();
-    EXPECT_EQ(file.is_mapped(), load == gguf::Load::map);
-    std::vector<const gguf::Tensor*> tensors;
-    for (const gguf::Tensor& t : file.tensors()) tensors.push_back(&t);
+  for (const Load load : {Load::map, Load::read}) {
+    const File file = File::open(path, {load, false}).value();
+    EXPECT_EQ(file.is_mapped(), load == Load::map);
+    std::vector<const Tensor*> tensors;
+    for (const Tensor& t : file.tensors()) tensors.push_back(&t);
     for (size_t begun = 0; begun <= tensors.size(); ++begun) {
       ReadAhead ahead(file, tensors);
       for (size_t i = 0; i < begun; ++i) ahead.begin(i);
@@ -39,4 +39,4 @@ TEST(ReadAhead, EndsAtAnyTimeAndChangesNothing) {
 }
 
 }  // namespace
-}  // namespace orrery::model::read_ahead_test
+}  // namespace orrery::gguf::read_ahead_test

@@ -12,13 +12,13 @@
 
 #include "runtime/gguf/gguf.h"
 
-namespace orrery::model {
+namespace orrery::gguf {
 
 class ReadAhead {
  public:
   static constexpr uint64_t kWindowBytes = uint64_t{256} << 20;   // that are asked for beyond the tensor that is copied
   // tensors: in the order in which they will be copied. Does nothing for a file that is not mapped, or where the system gives no thread.
-  ReadAhead(const gguf::File& file, Span<const gguf::Tensor* const> tensors);
+  ReadAhead(const File& file, Span<const Tensor* const> tensors);
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
@@ -30,8 +30,8 @@ class ReadAhead {
   void run();
   void ask_for_piece();
 
-  const gguf::File& file_;
-  const Span<const gguf::Tensor* const> tensors_;
+  const File& file_;
+  const Span<const Tensor* const> tensors_;
   std::vector<uint64_t> ends_;   // (tensors) sums of their bytes
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -45,4 +45,4 @@ class ReadAhead {
   std::thread thread_;
 };
 
-}  // namespace orrery::model
+}  // namespace orrery::gguf

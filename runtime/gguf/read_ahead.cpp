@@ -1,12 +1,12 @@
 // See read_ahead.h.
-#include "runtime/model/read_ahead.h"
+#include "runtime/gguf/read_ahead.h"
 
 #include <algorithm>
 #include <system_error>
 
 #include "runtime/os/os.h"
 
-namespace orrery::model {
+namespace orrery::gguf {
 
 namespace {
 
@@ -14,9 +14,9 @@ constexpr uint64_t kPieceBytes = uint64_t{8} << 20;   // of one request: the des
 
 }  // namespace
 
-ReadAhead::ReadAhead(const gguf::File& file, Span<const gguf::Tensor* const> tensors) : file_(file), tensors_(tensors) {
+ReadAhead::ReadAhead(const File& file, Span<const Tensor* const> tensors) : file_(file), tensors_(tensors) {
   uint64_t all = 0;
-  for (const gguf::Tensor* t : tensors_) ends_.push_back(all += t->bytes);
+  for (const Tensor* t : tensors_) ends_.push_back(all += t->bytes);
   if (all <= kPieceBytes || !file.is_mapped()) return;
   limit_ = kWindowBytes;
   const os::SignalsBlocked blocked;
@@ -60,11 +60,11 @@ void ReadAhead::run() {
 }
 
 void ReadAhead::ask_for_piece() {
-  const gguf::Tensor& t = *tensors_[next_];
+  const Tensor& t = *tensors_[next_];
   const uint64_t n = std::min(kPieceBytes, ends_[next_] - asked_);
   file_.prefetch(t, asked_ - (ends_[next_] - t.bytes), n);
   asked_ += n;
   if (asked_ == ends_[next_]) ++next_;
 }
 
-}  // namespace orrery::model
+}  // namespace orrery::gguf
