@@ -1,6 +1,7 @@
 # orrery_archive(SOURCE FUNCTION ARCHITECTURES FILE.cu...): the compiled kernels of these files. Sets SOURCE to the path of a source that
 # defines FUNCTION(), as archive() of device/archive.h; the caller's folder builds it. For each file it makes in build/ptx:
 #   NAME.ptx           by nvcc, once. tests/ptx runs this very text
+#   NAME.90.ptx        likewise, where ARCHITECTURES has sm_90 or newer: kernels that may start before the kernels ahead of them end (device/ptx.h)
 #   NAME.sm_86.cubin   machine code of that, by ptxas, for each of ARCHITECTURES
 #   NAME_86.fatbin     both, compressed; without architectures the text as it is, for tests that read it
 # As a script (cmake -P), this file writes the source.
@@ -58,10 +59,13 @@ foreach(name orrery_cuda_tools orrery_cuda_version)
 endforeach()
 set(orrery_archive_script ${CMAKE_CURRENT_LIST_FILE} CACHE INTERNAL "")
 
-# The PTX of a file, as a file of the build. Archives of one folder share it.
-function(orrery_ptx source out)
+# The PTX of a file for a virtual architecture, as a file of the build: NAME.ptx for 80, NAME.90.ptx for 90. Archives of one folder share it.
+function(orrery_ptx source virtual out)
   cmake_path(GET source STEM name)
   set(text ${PROJECT_BINARY_DIR}/ptx/${name}.ptx)
+  if(NOT virtual EQUAL 80)
+    set(text ${PROJECT_BINARY_DIR}/ptx/${name}.${virtual}.ptx)
+  endif()
   set(${out} ${text} PARENT_SCOPE)
   get_property(known GLOBAL PROPERTY ORRERY_PTX)
   if(text IN_LIST known)
@@ -70,8 +74,8 @@ function(orrery_ptx source out)
   set_property(GLOBAL APPEND PROPERTY ORRERY_PTX ${text})
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/ptx)
   # 554: a conversion from a type to itself, which templates name.
-  add_custom_command(OUTPUT ${text} COMMENT "Compiling ${name}.cu to PTX"
-    COMMAND ${ORRERY_NVCC} -std=c++17 -O3 -ptx -arch=compute_80 -lineinfo -diag-suppress=554
+  add_custom_command(OUTPUT ${text} COMMENT "Compiling ${name}.cu to PTX of ${virtual}"
+    COMMAND ${ORRERY_NVCC} -std=c++17 -O3 -ptx -arch=compute_${virtual} -lineinfo -diag-suppress=554
             "$<$<BOOL:${ORRERY_WERROR}>:-Werror;all-warnings>" -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${text}.d
             -o ${text} ${source}
     DEPENDS ${source} DEPFILE ${text}.d VERBATIM COMMAND_EXPAND_LISTS)
@@ -95,16 +99,20 @@ function(orrery_archive source_variable called architectures)
     set(compress --compress=false)
   endif()
   foreach(source ${ARGN})
-    orrery_ptx(${source} text)
+    orrery_ptx(${source} 80 text)
     cmake_path(GET source STEM name)
     set(images --image3=kind=ptx,sm=80,file=${text})
     set(codes "")
     foreach(architecture ${architectures})
       set(code ${folder}/${name}.sm_${architecture}.cubin)
-      add_custom_command(OUTPUT ${code} COMMENT "Compiling ${name}.ptx for sm_${architecture}"
+      set(of_text ${text})
+      if(architecture GREATER_EQUAL 90)
+        orrery_ptx(${source} 90 of_text)
+      endif()
+      add_custom_command(OUTPUT ${code} COMMENT "Compiling ${name}.cu for sm_${architecture}"
         COMMAND ${orrery_cuda_tools}/ptxas -arch=sm_${architecture} -O3 -lineinfo --warn-on-spills
-                "$<$<BOOL:${ORRERY_WERROR}>:--warning-as-error>" ${flags} -o ${code} ${text}
-        DEPENDS ${text} VERBATIM COMMAND_EXPAND_LISTS)
+                "$<$<BOOL:${ORRERY_WERROR}>:--warning-as-error>" ${flags} -o ${code} ${of_text}
+        DEPENDS ${of_text} VERBATIM COMMAND_EXPAND_LISTS)
       list(APPEND codes ${code})
       list(APPEND images --image3=kind=elf,sm=${architecture},file=${code})
     endforeach()

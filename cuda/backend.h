@@ -194,6 +194,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   std::optional<OnDevice> leaving_;   // of the thread that destroys the backend, until all other members are gone
   DeviceShape shape_;
   Tuning tuning_ = kTuning[0];
+  bool starts_early_ = true;
   void* arena_ = nullptr;
   uint64_t arena_bytes_ = 0;
   std::byte* scratch_ = nullptr;

@@ -66,6 +66,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   ORRERY_TRY(made->staging_.create(opened));
   made->operations_.reserve(kMostOperations);
   made->tuning_ = tuning_of(shape.architecture);
+  made->starts_early_ = options.early;
   if (options.products == Options::Products::cublas) made->tuning_.f16 = made->tuning_.bf16 = made->tuning_.blocks = 1;
   if (options.products != Options::Products::own) made->cublas_ = Cublas::open();
   return std::unique_ptr<Backend>(std::move(made));
@@ -147,6 +148,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   context.attend_scratch = scratch_ + plan_.attend;
   context.cublas = context_.cublas;
   context.tuning = tuning_;
+  context.starts_early = starts_early_ ? 1 : 0;
   context.cublas_plan = plan_.cublas_plan;
   context.cublas_scratch = scratch_ + plan_.cublas;
   context_ = context;

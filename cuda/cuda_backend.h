@@ -16,6 +16,7 @@ struct Options {
   // The kernels that compute a prompt's products: as device/tuning.h chooses, our own alone, or cuBLAS for every weight type but F32.
   enum class Products : uint8_t { tuned, own, cublas };
   Products products = Products::tuned;
+  bool early = true;    // kernels of a decode step may start before the kernels ahead of them end, where the GPU can (sm_90 and newer)
 };
 
 struct DeviceDescription {

@@ -238,7 +238,9 @@ void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation>
   if (entry == nullptr) {
     Graph graph = nullptr;
     if (!queue.check(driver.begin_capture(queue.stream(), kCaptureThreadLocal), "beginning a graph")) return;
+    queue.set_overlaps(context.starts_early != 0);
     cuda::run(queue, context, operations);
+    queue.set_overlaps(false);
     if (!queue.check(driver.end_capture(queue.stream(), &graph), "ending a graph")) {
       if (graph) driver.destroy_graph(graph);
       return;

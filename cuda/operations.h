@@ -55,6 +55,7 @@ struct StepContext {
   std::byte* cublas_scratch;
   Staging* staging;          // of a prompt whose keys are staged; else null
   const Step* of;            // the step of such a prompt; else null
+  int32_t starts_early;      // 1: kernels of a graph may start early (launch.h)
 
   StepContext();   // all bytes are zero, padding too: contexts are compared as bytes
 };

@@ -54,7 +54,21 @@ enum class DeviceAttribute : int {
   major = 75, minor = 76,     // compute capability
   shared_bytes = 97,          // shared memory that a thread block may ask for
 };
-enum class FunctionAttribute : int { n_registers = 4, dynamic_shared_bytes = 8 };
+enum class FunctionAttribute : int { n_registers = 4, ptx_version = 5, dynamic_shared_bytes = 8 };   // ptx_version: 90 of code for sm_90
+
+// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+  static constexpr int kStartsEarly = 6;   // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: value 1
+  int id, padding;
+  int value[16];
+};
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  Stream stream;
+  LaunchAttribute* attributes;
+  unsigned n_attributes;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "as in cuda.h");
 
 inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2;
 inline constexpr int kCaptureThreadLocal = 1;
@@ -81,6 +95,7 @@ inline constexpr int kCaptureThreadLocal = 1;
   F(set_function_attribute, cuFuncSetAttribute, Function function, FunctionAttribute attribute, int value)                              \
   F(launch, cuLaunchKernel, Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,   \
     unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra)                                            \
+  F(launch_with, cuLaunchKernelEx, const LaunchConfig* config, Function function, void** parameters, void** extra)                      \
   F(get_memory, cuMemGetInfo_v2, size_t* free_bytes, size_t* total_bytes)                                                               \
   F(allocate, cuMemAlloc_v2, DeviceAddress* at, size_t bytes)                                                                           \
   F(free, cuMemFree_v2, DeviceAddress at)                                                                                               \

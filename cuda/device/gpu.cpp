@@ -76,6 +76,9 @@ std::string readable_name(const char* symbol) {
 
 namespace {
 
+// The architecture of PTX that has griddepcontrol, and the driver that captures such launches.
+constexpr int kStartsEarlyFrom = 90, kCapturesEarlyFrom = 12030;
+
 std::mutex opened_mutex;
 OpenedDevice* all_opened = nullptr;   // a list
 
@@ -128,6 +131,8 @@ DriverError OpenedDevice::add_kernels(Span<const Image> images, const char** wha
   const OnDevice here(driver_, context_);
   DriverError e = here.error();
   *what = "its context";
+  int driver_version = 0;
+  if (e == DriverError::none) e = driver_.get_version(&driver_version);
   for (const Image& image : images) {
     if (e != DriverError::none) break;
     if (std::find(images_.begin(), images_.end(), image.data) != images_.end()) continue;
@@ -138,20 +143,21 @@ DriverError OpenedDevice::add_kernels(Span<const Image> images, const char** wha
     modules_.push_back(module);
     for (const char* const* name = image.kernels; *name && e == DriverError::none; ++name) {
       Function function = nullptr;
-      int n_registers = 0;
+      int n_registers = 0, ptx_version = 0;
       e = driver_.get_function(&function, module, *name);
       if (e == DriverError::none) e = driver_.get_function_attribute(&n_registers, FunctionAttribute::n_registers, function);
-      kernels_[readable_name(*name)] = function;
+      if (e == DriverError::none) e = driver_.get_function_attribute(&ptx_version, FunctionAttribute::ptx_version, function);
+      kernels_[readable_name(*name)] = {function, ptx_version >= kStartsEarlyFrom && driver_version >= kCapturesEarlyFrom};
     }
     if (e == DriverError::none) images_.push_back(image.data);
   }
   return e;
 }
 
-Function OpenedDevice::kernel(const std::string& name) {
+Kernel OpenedDevice::kernel(const std::string& name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto found = kernels_.find(name);
-  return found == kernels_.end() ? nullptr : found->second;
+  return found == kernels_.end() ? Kernel{} : found->second;
 }
 
 Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int index) {
@@ -183,7 +189,7 @@ Gpu::~Gpu() {
   if (opened_) OpenedDevice::close(opened_);
 }
 
-Function Gpu::kernel(const char* name) {
+Kernel Gpu::kernel(const char* name) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto known = known_.find(name);
   if (known != known_.end()) return known->second;

@@ -42,6 +42,11 @@ struct GpuProperties {
 };
 DriverError describe(const Driver& driver, int index, GpuProperties* properties);
 
+struct Kernel {
+  Function function = nullptr;    // null: no image has it
+  bool can_start_early = false;   // its machine code has the words for it (ptx.h: wait_for_earlier_kernels())
+};
+
 // A device whose context this process holds, with the kernels loaded into it. The first Gpu of a device makes it, the last one ends it. This is
 // the only state that outlives a runtime: the table of opened devices, empty while no Gpu is open.
 class OpenedDevice {
@@ -54,8 +59,8 @@ class OpenedDevice {
   Context context() const { return context_; }
   // Loads further images. An image that is loaded already costs nothing.
   DriverError add_kernels(Span<const Image> images, const char** what);
-  // Null if no image has it. `name`: readable_name() of the symbol.
-  Function kernel(const std::string& name);
+  // `name`: readable_name() of the symbol.
+  Kernel kernel(const std::string& name);
 
  private:
   OpenedDevice(const Driver& driver, int index) : driver_(driver), index_(index) {}
@@ -68,7 +73,7 @@ class OpenedDevice {
   std::mutex mutex_;
   std::vector<Module> modules_;
   std::vector<const void*> images_;   // that are loaded
-  std::unordered_map<std::string, Function> kernels_;
+  std::unordered_map<std::string, Kernel> kernels_;
 };
 
 class Gpu {
@@ -87,8 +92,8 @@ class Gpu {
   Status status() const { return latch_.status(driver_); }
   // Loads further images, of another archive.
   Status add_kernels(Span<const Image> images);
-  // The kernel that has this name (launch.h: kernel_name); null if the archive has none. Any thread may ask.
-  Function kernel(const char* name);
+  // The kernel that has this name (launch.h: kernel_name). Any thread may ask.
+  Kernel kernel(const char* name);
 
  private:
   explicit Gpu(const Driver& driver, int index) : driver_(driver), index_(index) {}
@@ -101,7 +106,7 @@ class Gpu {
   OpenedDevice* opened_ = nullptr;
   ErrorLatch latch_;
   std::mutex mutex_;
-  std::unordered_map<const char*, Function> known_;     // by the address of the name
+  std::unordered_map<const char*, Kernel> known_;       // by the address of the name
 };
 
 // "orrery::cuda::rows_cu::rms_norm_kernel<true>": a function with its template arguments, without its parameters. `symbol` is the

@@ -27,6 +27,9 @@ struct Dim3 {
 struct Geometry {   // grid.y and grid.z: at most kMostGridYZ
   Dim3 grid, block;
   size_t shared_bytes = 0;   // dynamic
+  // The kernel may start before the kernels ahead of it end (programmatic dependent launch: sm_90 and newer, in a graph): each of its threads calls
+  // wait_for_earlier_kernels() (ptx.h) before it reads what kernels write, and before it writes.
+  bool early = false;
 };
 
 template <auto* kKernel>

@@ -109,6 +109,19 @@ __device__ __forceinline__ float exp2_approx(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// Of a launch that may start early (launch.h): lets the next kernel of the stream start; waits until the kernels before this one have ended and
+// their memory is there. Loads of what they write come behind the wait, and are plain ones: a load that need not be coherent (ld.global.nc)
+// might find an older line. GPUs before sm_90 start no kernel early.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n");
+#endif
+}
+__device__ __forceinline__ void wait_for_earlier_kernels() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
 __device__ __forceinline__ unsigned warp_total(unsigned x) { return __reduce_add_sync(0xFFFFFFFFu, x); }
 __device__ __forceinline__ unsigned warp_largest(unsigned x) { return __reduce_max_sync(0xFFFFFFFFu, x); }
 template <class T>
@@ -151,6 +164,8 @@ T* in_global(T* p) {
   return p;
 }
 inline float exp2_approx(float x) { return std::exp2(x); }
+inline void let_next_kernel_start() {}
+inline void wait_for_earlier_kernels() { emulated::wait_for_earlier_kernels(); }
 inline unsigned warp_total(unsigned x) {
   return emulated::butterfly(x, [](unsigned a, unsigned b) { return a + b; });
 }
@@ -182,12 +197,20 @@ uint2 load_once_8(const void* p);
 template <class T>
 T* in_global(T* p);
 float exp2_approx(float x);
+void let_next_kernel_start();
+void wait_for_earlier_kernels();
 unsigned warp_total(unsigned x);
 unsigned warp_largest(unsigned x);
 template <class T>
 T* dynamic_shared();
 
 #endif
+
+// The first words of a kernel that starts early and has nothing to do before the kernels ahead of it end.
+__device__ __forceinline__ void start_early() {
+  let_next_kernel_start();
+  wait_for_earlier_kernels();
+}
 
 // The sum and the maximum over the lanes of a warp. Every lane gets the same bits, because pairs are added in a fixed order.
 __device__ __forceinline__ float warp_sum(float x) {

@@ -22,6 +22,9 @@ class Queue {
   Gpu& gpu() const { return *gpu_; }
   const Driver& driver() const { return gpu_->driver(); }
   Stream stream() const { return stream_; }
+  // Whether kernels that may start early do (launch.h).
+  bool overlaps() const { return overlaps_; }
+  void set_overlaps(bool on) { overlaps_ = on; }
   bool failed() const { return gpu_->latch().failed(); }
   // Latches the failure of a call that may have sent work. Returns whether the call succeeded.
   bool check(DriverError error, const char* what) {
@@ -63,6 +66,7 @@ class Queue {
 
   Gpu* gpu_;
   Stream stream_;
+  bool overlaps_ = false;
   uint64_t n_sent_ = 0, n_done_ = 0;
   uint64_t n_waits_ = 0, waited_ns_ = 0;
 };

@@ -330,6 +330,7 @@ template <KvType kType, int kDim>
 
 template <KvType kType, int kDim>
 __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend_decode_kernel(DecodeWork w) {
+  start_early();
   using S = Strip<kType, kDim>;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   uint4* queries = dynamic_shared<uint4>();
@@ -417,6 +418,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
 constexpr int kMergeWarps = 8;
 template <bool kQuantize>
 __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWork w, int head_dim, QuantizedRows quantized) {
+  start_early();
   const int n_heads = w.n_kv_heads * w.group, head = static_cast<int>(blockIdx.x) % n_heads, row = static_cast<int>(blockIdx.x) / n_heads;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int n = splits_of(key_span(w.step, w.place, w.first_row + row, head / w.group)).count;
@@ -486,9 +488,9 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
     with_kv_type(shape.kv.type, dim, [&](auto type, auto head_dim) {
       constexpr KvType kType = decltype(type)::value;
       constexpr int kDim = decltype(head_dim)::value;
-      launch<attend_decode_kernel<kType, kDim>>(queue, {Dim3(grid), Dim3(G::kThreads), Strip<kType, kDim>::kSharedBytes}, w);
+      launch<attend_decode_kernel<kType, kDim>>(queue, {Dim3(grid), Dim3(G::kThreads), Strip<kType, kDim>::kSharedBytes, true}, w);
     });
-    const Geometry merging = {Dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), Dim3(32 * kMergeWarps)};
+    const Geometry merging = {Dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), Dim3(32 * kMergeWarps), 0, true};
     if (quantized)
       launch<merge_splits_kernel<true>>(queue, merging, w, dim, *quantized);
     else

@@ -64,6 +64,7 @@ constexpr int kMostDim = 256;   // of a head: attends()
 
 // A warp has one vector of a row: a query, a key or a value.
 __global__ void __launch_bounds__(kThreads) rotate_and_append_kernel(AppendWork w, HeadRows h) {
+  start_early();
   constexpr int kMostBlocks = kMostDim / 32;
   __shared__ float vectors[kWarps][kMostDim];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -161,7 +162,7 @@ void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& ro
                         int32_t layer, int32_t first_row, int32_t n_rows) {
   const AppendWork w = append_work(step, kv, heads_type, to_heads, layer, {rows.k.data, rows.k.stride}, rows.v, first_row);
   const int32_t n_vectors = rows.n_heads + 2 * kv.n_kv_heads;
-  launch<rotate_and_append_kernel>(queue, {Dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, w, rows);
+  launch<rotate_and_append_kernel>(queue, {Dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, w, rows);
 }
 
 void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,

@@ -5,7 +5,8 @@
 // scaled, too, and the sums are scaled back, in a launch each. These two launches find nothing to do for other rows.
 //
 // Quantized weights: four lanes have a group of 32 columns. Each lane unpacks the whole group, from the same addresses, and writes eight
-// columns, so that a warp stores 512 bytes together. A stripe fits the second-level cache of the GPUs that device/tuning.h sends here.
+// columns, so that a warp stores 512 bytes together. A stripe has 32 MB, which the second-level cache holds; or 4,096 outputs, in at most
+// 128 MB: with fewer outputs a product has too few tiles for the SMs of the GPUs that device/tuning.h sends here.
 // Cost: README.md.
 #include <algorithm>
 
@@ -20,7 +21,8 @@ namespace orrery::cuda {
 namespace matmul_cublas_cu {
 
 constexpr int kThreads = 256;
-constexpr uint64_t kStripeBytes = uint64_t{32} << 20;
+constexpr uint64_t kStripeBytes = uint64_t{32} << 20, kMostStripeBytes = uint64_t{128} << 20;
+constexpr uint64_t kStripeOutputs = 4096;
 
 struct HalvesArgs {
   ConstRows x;
@@ -154,7 +156,8 @@ CublasPlan::CublasPlan(int32_t architecture, bool of_blocks, const StepLimits& l
   workspace_bytes = bytes;
   scales = take(rows * sizeof(float));
   halves = take(rows * static_cast<uint64_t>(halves_stride(limits.max_in)) * 2);
-  stripe_bytes = of_blocks ? std::max(kStripeBytes, static_cast<uint64_t>(halves_stride(limits.max_in)) * 2) : 0;
+  const uint64_t output_bytes = static_cast<uint64_t>(halves_stride(limits.max_in)) * 2;
+  stripe_bytes = of_blocks ? std::max({kStripeBytes, output_bytes, std::min(kStripeOutputs * output_bytes, kMostStripeBytes)}) : 0;
   stripe = take(stripe_bytes);
 }
 
@@ -188,7 +191,9 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
         product.n_out = static_cast<int32_t>(w.n_rows);
         cublas.multiply(queue, product);
       } else {
-        const int64_t fitting = std::min<int64_t>(static_cast<int64_t>(plan.stripe_bytes / 2) / w.n_cols, kMostGridYZ);
+        const auto outputs = [&](uint64_t bytes) { return static_cast<int64_t>(bytes / 2) / w.n_cols; };
+        const int64_t fitting =
+            std::min({outputs(plan.stripe_bytes), std::max(outputs(kStripeBytes), static_cast<int64_t>(kStripeOutputs)), int64_t{kMostGridYZ}});
         product.w = scratch + plan.stripe;
         for (int64_t first = 0; first < w.n_rows; first += fitting) {
           const int64_t n = std::min(fitting, w.n_rows - first);

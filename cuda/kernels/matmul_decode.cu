@@ -72,10 +72,10 @@ struct BlockUnit {
   static __device__ __forceinline__ Weights unpack(const Loaded& in, int unit) { return unpack_products<kType>(in, unit); }
   static __device__ __forceinline__ Input input(const DecodeArgs&, const InputPlace& at, int, int ahead = 0) {
     const uint4* q = reinterpret_cast<const uint4*>(at.q + 32 * ahead);
-    const uint4 first = __ldg(q), second = __ldg(q + 1);
+    const uint4 first = q[0], second = q[1];
     return {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w},
-            __ldg(reinterpret_cast<const int*>(at.sums + 2 * ahead)),
-            __ldg(at.d + ahead)};
+            *reinterpret_cast<const int*>(at.sums + 2 * ahead),
+            at.d[ahead]};
   }
   // n[0] * (sum of columns 0 .. 15) + n[1] * (sum of the others) + c. n: of eight bits.
   static __device__ __forceinline__ int add_sums(const Input& x, int n0, int n1, int c) {
@@ -155,12 +155,12 @@ struct FloatUnit {
     if (a.aligned && n == kColumns) {
 #pragma unroll
       for (int i = 0; i < kColumns; i += 4) {
-        const float4 four = __ldg(reinterpret_cast<const float4*>(x + i));
+        const float4 four = *reinterpret_cast<const float4*>(x + i);
         out.v[i] = four.x, out.v[i + 1] = four.y, out.v[i + 2] = four.z, out.v[i + 3] = four.w;
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) out.v[i] = i < n ? __ldg(x + i) : 0.0f;
+      for (int i = 0; i < kColumns; ++i) out.v[i] = i < n ? x[i] : 0.0f;
     }
     return out;
   }
@@ -176,6 +176,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
     matmul_decode_kernel(const __grid_constant__ DecodeArgs a) {
   constexpr int kOuts = kGated || kRows >= 4 ? 2 : 1, kUnroll = kRows == DecodeGeometry::kMostRows ? 1 : kOuts == 1 ? 4 : 2;
   constexpr bool kParts = kRows == DecodeGeometry::kMostRows;
+  let_next_kernel_start();
   const int index = static_cast<int>(blockIdx.x) / (kParts ? a.n_parts : 1);
   const int first_row = kParts ? static_cast<int>(blockIdx.x) % a.n_parts * kRows : 0, last_row = min(first_row + kRows, a.n_rows) - 1;
   const int p = kGated ? 0 : a.products.product_of(index);
@@ -219,6 +220,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
       for (int r = 0; r < kRows; ++r) input_at[r] = input_place(r, unit);
     };
     if (kAdvances) set_places();
+    bool first = true;   // weights are on their way before the input is there
     for (int i = a.n_units / (32 * kUnroll); i > 0; --i, unit += 32 * kUnroll) {
       if (!kAdvances) set_places();
       typename Unit::Loaded loaded[kUnroll][kOuts];
@@ -226,6 +228,8 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
       for (int k = 0; k < kUnroll; ++k)
 #pragma unroll
         for (int o = 0; o < kOuts; ++o) loaded[k][o] = Unit::load(at[o], 32 * k);
+      if (first) wait_for_earlier_kernels();
+      first = false;
 #pragma unroll
       for (int k = 0; k < kUnroll; ++k)
         add(loaded[k], lane, [&](int r) { return Unit::input(a, input_at[r], unit, 32 * k); });
@@ -239,6 +243,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
     typename Unit::Loaded loaded[kOuts];
 #pragma unroll
     for (int o = 0; o < kOuts; ++o) loaded[o] = Unit::load({weights[o], a, unit});
+    wait_for_earlier_kernels();   // at once, behind the rounds
 #pragma unroll 1
     while (true) {
       typename Unit::Loaded next[kOuts];
@@ -252,6 +257,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
       unit += lanes;
     }
   }
+  wait_for_earlier_kernels();   // a lane without units
 #pragma unroll
   for (int o = 0; o < kOuts; ++o)
 #pragma unroll
@@ -283,7 +289,7 @@ void launch_rows(Queue& queue, DecodeArgs* a) {
   if (kGated) blocks = a->products.first_block[1];
   a->n_parts = (a->n_rows + kRows - 1) / kRows;
   launch<matmul_decode_kernel<Unit, kRows, kGated>>(
-      queue, {Dim3(static_cast<unsigned>(blocks * a->n_parts)), Dim3(DecodeGeometry::kThreads)}, *a);
+      queue, {Dim3(static_cast<unsigned>(blocks * a->n_parts)), Dim3(DecodeGeometry::kThreads), 0, true}, *a);
 }
 
 template <class Unit, bool kGated>
@@ -314,6 +320,7 @@ void launch_products(Queue& queue, DecodeArgs a, int32_t n_rows) {
 
 // A warp has a group of 32 columns. A row of 4096 columns takes 16 thread blocks.
 __global__ void __launch_bounds__(256) quantize_rows_kernel(ConstRows x, int n_columns, QuantizedRows out) {
+  start_early();
   const int64_t row = blockIdx.y;
   const int column = static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x);
   quantize_group(column < n_columns ? x.data[row * x.stride + column] : 0.0f, out, row, column / 32);
@@ -323,7 +330,7 @@ __global__ void __launch_bounds__(256) quantize_rows_kernel(ConstRows x, int n_c
 using namespace matmul_decode_cu;
 
 void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows, const QuantizedRows& out) {
-  launch<quantize_rows_kernel>(queue, {Dim3(static_cast<unsigned>(out.n_padded / 256), static_cast<unsigned>(n_rows)), Dim3(256)}, x,
+  launch<quantize_rows_kernel>(queue, {Dim3(static_cast<unsigned>(out.n_padded / 256), static_cast<unsigned>(n_rows)), Dim3(256), 0, true}, x,
          static_cast<int>(n_columns), out);
 }
 

@@ -21,6 +21,7 @@ constexpr int kTransformThreads = 64;
 template <bool kQuantize>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(ConstRows x, const float* weight, Rows out, QuantizedRows quantized, int n_vectors, int dim, float eps) {
+  start_early();
   const int row = static_cast<int>(blockIdx.x) / n_vectors, vector = static_cast<int>(blockIdx.x) % n_vectors;
   const float* in = x.data + row * x.stride + static_cast<int64_t>(vector) * dim;
   float* to = out.data + row * out.stride + static_cast<int64_t>(vector) * dim;
@@ -94,11 +95,13 @@ __device__ __forceinline__ void transform_head(Rows x, int row, int head, const 
 }
 __global__ void __launch_bounds__(kTransformThreads)
     transform_heads_kernel(Rows x, const float* shift, int n_heads, int dim, int block, float scale) {
+  start_early();
   transform_head(x, static_cast<int>(blockIdx.x) / n_heads, static_cast<int>(blockIdx.x) % n_heads, shift, dim, block, scale);
 }
 // Each row as its sequence says. block, scale: of sequences that are rotated.
 __global__ void __launch_bounds__(kTransformThreads)
     transform_rows_kernel(StepView step, Rows x, int64_t mean_at, int n_heads, int dim, int block, float scale) {
+  start_early();
   const int row = static_cast<int>(blockIdx.x) / n_heads;
   const DeviceSequence& sequence = *of_sequence(step, step.sequence, step.rows[row].sequence);
   const float* shift = mean_at >= 0 && sequence.key_means ? sequence.key_means + mean_at : nullptr;
@@ -130,13 +133,13 @@ unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / k
 using namespace rows_cu;
 
 void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps) {
-  launch<rms_norm_kernel<false>>(queue, {Dim3(static_cast<unsigned>(n_rows * n_vectors)), Dim3(kThreads)}, x, weight, out,
+  launch<rms_norm_kernel<false>>(queue, {Dim3(static_cast<unsigned>(n_rows * n_vectors)), Dim3(kThreads), 0, true}, x, weight, out,
          QuantizedRows{}, n_vectors, static_cast<int>(dim), eps);
 }
 
 void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out, const QuantizedRows& quantized, int32_t n_rows,
                         int64_t dim, float eps) {
-  launch<rms_norm_kernel<true>>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(kThreads)}, x, weight, out, quantized, 1,
+  launch<rms_norm_kernel<true>>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, x, weight, out, quantized, 1,
          static_cast<int>(dim), eps);
 }
 
@@ -154,14 +157,14 @@ void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_
 void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, int32_t n_heads, int32_t head_dim, bool rotate) {
   const int32_t block = rotate ? hadamard_block(head_dim) : 1;
   launch<transform_heads_kernel>(
-      queue, {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kTransformThreads), static_cast<size_t>(head_dim) * sizeof(float)}, x, shift,
+      queue, {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kTransformThreads), static_cast<size_t>(head_dim) * sizeof(float), true}, x, shift,
       n_heads, head_dim, block, 1.0f / std::sqrt(static_cast<float>(block)));
 }
 
 void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at, int32_t n_rows, int32_t n_heads, int32_t head_dim) {
   const int32_t block = hadamard_block(head_dim);
   const Geometry geometry = {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kTransformThreads),
-                             static_cast<size_t>(head_dim) * sizeof(float)};
+                             static_cast<size_t>(head_dim) * sizeof(float), true};
   launch<transform_rows_kernel>(queue, geometry, step, x, mean_at, n_heads, head_dim, block, 1.0f / std::sqrt(static_cast<float>(block)));
 }
 

@@ -1,4 +1,5 @@
-// What the CUDA backend reaches on this machine's GPU, beside what the GPU gives: bench_gpu [tiny] [seconds=N] [predictions=FILE] [SECTION...].
+// What the CUDA backend reaches on this machine's GPU, beside what the GPU gives: bench_gpu [tiny] [late] [seconds=N] [predictions=FILE]
+// [SECTION...]. late: no kernel starts before the kernel ahead of it ends.
 // Sections: limits (always), gather, matvec, decode, sampling, products, prefill, attention, policy; all of them if none is named. tiny: everything
 // on the smallest shapes there are, to see that the program works; so it runs in emulation. seconds: no row begins that would end later than this
 // after the program's start, if it took as long as the section's longest so far; what is left out is said.
@@ -51,7 +52,7 @@ using Products = cuda::Options::Products;
 
 // Everything that has a size, as it is measured and as it is tried.
 struct Sizes {
-  bool tiny = false;
+  bool tiny = false, late = false;
   int32_t n_embd = 4096, n_layers = 32, n_heads = 32, n_kv_heads = 8, head_dim = 128, n_ff = 14336, n_vocab = 128256;
   int32_t rows = 2048, short_context = 8, long_context = 32768, longest_context = 131072, prefill_long = 8192;
   uint64_t copied_bytes = uint64_t{1} << 30, least_weights = uint64_t{256} << 20, arena = uint64_t{40} << 30;
@@ -280,7 +281,7 @@ std::string driver() {
 }
 
 Bench::Bench(const Sizes& sizes, const std::string& predictions, double seconds) : s_(sizes), budget_(seconds) {
-  const auto make = [](Products products) { return unwrap(cuda::make_backend({0, products})); };
+  const auto make = [&](Products products) { return unwrap(cuda::make_backend({0, products, !s_.late})); };
   tuned_ = make(Products::tuned), own_ = make(Products::own), through_ = make(Products::cublas);
   gpu_ = unwrap(cuda::Gpu::open(unwrap(cuda::Driver::open(cuda::archive_version())), 0));
 #ifndef ORRERY_EMULATED_KERNELS   // whose archive has every kernel of the program
@@ -912,10 +913,10 @@ int run(int argc, char** argv) {
       predictions = arg.substr(12);
       continue;
     }
-    if (arg == "tiny") continue;
+    if (arg == "tiny" || arg == "late") continue;
     all = false;
     if (std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return arg == s.name; })) {
-      std::fprintf(stderr, "usage: bench_gpu [tiny] [seconds=N] [predictions=FILE]");
+      std::fprintf(stderr, "usage: bench_gpu [tiny] [late] [seconds=N] [predictions=FILE]");
       for (const auto& section : kSections) std::fprintf(stderr, " [%s]", section.name);
       std::fprintf(stderr, "\n");
       return 2;
@@ -923,7 +924,9 @@ int run(int argc, char** argv) {
   }
   for (int i = 0; i < argc; ++i) std::printf("%s%s", i ? " " : "", i ? argv[i] : "bench_gpu");
   std::printf("%s\n", tiny ? ": the figures say nothing, and shapes are not those of the titles" : "");
-  Bench bench(tiny ? tiny_sizes() : Sizes(), predictions, limit);
+  Sizes sizes = tiny ? tiny_sizes() : Sizes();
+  sizes.late = has("late");
+  Bench bench(sizes, predictions, limit);
   for (const auto& section : kSections)
     if (all || has(section.name) || std::strcmp(section.name, "limits") == 0) {
       bench.budget().begin_section();

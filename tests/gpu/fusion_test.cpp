@@ -182,5 +182,63 @@ TEST(GpuFusions, AttentionAndTheGateQuantizeTheirRows) {
       }
 }
 
+// Kernels of a graph may start before the kernels ahead of them end (from sm_90 on), and wait for them. A list for each operation has no such
+// kernels: the first kernel of a graph starts when all work before it has ended.
+TEST(GpuFusions, KernelsThatStartEarlyChangeNothing) {
+  for (const TensorType type : {TensorType::q4_k, TensorType::f16}) {
+    std::vector<float> outs[2];
+#ifdef ORRERY_EMULATED
+    const int architecture = std::exchange(emulated::architecture, 90);
+    const int64_t width = 256;
+    const int n_times = 1;
+#else
+    const int64_t width = 4096;
+    const int n_times = 50;
+#endif
+    for (const bool together : {false, true}) {
+      Machine m(true, product_limits(1, width));
+      const Buffer<std::byte> at(&m, m->weight_bytes(type, 2 * width, width));
+      const std::vector<std::byte> file = random_blocks(type, static_cast<uint64_t>(2 * width * width), 6, 0.3f / std::sqrt(static_cast<float>(width)));
+      Weight whole;
+      ASSERT_TRUE(m->place_weight(type, 2 * width, width, file.data(), at.ptr(), &whole).ok());
+      Weight half = whole;
+      half.n_rows = width;
+      Buffer<float> x(&m, static_cast<size_t>(width));
+      const Buffer<float> norm(&m, normal_values(static_cast<size_t>(width), 5)), y(&m, static_cast<size_t>(width)),
+          both(&m, static_cast<size_t>(2 * width)), gated(&m, static_cast<size_t>(width));
+      const auto between = [&] {
+        float one;
+        if (!together) m->download(&one, {norm.address()}, sizeof one);
+      };
+#ifdef ORRERY_EMULATED
+      const uint64_t early = emulated::n_early_launches;
+#endif
+      for (int i = 0; i < (together ? n_times : 1); ++i) {
+        x.set(normal_values(static_cast<size_t>(width), 3));
+        m.begin(Phase::decode, 1);
+        for (int layer = 0; layer < 4; ++layer) {
+          const Product up{&whole, {}, both.ptr(), 2 * width, false}, down{&half, {}, x.ptr(), width, true};
+          m->rms_norm(x.cptr(), width, norm.cptr(), y.ptr(), width, 1, width, 1e-6f), between();
+          m->matmul({&up, 1}, y.cptr(), width, 1), between();
+          m->swiglu(both.cptr(), {both.address() + static_cast<uint64_t>(width) * sizeof(float)}, 2 * width, gated.ptr(), width, width), between();
+          m->matmul({&down, 1}, gated.cptr(), width, 1), between();
+        }
+        m.end();
+        const std::vector<float> got = x.get();
+        if (i > 0) ASSERT_TRUE(same_bits(got.data(), outs[1].data(), got.size())) << "time " << i;
+        outs[together] = got;
+      }
+#ifdef ORRERY_EMULATED
+      EXPECT_GT(emulated::n_early_launches, early);
+#endif
+    }
+#ifdef ORRERY_EMULATED
+    emulated::architecture = architecture;
+#endif
+    ASSERT_TRUE(std::isfinite(outs[0][0]));
+    EXPECT_TRUE(same_bits(outs[0].data(), outs[1].data(), outs[0].size())) << type_traits(type)->name;
+  }
+}
+
 }  // namespace
 }  // namespace orrery::fusion_test

@@ -55,6 +55,7 @@ uint64_t bytes_to_device();
 // The number of waits for a stream or an event, so far, in the whole process.
 uint64_t n_waits();
 extern std::atomic<uint64_t> n_launches;   // kernels that were launched so far, by any thread
+extern std::atomic<uint64_t> n_early_launches;   // of these, the ones that may start early
 uint64_t launches_of(const std::string& kernel);   // "rebuild_keys_kernel"
 
 // Kernels by name. add_kernel() is called before main(), for every kernel that a file of kernels launches.

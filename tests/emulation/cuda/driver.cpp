@@ -48,7 +48,7 @@ int driver_version = kDriverVersion;
 const char* missing_function = nullptr;
 int architecture = 86, n_devices = 1, n_sms = 4;
 size_t cache_bytes = size_t{4} << 20, memory_bytes = size_t{8} << 30;
-std::atomic<uint64_t> n_launches{0};
+std::atomic<uint64_t> n_launches{0}, n_early_launches{0};
 Device* device = nullptr;
 
 namespace {
@@ -310,16 +310,15 @@ DriverError cuModuleGetFunction(Function* function, Module module, const char* s
   *function = find_kernel(name);
   return *function && (!device || device->has(name)) ? DriverError::none : DriverError::not_found;
 }
-DriverError cuFuncGetAttribute(int* value, FunctionAttribute, Function) {
-  *value = 32;
+DriverError cuFuncGetAttribute(int* value, FunctionAttribute attribute, Function) {
+  *value = attribute == FunctionAttribute::ptx_version ? architecture >= 90 ? 90 : 80 : 32;
   return DriverError::none;
 }
 DriverError cuFuncSetAttribute(Function function, FunctionAttribute, int value) { return allow_shared(function, value); }
-DriverError cuLaunchKernel(Function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
-                           unsigned shared_bytes, Stream stream, void** parameters, void**) {
+// early: the kernel may start early, so each of its threads must wait. Here it starts when its turn comes.
+DriverError launch_now(Function f, dim3 grid, dim3 block, unsigned shared_bytes, Stream stream, void** parameters, bool early) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(stream);
-  const dim3 grid(grid_x, grid_y, grid_z), block(block_x, block_y, block_z);
   if (const DriverError e = check_launch(*f, grid, block, shared_bytes); e != DriverError::none) return e;
   ++n_launches, ++f->n_launches;
   // The parameters are copied: the caller's end with the call.
@@ -336,11 +335,28 @@ DriverError cuLaunchKernel(Function f, unsigned grid_x, unsigned grid_y, unsigne
   enqueue(stream, [=] {
     std::vector<void*> at(first.size());
     for (size_t i = 0; i < at.size(); ++i) at[i] = slots->data() + first[i];
-    const auto as_source = [&] { run_grid(grid, block, shared_bytes, f->body, at.data()); };
+    const auto as_source = [&] {
+      const uint64_t before = n_waited_for_earlier;
+      run_grid(grid, block, shared_bytes, f->body, at.data());
+      const uint64_t threads = uint64_t{grid.x} * grid.y * grid.z * block.x * block.y * block.z;
+      if (!early || n_waited_for_earlier - before >= threads) return;
+      std::fprintf(stderr, "emulated device: %s starts early, and not each of its threads waits for earlier kernels\n", f->name.c_str());
+      std::abort();
+    };
     if (device) device->run(*f, grid, block, shared_bytes, at.data(), as_source);
     else as_source();
   });
   return DriverError::none;
+}
+DriverError cuLaunchKernel(Function f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                           unsigned shared_bytes, Stream stream, void** parameters, void**) {
+  return launch_now(f, dim3(grid_x, grid_y, grid_z), dim3(block_x, block_y, block_z), shared_bytes, stream, parameters, false);
+}
+DriverError cuLaunchKernelEx(const LaunchConfig* c, Function f, void** parameters, void**) {
+  if (c->n_attributes != 1 || c->attributes->id != LaunchAttribute::kStartsEarly || c->attributes->value[0] != 1) return DriverError::invalid_value;
+  if (!capturing() || architecture < 90) return DriverError::invalid_value;   // the backend does so in graphs, on GPUs that can
+  ++n_early_launches;
+  return launch_now(f, dim3(c->grid_x, c->grid_y, c->grid_z), dim3(c->block_x, c->block_y, c->block_z), c->shared_bytes, c->stream, parameters, true);
 }
 DriverError cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = *total_bytes = memory_bytes;

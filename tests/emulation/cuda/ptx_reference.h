@@ -10,6 +10,9 @@
 
 namespace orrery::emulated {
 
+// A kernel runs when the kernels before it have ended.
+inline void wait_for_earlier_kernels() { ++n_waited_for_earlier; }
+
 // Ends the program if the address is not 16-byte aligned, because a device would refuse the load.
 inline const void* aligned_16(const void* p) {
   if (reinterpret_cast<uintptr_t>(p) % 16 == 0) return p;

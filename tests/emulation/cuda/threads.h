@@ -26,6 +26,7 @@ extern __thread dim3 threadIdx, blockIdx, blockDim, gridDim;
 namespace orrery::emulated {
 
 inline constexpr unsigned kWarp = 32;
+inline thread_local uint64_t n_waited_for_earlier = 0;   // calls of wait_for_earlier_kernels() by kernels that this thread runs
 
 std::byte* dynamic_shared();                // of the running block, 128-byte aligned
 
