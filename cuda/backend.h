@@ -165,6 +165,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   // Selection on the device.
   void add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_out);
   const FetchPart* upload_fetch_parts();
+  int32_t most_held() const;
+  int32_t most_selected_keys() const;
   std::byte* scores_of(int32_t entry) const;   // of top_keys(), as numbers of order
   // (n_kv_heads) 1 where a head's query has changed, in the memory of moments.
   const uint32_t* find_changes(const TopKeysShape& shape, const QueryChange& change);

@@ -176,8 +176,10 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
   const TopKeysPlan& plan = batch_plan_;
   std::byte* scratch = scratch_ + plan_.top_keys;
   int32_t n_out = 0;   // results of the batch
+  TopKeysBatch batch;
   const auto fill = [&](const TopKeysJob& job, int32_t, TopKeysPart* part) {
-    if (part->first_entry == 0) n_out = 0;
+    if (part->first_entry == 0) n_out = 0, batch = {};
+    batch.ends |= job.n_common || (job.by_score && !job.n_found);
     part->k = job.k, part->by_score = job.by_score;
     part->first_out = n_out;
     n_out += part->n_positions * job.k;
@@ -187,6 +189,7 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
       part->n_held = static_cast<int32_t>(job.held.size()), part->stay = job.stay;
       std::byte* held = among + (job.n_common ? job.among.size() * sizeof(uint32_t) : 0);
       part->held = reinterpret_cast<const uint32_t*>(held);
+      batch.most_held = std::max(batch.most_held, part->n_held);
       if (part->n_held > 0) uploads_.push_back({{address(held)}, job.held.data(), job.held.size() * sizeof(uint32_t)});
       part->log_evicted = device(job.log_evicted);
     }
@@ -199,7 +202,7 @@ void CudaBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shap
   };
   for_each_batch(
       jobs, shape, fill, [&](const TopKeysPart* parts, const auto& owner, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
-        cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys);
+        cuda::top_keys(queue_, plan, scratch, shape, n_parts, n_entries, most_keys, batch);
         for (int32_t i = 0; i < n_parts; ++i) {
           const TopKeysPart& part = parts[i];
           const TopKeysJob& job = *owner(static_cast<size_t>(i));
@@ -230,6 +233,7 @@ void CudaBackend::add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_o
   to.slots = job.slots.address, to.from = job.from;
   to.kv_head = job.kv_head, to.n_excluded = static_cast<int32_t>(job.excluded.size());
   if (to.n_excluded > 0) to.excluded = reinterpret_cast<const uint32_t*>(at + plan.pairs);
+  if (plan.selection > 0) to.selection = reinterpret_cast<uint32_t*>(at + plan.selection), to.flags = reinterpret_cast<uint8_t*>(at + plan.flags);
   to.n_held = job.n_held(), to.n_wanted = job.n_wanted(), to.n_keys = job.n_keys - job.first_key, to.k = job.k;
   to.first_page = job.first_page, to.n_first = job.n_first;
   fetch_parts_.push_back(to);
@@ -248,6 +252,18 @@ const FetchPart* CudaBackend::upload_fetch_parts() {
   return reinterpret_cast<const FetchPart*>(list);
 }
 
+// Of the parts of a batch.
+int32_t CudaBackend::most_held() const {
+  int32_t most = 0;
+  for (const FetchPart& part : fetch_parts_) most = std::max(most, part.n_held);
+  return most;
+}
+int32_t CudaBackend::most_selected_keys() const {
+  int32_t most = 0;
+  for (const FetchPart& part : fetch_parts_) most = std::max(most, part.n_keys);
+  return most;
+}
+
 void CudaBackend::fill_fetched(const FetchPart* parts, const FetchShape& fetch) {
   const auto n_parts = static_cast<int32_t>(fetch_parts_.size());
   int32_t most_held = 0;
@@ -263,30 +279,32 @@ void CudaBackend::fill_fetched(const FetchPart* parts, const FetchShape& fetch) 
 void CudaBackend::fetch_by_head(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const uint32_t* changed,
                                 Candidates candidates) {
   int32_t n_out = 0;   // of the batch
-  bool excludes = false;
+  TopKeysBatch batch;
   const auto fill = [&](const FetchJob& job, int32_t, TopKeysPart* part) {
-    if (part->first_entry == 0) n_out = 0, excludes = false, fetch_parts_.clear();
+    if (part->first_entry == 0) n_out = 0, batch = {}, fetch_parts_.clear();
     part->k = job.k, part->by_score = 0;
     part->first_out = n_out;
     if (shape.codes.bits > 0) {
       part->first_key = job.first_key, part->log_evicted = device(job.log_evicted);
       part->held = device(job.held), part->stay = job.stay;
       part->n_held = job.stay != 1.0f ? job.n_held() : 0;
+      batch.most_held = std::max(batch.most_held, part->n_held);
     }
     add_fetch_part(job, part->first_entry, n_out);
     if (job.excluded.size() > 0)
       uploads_.push_back({{reinterpret_cast<uintptr_t>(fetch_parts_.back().excluded)}, job.excluded.data(), job.excluded.size() * sizeof(uint32_t)});
-    excludes |= job.excluded.size() > 0;
+    batch.excludes |= job.excluded.size() > 0;
     n_out += job.k;
   };
   for_each_batch(
       jobs, shape, fill, [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t n_entries, int32_t most_keys) {
         const FetchPart* parts = upload_fetch_parts();
-        cuda::top_keys(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_parts, n_entries, most_keys, excludes ? parts : nullptr);
+        batch.fetch = parts;
+        cuda::top_keys(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_parts, n_entries, most_keys, batch);
         if (changed)
           plan_changed(queue_, parts, changed, shape.n_heads / batch_plan_.group, candidates, n_parts);
         else
-          plan_fetch(queue_, parts, n_parts);
+          plan_fetch(queue_, parts, n_parts, most_held(), batch_plan_.by_many_blocks(most_keys));
         if (candidates == Candidates::of_next_step) return;
         fill_fetched(parts, fetch);
         if (changed) ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
@@ -316,17 +334,16 @@ void CudaBackend::fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape
     }
     const FetchPart* parts = upload_fetch_parts();
     const auto n_parts = static_cast<int32_t>(fetch_parts_.size());
-    select_by_order(queue_, parts, order, n_parts);
+    select_by_order(queue_, batch_plan_, parts, order, n_parts, most_selected_keys());
     if (fetch.lowest_first)
       plan_replacing(queue_, parts, order, n_parts);
     else
-      plan_fetch(queue_, parts, n_parts);
+      plan_fetch(queue_, parts, n_parts, most_held(), false);
     fill_fetched(parts, fetch);
   }
 }
 
 void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) {
-  static_assert(TopKeysPlan::kMostQueries * sizeof(FetchPart) <= kMostMoves * sizeof(KvMove), "a batch of parts fits where moves lie");
   static_assert(sizeof(FetchMiss) + sizeof(uint32_t) <= 16, "an entry has 16 bytes for each of its keys, and 4 more");
   const OnDevice here(*gpu_, queue_);
   if (fetch.one_set)
@@ -389,7 +406,7 @@ void CudaBackend::fetch_followers(Span<const FetchJob> jobs, const TopKeysShape&
         [&](const TopKeysPart*, const auto&, int32_t n_parts, int32_t, int32_t most_keys) {
           const FetchPart* parts = upload_fetch_parts();
           key_scores(queue_, batch_plan_, scratch_ + plan_.top_keys, shape, n_leaders, n_leaders, most_keys);
-          select_by_order(queue_, parts, nullptr, n_parts);
+          select_by_order(queue_, batch_plan_, parts, nullptr, n_parts, most_selected_keys());
           plan_changed(queue_, parts, changed, shape.n_heads / batch_plan_.group, Candidates::of_both, n_parts);
           fill_fetched(parts, fetch);
           ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
@@ -422,7 +439,7 @@ uint64_t CudaBackend::fetch_near_best(Span<const FetchJob> jobs, const TopKeysSh
     n_before += n_entries;
     if (!counted && n_entries < n_all) return;
     const FetchPart* parts = upload_fetch_parts();
-    select_near_best(queue_, parts, counts, n_all, batch_plan_.group, n_parts);
+    select_near_best(queue_, batch_plan_, parts, counts, n_all, batch_plan_.group, n_parts, most_selected_keys());
     plan_lowest(queue_, parts, n_parts);
     ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
   };
@@ -439,7 +456,7 @@ void CudaBackend::fill_ahead() {
   before_ahead_.mark(queue_);
   before_ahead_.order(ahead_queue_);
   std::byte* list = scratch_ + plan_.moves_ahead;
-  constexpr size_t kMost = kMostMoves * sizeof(KvMove) / sizeof(FetchPart);
+  constexpr size_t kMost = kMovesBytes / sizeof(FetchPart);
   for (size_t at = 0; at < ahead_parts_.size(); at += kMost) {
     const size_t n = std::min(kMost, ahead_parts_.size() - at);
     int32_t most_held = 0;

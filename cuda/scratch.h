@@ -13,6 +13,8 @@
 namespace orrery::cuda {
 
 inline constexpr size_t kMostMoves = 2048;     // of one list
+// A list of moves, or the parts of a batch that fetches.
+inline constexpr uint64_t kMovesBytes = std::max(kMostMoves * sizeof(KvMove), size_t{TopKeysPlan::kMostQueries} * sizeof(FetchPart));
 
 // Offsets in the scratch memory, in bytes. A step's upload comes first and is one stretch, so that one copy carries it.
 struct ScratchPlan {
@@ -55,8 +57,8 @@ struct ScratchPlan {
     quantized = take(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in));
     attend = take(attend_scratch_bytes(shape, l));
     top_keys_plan = TopKeysPlan(l);
-    moves = take(kMostMoves * sizeof(KvMove));
-    moves_ahead = take(kMostMoves * sizeof(KvMove));
+    moves = take(kMovesBytes);
+    moves_ahead = take(kMovesBytes);
     top_keys = take(top_keys_plan.bytes);
     if (l.staging_bytes > 0) {
       const uint64_t page = kPageTokens * static_cast<uint64_t>(l.n_kv_heads) * 2 * static_cast<uint64_t>(l.head_dim) * sizeof(float);

@@ -3,6 +3,7 @@
 // 1. plan: a thread block has a head. The wanted pages ascend, so a binary search finds a held page among them. Two passes list the missing
 //    pages and the free places, both ascending, and the table of held pages gets its new pages. Or, where the lowest scores are replaced,
 //    each free place counts the places before it.
+//    Of many places many thread blocks make the plan (plan_by_many): flags of the wanted pages take the place of searches.
 // 2. fill: a warp has a piece of a missing page. It reads the reservoir in shared host memory. Launches are sized for as many misses as a
 //    head has places; warps behind the last miss end at once. Or, where keys are rebuilt, list_runs() makes the list of rebuild_keys().
 // 3. Where queries change little, query_changes() finds the heads whose query has changed, and plan_changed() plans for this step or for the
@@ -14,6 +15,7 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels/moves.cuh"
+#include "cuda/kernels/slices.cuh"
 
 namespace orrery::cuda {
 
@@ -94,6 +96,92 @@ __global__ void __launch_bounds__(kPlanThreads) plan_fetch_kernel(const FetchPar
       part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
       [&](int place, int i) { part.misses[i].place = static_cast<uint32_t>(place); });
   end_plan(part, n);
+}
+
+// ---- the same plan by many thread blocks: a thread block has a slice of a head's places, or of its wanted pages
+//
+// Behind write_taken_kernel, which has set the flags of wanted pages. note_held: a held page that is wanted gets the flag 2; counts each slice's
+// free places. count_missing: counts each slice's wanted pages that are not held. list_misses: lists both, in order. end_plan_by_many: the
+// table gets its new pages.
+
+constexpr int kManyPlaces = 2048;   // one thread block plans as many, and many thread blocks plan more
+
+// The flag of a page. null: no wanted page could be it.
+__device__ __forceinline__ uint8_t* flag_of(const FetchPart& p, uint32_t page) {
+  const uint32_t first = static_cast<uint32_t>(p.first_page), n_keys = static_cast<uint32_t>(p.n_keys), n_first = static_cast<uint32_t>(p.n_first);
+  const uint32_t n_last = static_cast<uint32_t>(p.n_wanted - p.k) - n_first;
+  if (page < n_first) return p.flags + n_keys + page;
+  if (page - first < n_keys) return p.flags + (page - first);
+  return page - first - n_keys < n_last ? p.flags + n_first + (page - first) : nullptr;
+}
+__device__ __forceinline__ uint32_t* free_slices(const FetchPart& p) { return p.selection + SelectionMemory::kSlices; }
+__device__ __forceinline__ uint32_t* missing_slices(const FetchPart& p) { return free_slices(p) + n_slices(p.n_held); }
+__device__ __forceinline__ bool is_free(const FetchPart& p, int place) {
+  const uint8_t* flag = flag_of(p, p.held[place]);
+  return !flag || *flag == 0;
+}
+__device__ __forceinline__ bool is_missing(const FetchPart& p, int j) { return *flag_of(p, wanted_page(p, j)) == 1; }
+
+__global__ void __launch_bounds__(kSliceThreads) note_held_kernel(const FetchPart* parts) {
+  const FetchPart part = parts[blockIdx.y];
+  const int first = static_cast<int>(blockIdx.x) * kSlice + static_cast<int>(threadIdx.x);
+  if (static_cast<int>(blockIdx.x) * kSlice >= part.n_held) return;
+  unsigned n = 0;
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
+    const int place = first + j * kSliceThreads;
+    if (place >= part.n_held) continue;
+    uint8_t* flag = flag_of(part, part.held[place]);   // pages differ: no two threads have the same flag
+    const bool stays = flag && *flag != 0;
+    if (stays) *flag = 2;
+    n += !stays;
+  }
+  n = sum_of_block(n);
+  if (threadIdx.x == 0) free_slices(part)[blockIdx.x] = n;
+}
+
+__global__ void __launch_bounds__(kSliceThreads) count_missing_kernel(const FetchPart* parts) {
+  const FetchPart part = parts[blockIdx.y];
+  const int first = static_cast<int>(blockIdx.x) * kSlice + static_cast<int>(threadIdx.x);
+  if (static_cast<int>(blockIdx.x) * kSlice >= part.n_wanted) return;
+  unsigned n = 0;
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) n += first + j * kSliceThreads < part.n_wanted && is_missing(part, first + j * kSliceThreads);
+  n = sum_of_block(n);
+  if (threadIdx.x == 0) missing_slices(part)[blockIdx.x] = n;
+}
+
+// blockIdx.z: 0 lists the free places, 1 the missing pages.
+__global__ void __launch_bounds__(kSliceThreads) list_misses_kernel(const FetchPart* parts) {
+  const FetchPart part = parts[blockIdx.y];
+  const bool of_pages = blockIdx.z != 0;
+  const int n = of_pages ? part.n_wanted : part.n_held, slice = static_cast<int>(blockIdx.x);
+  const int first = slice * kSlice + static_cast<int>(threadIdx.x);
+  if (of_pages && slice == 0) {
+    const unsigned n_missing = sum_of_slices(missing_slices(part), n_slices(n));
+    if (threadIdx.x == 0) *part.n_misses() = static_cast<int32_t>(n_missing);
+  }
+  if (slice * kSlice >= n) return;
+  unsigned kinds[kOfThread], before[kOfThread];
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
+    const int i = first + j * kSliceThreads;
+    kinds[j] = i < n && (of_pages ? is_missing(part, i) : is_free(part, i)) ? kFirst : 0;
+  }
+  const unsigned n_before = sum_of_slices(of_pages ? missing_slices(part) : free_slices(part), slice);
+  rank_in_slice(kinds, before);
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
+    if (kinds[j] == 0) continue;
+    FetchMiss& miss = part.misses[n_before + before[j]];
+    const int i = first + j * kSliceThreads;
+    if (of_pages)
+      miss.page = wanted_page(part, i);
+    else
+      miss.place = static_cast<uint32_t>(i);
+  }
+}
+
+__global__ void __launch_bounds__(kSliceThreads) end_plan_by_many_kernel(const FetchPart* parts) {
+  const FetchPart& part = parts[blockIdx.y];
+  const int i = static_cast<int>(blockIdx.x) * kSliceThreads + static_cast<int>(threadIdx.x);
+  if (i < *part.n_misses()) part.held[part.misses[i].place] = part.misses[i].page;
 }
 
 // Unwanted pages, the lowest score first, of equal scores the later page: the order of these numbers.
@@ -277,8 +365,13 @@ Geometry fill_geometry(const FetchWork& w, int32_t n_parts, int32_t most_held) {
 }  // namespace fetch_cu
 using namespace fetch_cu;
 
-void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts) {
-  launch<plan_fetch_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kPlanThreads)}, parts);
+void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts, int32_t most_held, bool by_many_blocks) {
+  const auto n = static_cast<unsigned>(n_parts), slices = static_cast<unsigned>(n_slices(most_held));
+  if (!by_many_blocks || most_held <= kManyPlaces) return launch<plan_fetch_kernel>(queue, {Dim3(n), Dim3(kPlanThreads)}, parts);
+  launch<note_held_kernel>(queue, {Dim3(slices, n), Dim3(kSliceThreads)}, parts);
+  launch<count_missing_kernel>(queue, {Dim3(slices, n), Dim3(kSliceThreads)}, parts);
+  launch<list_misses_kernel>(queue, {Dim3(slices, n, 2), Dim3(kSliceThreads)}, parts);
+  launch<end_plan_by_many_kernel>(queue, {Dim3(blocks(most_held, kSliceThreads), n), Dim3(kSliceThreads)}, parts);
 }
 
 void plan_replacing(Queue& queue, const FetchPart* parts, const uint32_t* scores, int32_t n_parts) {

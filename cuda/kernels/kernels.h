@@ -197,18 +197,23 @@ struct TopKeysPart {
 // Offsets of a batch in the scratch memory, in bytes; strides count keys and tiles:
 // - parts, from 0 on; the parts' tables of tiles, one behind the other (at most n_queries, tile_stride);
 // - out (n_queries, stride): keys, part by part; or their number; or a row's mean of weights;
-// - entries, one for each query, with room for at least n_keys pairs at `pairs`, for selections by score or a list `among`;
+// - entries, one for each query, with room for at least n_keys pairs at `pairs`, for selections by score or a list `among`. Entries over more
+//   than kManyKeys keys have the working memory of many thread blocks at `selection` (slices.cuh), and behind half of the pairs, at `flags`,
+//   four bytes for each key, which a part's misses leave free;
 // - moments: three sums, doubles, and moments_scores: floats, (group, stride) each; moments_totals: two doubles for each query head.
 struct TopKeysPlan {
   static constexpr int32_t kBatch = 10;         // queries over as many keys as a session may have
   static constexpr int32_t kMostQueries = 512;  // of a batch over fewer keys
-  uint64_t tiles = 0, out = 0, entries = 0, pairs = 0, entry_bytes = 0, moments = 0, moments_scores = 0, moments_totals = 0, bytes = 0;
+  static constexpr int32_t kManyKeys = 4096;    // one thread block selects among as many keys, and many thread blocks among more
+  uint64_t tiles = 0, out = 0, entries = 0, pairs = 0, flags = 0, selection = 0, entry_bytes = 0, moments = 0, moments_scores = 0, moments_totals = 0, bytes = 0;
   int64_t stride = 0, tile_stride = 0;
   int32_t group = 0, n_queries = kBatch;
   TopKeysPlan() = default;
   explicit TopKeysPlan(const StepLimits& limits);
   // The same memory for batches of at most n queries over at most `keys` keys: more than kBatch queries, if they fit.
   TopKeysPlan fitted(int64_t keys, int64_t n) const;
+  // Whether many thread blocks select for a query.
+  bool by_many_blocks(int32_t n_keys) const { return selection > 0 && n_keys > kManyKeys; }
 
  private:
   void lay_out(int64_t keys, int32_t n);
@@ -233,11 +238,17 @@ struct CompensationPart {
 };
 // `parts` lie in device memory.
 void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, const KvFormat& kv, int32_t n_parts);
-// The caller has uploaded the batch's parts and tiles; so it has for the next two functions. excluding: null, or for each part, of one
-// query, the keys that get the lowest score.
+// The caller has uploaded the batch's parts and tiles; so it has for the next two functions. What a batch has besides the best keys:
 struct FetchPart;
+struct TopKeysBatch {
+  bool ends = false;         // parts by score, or with `among`
+  int32_t most_held = 0;     // keys whose scores count `stay` times, the most of a part
+  // Of plan_fetch(): for each part, of one query, where its misses are found. excludes: keys that get the lowest score.
+  const FetchPart* fetch = nullptr;
+  bool excludes = false;
+};
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
-              int32_t most_keys, const FetchPart* excluding = nullptr);
+              int32_t most_keys, const TopKeysBatch& batch);
 // What top_keys() selects by: each query's scores, as numbers of order.
 void key_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
                 int32_t most_keys);
@@ -246,13 +257,15 @@ void key_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const
 void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                 int32_t n_keys, int32_t n_before, int32_t n_all, float* sums);
 // Writes each part's best keys by these numbers. null: by its scores().
-void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts);
+void select_by_order(Queue& queue, const TopKeysPlan& plan, const FetchPart* parts, const uint32_t* order, int32_t n_parts,
+                     int32_t most_keys);
 // FetchOperations::fetch_near_best(), batch by batch; shape.products is set. counts: of the batch's heads; products near the best. The start
 // of each entry gets the scores of its keys.
 void near_best(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                int32_t most_keys, float alpha, uint32_t* counts);
 // Writes each part's best keys by its scores, and their number behind its table. counts: (n_heads) of all batches.
-void select_near_best(Queue& queue, const FetchPart* parts, const uint32_t* counts, int32_t n_heads, int32_t group, int32_t n_parts);
+void select_near_best(Queue& queue, const TopKeysPlan& plan, const FetchPart* parts, const uint32_t* counts, int32_t n_heads, int32_t group,
+                      int32_t n_parts, int32_t most_keys);
 // Writes each query's weights, or products, to the start of its entry, (group, stride); or a job's mean or sum to its slot of the results.
 void key_weights(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
                  int32_t most_keys);
@@ -283,7 +296,7 @@ struct TopKeysWork;
 }
 void code_weights(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t block, int32_t n_parts,
                   int32_t most_keys);
-void weigh_held(Queue& queue, const top_keys_cu::TopKeysWork& work, int32_t n_parts);
+void weigh_held(Queue& queue, const top_keys_cu::TopKeysWork& work, int32_t n_parts, int32_t most_held);
 void evicted_logs(Queue& queue, const top_keys_cu::TopKeysWork& work, const KeyCodeFormat& codes, int32_t n_parts);
 
 // ---- fetch.cu
@@ -300,13 +313,16 @@ struct FetchPart {
   unsigned long long* order;
   uint64_t slots, from;    // FetchJob
   const uint32_t* excluded;   // (n_excluded)
+  // Of entries over more than kManyKeys keys: working memory. flags: (n_keys + n_first and the pages behind the last key) 1: wanted, 2: held, too.
+  uint32_t* selection;
+  uint8_t* flags;
   int32_t n_held, n_wanted, n_keys, k, first_page, n_first, kv_head, n_excluded;
   ORRERY_HOST_DEVICE uint32_t* resident() const { return reinterpret_cast<uint32_t*>(misses + n_held); }   // (n_wanted) working memory
   ORRERY_HOST_DEVICE const uint32_t* scores() const { return reinterpret_cast<const uint32_t*>(order); }   // (n_keys) numbers of order
   ORRERY_HOST_DEVICE int32_t* n_misses() const { return reinterpret_cast<int32_t*>(resident() + n_held); }
 };
-// Lists each part's misses.
-void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts);
+// Lists each part's misses. by_many_blocks: of as many places at most, if top_keys() has selected by many thread blocks.
+void plan_fetch(Queue& queue, const FetchPart* parts, int32_t n_parts, int32_t most_held, bool by_many_blocks);
 // The same with FetchShape::lowest_first. scores: of the keys, as add_scores() leaves them.
 void plan_replacing(Queue& queue, const FetchPart* parts, const uint32_t* scores, int32_t n_parts);
 // changed: (n_kv_heads) 1 where a head's query has changed (QueryChange).

@@ -430,14 +430,13 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
   }
 }
 
-// Scores of held keys count `stay` times. A thread block has a part, of one query.
+// Scores of held keys count `stay` times. A thread has a held key of a part, of one query.
 __global__ void __launch_bounds__(kThreads) weigh_held_kernel(TopKeysWork w) {
-  const TopKeysPart& part = parts_of(w)[blockIdx.x];
-  uint32_t* bits = bits_of(w, entry_of(w, part.first_entry));
-  for (int i = static_cast<int>(threadIdx.x); i < part.n_held; i += kThreads) {
-    uint32_t* score = bits + part.held[i];
-    *score = __float_as_uint(__fmul_rn(__uint_as_float(*score), part.stay));
-  }
+  const TopKeysPart& part = parts_of(w)[blockIdx.y];
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (i >= part.n_held) return;
+  uint32_t* score = bits_of(w, entry_of(w, part.first_entry)) + part.held[i];
+  *score = __float_as_uint(__fmul_rn(__uint_as_float(*score), part.stay));
 }
 
 // A thread block has a query head: log2 of the weights of the keys that are not among its part's best ones. TopKeysPart::log_evicted holds
@@ -542,8 +541,9 @@ void code_weights(Queue& queue, const TopKeysWork& work, const KeyCodeFormat& co
   with_bits(codes.bits, [&](auto bits) { launch<code_weights_kernel<decltype(bits)::value>>(queue, {grid, Dim3(kThreads)}, w); });
 }
 
-void weigh_held(Queue& queue, const TopKeysWork& work, int32_t n_parts) {
-  launch<weigh_held_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kThreads)}, work);
+void weigh_held(Queue& queue, const TopKeysWork& work, int32_t n_parts, int32_t most_held) {
+  const Dim3 grid(static_cast<unsigned>((most_held + kThreads - 1) / kThreads), static_cast<unsigned>(n_parts));
+  launch<weigh_held_kernel>(queue, {grid, Dim3(kThreads)}, work);
 }
 
 void evicted_logs(Queue& queue, const TopKeysWork& work, const KeyCodeFormat& codes, int32_t n_parts) {

@@ -4,7 +4,7 @@
 //    KeyWeightsTask). So K is read once for all queries of its head, and equal products give equal bits in any tile.
 // 2. Shares: the factor that makes a tile's weights parts of the whole softmax.
 // 3. top_keys: a score for each key, pooled. key_weights: weights, their mean or sum, end here. key_moments: sums and squares end here.
-// 4. top_keys: selection, one thread block for each query.
+// 4. top_keys: selection, one thread block for each query; among many keys by many thread blocks (select_by_many).
 // near_best() has kernel 1, counts and scores; select_near_best() is kernel 4 for as many keys as it has counted.
 // add_scores() has kernel 1, and adds the products of all query heads; select_by_order() is kernel 4 on their mean, or on scores that heads share.
 // key_weights() of products needs kernel 1 alone.
@@ -12,6 +12,7 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels/moves.cuh"
+#include "cuda/kernels/slices.cuh"
 #include "cuda/kernels/top_keys.cuh"
 
 namespace orrery::cuda {
@@ -106,6 +107,9 @@ __global__ void __launch_bounds__(256) tile_shares_kernel(TopKeysWork w) {
 __global__ void __launch_bounds__(kScoreThreads) key_scores_kernel(TopKeysWork w) {
   const int n = part_of(w, static_cast<int>(blockIdx.y)).n_keys;
   const int i = static_cast<int>(blockIdx.x) * kScoreThreads + static_cast<int>(threadIdx.x);
+  if (w.by_many_blocks)
+    for (int j = i; j < SelectionMemory::kCleared; j += static_cast<int>(gridDim.x) * kScoreThreads)
+      selection_memory_of(w, static_cast<int>(blockIdx.y))[j] = 0;
   if (i >= n) return;
   float* entry = entry_of(w, static_cast<int>(blockIdx.y));
   const bool max_pooled = w.scoring.pooling == KeyScoring::Pooling::max;
@@ -284,20 +288,27 @@ __device__ int count_reaching(const uint32_t* bits, int n, float least, int k) {
   return min(max(static_cast<int>(n_reaching), 1), k);
 }
 
+// Where an entry's best keys go.
+__device__ __forceinline__ uint32_t* best_of(const TopKeysWork& w, const TopKeysPart& part, int entry) {
+  return reinterpret_cast<uint32_t*>(w.scratch + w.plan.out) + part.first_out + static_cast<int64_t>(entry - part.first_entry) * part.k;
+}
+
+// w.by_many_blocks: the keys are selected, and their order or their number among a list is left to do.
 __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork w) {
   const int index = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const TopKeysPart part = part_of(w, index);
   if (part.k <= 0) return;
   float* entry = entry_of(w, index);
-  const uint32_t* bits = bits_of(w, entry) + part.first_key;
-  const int n_keys = part.n_keys - part.first_key;
-  const int k = part.finds_number ? count_reaching(bits, n_keys, part.least, part.k) : part.k;
-  uint32_t* out = reinterpret_cast<uint32_t*>(w.scratch + w.plan.out) + part.first_out +
-                  static_cast<int64_t>(index - part.first_entry) * part.k;
+  uint32_t* out = best_of(w, part, index);
   unsigned long long* pairs = part.by_score ? pairs_of(w, entry) : nullptr;
-  if (part.finds_number && thread == 0) *reinterpret_cast<uint32_t*>(pairs_of(w, entry)) = static_cast<uint32_t>(k);
-  const Threshold least = find_threshold(bits, n_keys, static_cast<unsigned>(k));
-  write_selected(bits, n_keys, least, out, pairs);
+  if (!w.by_many_blocks) {
+    const uint32_t* bits = bits_of(w, entry) + part.first_key;
+    const int n_keys = part.n_keys - part.first_key;
+    const int k = part.finds_number ? count_reaching(bits, n_keys, part.least, part.k) : part.k;
+    if (part.finds_number && thread == 0) *reinterpret_cast<uint32_t*>(pairs_of(w, entry)) = static_cast<uint32_t>(k);
+    const Threshold least = find_threshold(bits, n_keys, static_cast<unsigned>(k));
+    write_selected(bits, n_keys, least, out, pairs);
+  }
   if (part.among) {
     __syncthreads();   // all keys are written
     const unsigned n_common = count_common(out, part.k, part.among, part.n_among);
@@ -318,6 +329,164 @@ __global__ void __launch_bounds__(kSelectThreads) select_keys_kernel(TopKeysWork
       __syncthreads();
     }
   for (int i = thread; i < part.k; i += kSelectThreads) out[i] = static_cast<uint32_t>(pairs[i] & 0xFFFFFFFFu);
+}
+
+// ---- selection by many thread blocks: a thread block has a slice of a query's keys
+//
+// count_digits: counts the digits of all scores, the highest first, and of those whose higher digits are the k-th score's. count_taken: counts each
+// slice's scores above the k-th one, and its equals. write_taken: writes the keys, ascending. Each kernel finds the digit that the one before
+// has counted, and the first slice keeps it. Counts are whole numbers, so the result is that of one thread block.
+
+struct SelectWork {
+  TopKeysWork w;
+  const FetchPart* parts;   // of select_by_order() and select_near_best(); else null, or of a plan by many thread blocks
+  uint32_t by_parts;
+  const uint32_t *order, *counts;   // by_parts: scores that the parts share, or null; select_near_best()'s counts, or null
+  int32_t n_heads, group;
+};
+struct Selection {
+  const uint32_t* scores;   // (n)
+  uint32_t* best;
+  unsigned long long* pairs;
+  uint32_t *memory, *number;   // number: gets the number of best keys, or null
+  uint8_t* flags;
+  int n, n_flags;           // n_flags: that are set whatever the scores are
+  unsigned k;
+  float least;
+};
+
+// How many keys each head gets that select_near_best() has counted.
+__device__ __forceinline__ unsigned n_near_best(const uint32_t* counts, int n_heads, int group, int k) {
+  unsigned n_near = 0;
+  for (int i = 0; i < n_heads; ++i) n_near += counts[i];
+  return min(n_near / static_cast<unsigned>(n_heads * group), static_cast<unsigned>(k));
+}
+
+__device__ __forceinline__ Selection selection_of(const SelectWork& s) {
+  const int index = static_cast<int>(blockIdx.y);
+  Selection out = {};
+  if (s.by_parts) {
+    const FetchPart& part = s.parts[index];
+    out.scores = s.order ? s.order : part.scores(), out.n = part.n_keys;
+    out.best = part.best, out.memory = part.selection;
+    out.k = s.counts ? n_near_best(s.counts, s.n_heads, s.group, part.k) : static_cast<unsigned>(max(part.k, 0));
+    return out;
+  }
+  const TopKeysPart& part = part_of(s.w, index);
+  float* entry = entry_of(s.w, index);
+  out.scores = bits_of(s.w, entry) + part.first_key, out.n = part.n_keys - part.first_key;
+  out.best = best_of(s.w, part, index), out.memory = selection_memory_of(s.w, index);
+  out.pairs = part.by_score ? pairs_of(s.w, entry) : nullptr;
+  out.number = part.finds_number ? reinterpret_cast<uint32_t*>(pairs_of(s.w, entry)) : nullptr;
+  out.k = static_cast<unsigned>(max(part.k, 0)), out.least = part.least;
+  if (s.parts) out.flags = s.parts[index].flags, out.n_flags = s.parts[index].n_wanted - part.k;
+  return out;
+}
+
+// Reads the thread's scores. Those behind the last key are 0, and their kind is 0.
+__device__ __forceinline__ void load_scores(const Selection& s, uint32_t (&scores)[kOfThread], bool (&within)[kOfThread]) {
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
+    const int i = static_cast<int>(blockIdx.x) * kSlice + j * kSliceThreads + static_cast<int>(threadIdx.x);
+    within[j] = i < s.n;
+    scores[j] = within[j] ? s.scores[i] : 0;
+  }
+}
+
+// The digits of the k-th score before digit `pass`, and what remains of k. The digit before that is found in its counts.
+__device__ __forceinline__ Threshold known_digits(const Selection& s, int pass) {
+  using M = SelectionMemory;
+  const uint32_t* counts = s.memory + (pass - 1) * M::kDigits;
+  Threshold known = {0, s.k};
+  if (pass == 1 && s.number) known.n_equal = min(max(s.memory[M::kReaching], 1u), s.k);
+  if (pass == 1 && s.number && blockIdx.x == 0 && threadIdx.x == 0) *s.number = known.n_equal;
+  const uint32_t* before = s.memory + M::kFound + 2 * (pass - 2);
+  if (pass > 1) known = {before[0], before[1]};
+  const Digit next = find_digit(counts, pass == 3 ? M::kLastDigits : M::kDigits, known.n_equal);
+  known = {known.bits << (pass == 3 ? 10 : 11) | next.digit, next.k};
+  if (blockIdx.x == 0 && threadIdx.x == 0) s.memory[M::kFound + 2 * (pass - 1)] = known.bits, s.memory[M::kFound + 2 * pass - 1] = known.n_equal;
+  return known;
+}
+
+// Whether the thread block has nothing to do.
+__device__ __forceinline__ bool is_idle(const Selection& s) { return s.k == 0 || static_cast<int>(blockIdx.x) * kSlice >= s.n; }
+
+__global__ void __launch_bounds__(kSliceThreads) clear_selection_kernel(const FetchPart* parts) {
+  const int i = static_cast<int>(blockIdx.x) * kSliceThreads + static_cast<int>(threadIdx.x);
+  if (i < SelectionMemory::kCleared) parts[blockIdx.y].selection[i] = 0;
+}
+
+// pass: 0, 1 or 2.
+__global__ void __launch_bounds__(kSliceThreads) count_digits_kernel(SelectWork w, int pass) {
+  using M = SelectionMemory;
+  __shared__ unsigned counts[M::kDigits];
+  const Selection s = selection_of(w);
+  const int thread = static_cast<int>(threadIdx.x);
+  if (w.counts && pass == 0 && blockIdx.x == 0 && thread == 0) w.parts[blockIdx.y].held[w.parts[blockIdx.y].n_held] = s.k;
+  if (is_idle(s)) return;
+  uint32_t scores[kOfThread];
+  bool within[kOfThread];
+  load_scores(s, scores, within);
+  const int n_digits = pass == 2 ? M::kLastDigits : M::kDigits, shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, width = pass == 2 ? 10 : 11;
+  for (int i = thread; i < n_digits; i += kSliceThreads) counts[i] = 0;
+  __syncthreads();
+  const uint32_t above = pass > 0 ? known_digits(s, pass).bits : 0;
+  unsigned n_reaching = 0;
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
+    if (within[j] && (pass == 0 || scores[j] >> (shift + width) == above)) atomicAdd(&counts[scores[j] >> shift & static_cast<uint32_t>(n_digits - 1)], 1u);
+    n_reaching += within[j] && __uint_as_float(scores[j]) >= s.least;
+  }
+  if (pass == 0 && s.number) {
+    n_reaching = sum_of_block(n_reaching);
+    if (thread == 0) atomicAdd(s.memory + M::kReaching, n_reaching);
+  }
+  __syncthreads();
+  uint32_t* all = s.memory + pass * M::kDigits;
+  for (int i = thread; i < n_digits; i += kSliceThreads)
+    if (const unsigned n = counts[i]; n > 0) atomicAdd(all + i, n);
+}
+
+__global__ void __launch_bounds__(kSliceThreads) count_taken_kernel(SelectWork w) {
+  const Selection s = selection_of(w);
+  if (is_idle(s)) return;
+  uint32_t scores[kOfThread];
+  bool within[kOfThread];
+  load_scores(s, scores, within);
+  const uint32_t least = known_digits(s, 3).bits;
+  unsigned n = 0;
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) n += within[j] ? (scores[j] > least ? kFirst : 0) + (scores[j] == least ? kSecond : 0) : 0;
+  n = sum_of_block(n);
+  uint32_t* slices = s.memory + SelectionMemory::kSlices;
+  if (threadIdx.x == 0) slices[blockIdx.x] = first_of(n), slices[n_slices(s.n) + static_cast<int>(blockIdx.x)] = second_of(n);
+}
+
+__global__ void __launch_bounds__(kSliceThreads) write_taken_kernel(SelectWork w) {
+  const Selection s = selection_of(w);
+  const int slice = static_cast<int>(blockIdx.x);
+  for (int i = static_cast<int>(threadIdx.x); s.flags && slice == 0 && i < s.n_flags; i += kSliceThreads) s.flags[s.n + i] = 1;
+  if (is_idle(s)) {
+    for (int i = slice * kSlice + static_cast<int>(threadIdx.x); s.flags && i < min(s.n, (slice + 1) * kSlice); i += kSliceThreads) s.flags[i] = 0;
+    return;
+  }
+  uint32_t scores[kOfThread];
+  bool within[kOfThread];
+  load_scores(s, scores, within);
+  const uint32_t *found = s.memory + SelectionMemory::kFound + 4, *slices = s.memory + SelectionMemory::kSlices;
+  const Threshold least = {found[0], found[1]};
+  unsigned kinds[kOfThread], before[kOfThread];
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j)
+    kinds[j] = within[j] ? (scores[j] > least.bits ? kFirst : 0) + (scores[j] == least.bits ? kSecond : 0) : 0;
+  const unsigned n_above = sum_of_slices(slices, slice), n_equal = sum_of_slices(slices + n_slices(s.n), slice);
+  rank_in_slice(kinds, before);
+  ORRERY_UNROLL for (int j = 0; j < kOfThread; ++j) {
+    const int i = slice * kSlice + j * kSliceThreads + static_cast<int>(threadIdx.x);
+    const unsigned equals = n_equal + second_of(before[j]);
+    const bool takes = kinds[j] == kFirst || (kinds[j] == kSecond && equals < least.n_equal);
+    if (s.flags && within[j]) s.flags[i] = takes;
+    if (!takes) continue;
+    const unsigned at = n_above + first_of(before[j]) + min(equals, least.n_equal);
+    s.best[at] = static_cast<uint32_t>(i);
+    if (s.pairs) s.pairs[at] = static_cast<unsigned long long>(~scores[j]) << 32 | static_cast<uint32_t>(i);
+  }
 }
 
 // A thread block has a head.
@@ -364,9 +533,7 @@ __global__ void __launch_bounds__(kSelectThreads) near_best_kernel(TopKeysWork w
 __global__ void __launch_bounds__(kSelectThreads) select_near_best_kernel(const FetchPart* parts, const uint32_t* counts, int n_heads,
                                                                           int group) {
   const FetchPart part = parts[blockIdx.x];
-  unsigned n_near = 0;
-  for (int i = 0; i < n_heads; ++i) n_near += counts[i];
-  const unsigned n = min(n_near / static_cast<unsigned>(n_heads * group), static_cast<unsigned>(part.k));
+  const unsigned n = n_near_best(counts, n_heads, group, part.k);
   if (threadIdx.x == 0) part.held[part.n_held] = n;
   if (n > 0) write_selected(part.scores(), part.n_keys, find_threshold(part.scores(), part.n_keys, n), part.best, nullptr);
 }
@@ -389,7 +556,10 @@ void TopKeysPlan::lay_out(int64_t keys, int32_t n) {
   out = tiles + aligned(n * tile_stride * 8);
   entries = out + aligned(n * stride * 4);
   pairs = static_cast<uint64_t>(group * stride + 2 * group * tile_stride + stride) * 4;
-  entry_bytes = aligned(static_cast<int64_t>(pairs) + n_pairs * 8);
+  const uint64_t end = pairs + static_cast<uint64_t>(n_pairs) * 8;
+  flags = pairs + static_cast<uint64_t>(n_pairs) * 4;
+  selection = keys > kManyKeys ? aligned(static_cast<int64_t>(end)) : 0;
+  entry_bytes = aligned(static_cast<int64_t>(selection > 0 ? selection : end) + (selection > 0 ? 4 * SelectionMemory::numbers(keys) : 0));
 }
 
 TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
@@ -439,11 +609,28 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   return w;
 }
 
+// Kernel 4, behind kernel 3.
+void select_by_many(Queue& queue, const SelectWork& w, int32_t n_entries, int32_t most_keys) {
+  const Geometry grid = {Dim3(static_cast<unsigned>(n_slices(most_keys)), static_cast<unsigned>(n_entries)), Dim3(kSliceThreads)};
+  for (int pass = 0; pass < 3; ++pass) launch<count_digits_kernel>(queue, grid, w, pass);
+  launch<count_taken_kernel>(queue, grid, w);
+  launch<write_taken_kernel>(queue, grid, w);
+}
+
+// By the parts' own scores, or by those that they share.
+void select_by_parts(Queue& queue, SelectWork w, int32_t n_parts, int32_t most_keys) {
+  const auto n = static_cast<unsigned>(n_parts);
+  w.by_parts = 1;
+  launch<clear_selection_kernel>(queue, {Dim3(blocks(SelectionMemory::kCleared, kSliceThreads), n), Dim3(kSliceThreads)}, w.parts);
+  select_by_many(queue, w, n_parts, most_keys);
+}
+
 // Launches kernels 1 to 3.
 TopKeysWork begin_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts,
                          int32_t n_entries, int32_t most_keys) {
   TopKeysWork w = begin(queue, plan, scratch, shape, false, n_parts, n_entries, most_keys);
   w.scoring = shape.scoring;
+  w.by_many_blocks = plan.by_many_blocks(most_keys);
   const Dim3 grid(blocks(most_keys, kScoreThreads), static_cast<unsigned>(n_entries));
   launch<key_scores_kernel>(queue, {grid, Dim3(kScoreThreads)}, w);
   return w;
@@ -458,12 +645,17 @@ void key_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const
 }
 
 void top_keys(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const TopKeysShape& shape, int32_t n_parts, int32_t n_entries,
-              int32_t most_keys, const FetchPart* excluding) {
+              int32_t most_keys, const TopKeysBatch& batch) {
   const TopKeysWork w = begin_scores(queue, plan, scratch, shape, n_parts, n_entries, most_keys);
   const unsigned entries = static_cast<unsigned>(n_entries);
-  if (excluding) launch<exclude_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, w, excluding);
-  if (shape.codes.bits > 0) weigh_held(queue, w, n_parts);
-  launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
+  if (batch.excludes) launch<exclude_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, w, batch.fetch);
+  if (batch.most_held > 0) weigh_held(queue, w, n_parts, batch.most_held);
+  if (w.by_many_blocks) {
+    SelectWork select = {};
+    select.w = w, select.parts = batch.fetch;
+    select_by_many(queue, select, n_entries, most_keys);
+  }
+  if (!w.by_many_blocks || batch.ends) launch<select_keys_kernel>(queue, {Dim3(entries), Dim3(kSelectThreads)}, w);
   if (shape.codes.bits > 0) evicted_logs(queue, w, shape.codes, n_parts);
 }
 
@@ -473,8 +665,13 @@ void add_scores(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const
   launch<add_scores_kernel>(queue, {Dim3(blocks(n_keys, kScoreThreads)), Dim3(kScoreThreads)}, w, n_entries, n_keys, n_before, n_all, sums);
 }
 
-void select_by_order(Queue& queue, const FetchPart* parts, const uint32_t* order, int32_t n_parts) {
-  launch<select_by_order_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, order);
+void select_by_order(Queue& queue, const TopKeysPlan& plan, const FetchPart* parts, const uint32_t* order, int32_t n_parts,
+                     int32_t most_keys) {
+  if (!plan.by_many_blocks(most_keys))
+    return launch<select_by_order_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, order);
+  SelectWork w = {};
+  w.parts = parts, w.order = order;
+  select_by_parts(queue, w, n_parts, most_keys);
 }
 
 void near_best(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_parts, int32_t n_entries,
@@ -483,8 +680,13 @@ void near_best(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const 
   launch<near_best_kernel>(queue, {Dim3(static_cast<unsigned>(n_entries)), Dim3(kSelectThreads)}, w, alpha, counts);
 }
 
-void select_near_best(Queue& queue, const FetchPart* parts, const uint32_t* counts, int32_t n_heads, int32_t group, int32_t n_parts) {
-  launch<select_near_best_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, counts, n_heads, group);
+void select_near_best(Queue& queue, const TopKeysPlan& plan, const FetchPart* parts, const uint32_t* counts, int32_t n_heads, int32_t group,
+                      int32_t n_parts, int32_t most_keys) {
+  if (!plan.by_many_blocks(most_keys))
+    return launch<select_near_best_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), Dim3(kSelectThreads)}, parts, counts, n_heads, group);
+  SelectWork w = {};
+  w.parts = parts, w.counts = counts, w.n_heads = n_heads, w.group = group;
+  select_by_parts(queue, w, n_parts, most_keys);
 }
 
 void key_moments(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, const KeysShape& shape, int32_t n_entries, int32_t n_keys,

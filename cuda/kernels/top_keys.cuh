@@ -20,6 +20,7 @@ struct TopKeysWork {
   uint32_t causal;       // a query sees no keys behind its position
   uint32_t bounds, products;   // as in KeysShape
   KeyScoring scoring;
+  uint32_t by_many_blocks;   // kernel 3 clears the working memory of the selection
 };
 __device__ __forceinline__ const TopKeysPart* parts_of(const TopKeysWork& w) { return reinterpret_cast<const TopKeysPart*>(w.scratch); }
 __device__ __forceinline__ float* entry_of(const TopKeysWork& w, int entry) {
@@ -35,6 +36,9 @@ __device__ __forceinline__ uint32_t* bits_of(const TopKeysWork& w, float* entry)
 }
 __device__ __forceinline__ unsigned long long* pairs_of(const TopKeysWork& w, float* entry) {
   return reinterpret_cast<unsigned long long*>(reinterpret_cast<std::byte*>(entry) + w.plan.pairs);
+}
+__device__ __forceinline__ uint32_t* selection_memory_of(const TopKeysWork& w, int entry) {
+  return reinterpret_cast<uint32_t*>(reinterpret_cast<std::byte*>(entry_of(w, entry)) + w.plan.selection);
 }
 __device__ __forceinline__ const TopKeysPart& part_of(const TopKeysWork& w, int entry) {
   const TopKeysPart* parts = parts_of(w);

@@ -18,13 +18,13 @@ using engine::Session;
 
 constexpr int32_t kKvHeads = 2, kGroup = 3, kLayers = 2, kDim = 32, kMostKeys = 1200;
 
-StepLimits limits() {
+StepLimits limits(int32_t most_keys = kMostKeys) {
   StepLimits l;
   l.max_rows = 1;
-  l.max_context = 1280;
+  l.max_context = most_keys + 80;
   l.n_heads = kKvHeads * kGroup, l.n_kv_heads = kKvHeads, l.head_dim = kDim, l.n_layers = kLayers;
   l.max_in = 256;
-  l.max_top_keys = kMostKeys;
+  l.max_top_keys = most_keys;
   return l;
 }
 
@@ -40,6 +40,7 @@ struct Case {
   bool own_keys = false;            // each job has the tiles in another order
   std::vector<int32_t> infinite = {}, mixed = {};   // keys whose products are infinite: above zero, or of different signs
   float alpha = -1;                 // not negative: fetch_near_best()
+  int32_t most_keys = kMostKeys;    // of the limits
   bool near_best() const { return alpha >= 0; }
   bool has_entry() const { return lowest_first || near_best(); }
   int32_t n_held() const { return n_first + k + n_last + n_others; }
@@ -143,7 +144,7 @@ std::vector<std::vector<std::pair<uint32_t, uint32_t>>> plan_near_best(const Cas
 Fetched fetched(Machine* m, const Case& c) {
   const KvFormat keys_kv = kv_format(KvType::f16, 1, 1, kDim), kv = kv_format(c.from, kLayers, kKvHeads, kDim);
   const KvFormat slots_kv = kv_format(c.to, kLayers, kKvHeads, kDim);
-  const Pages keys(m, keys_kv, std::min(c.n_numbers, kMostKeys), 11);
+  const Pages keys(m, keys_kv, std::min(c.n_numbers, c.most_keys), 11);
   std::vector<uint64_t> tiles(keys.addresses(), keys.addresses() + keys.view().n_pages);
   if (c.equal_keys) std::fill(tiles.begin(), tiles.end(), tiles[0]);
   const int32_t n_pages = c.first_page + c.n_keys + c.n_last;
@@ -250,7 +251,7 @@ Fetched fetched(Machine* m, const Case& c) {
 }
 
 void expect_as_planned(const Case& c) {
-  const auto [expected, got] = on_both(limits(), [&](Machine* m) { return fetched(m, c); });
+  const auto [expected, got] = on_both(limits(c.most_keys), [&](Machine* m) { return fetched(m, c); });
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(got.tables[round], expected.tables[round]) << "round " << round;
     EXPECT_TRUE(got.slots[round] == expected.slots[round]) << "round " << round;
@@ -373,6 +374,62 @@ TEST(GpuFetch, KeysNearTheBestWithTiesAndNoNumbers) {
   expect_as_planned(c);
 }
 
+// Many thread blocks select among more than 4096 keys, and plan for more than 2048 places.
+Case many(Case c) {
+  c.most_keys = c.n_keys + c.n_last;
+  if (c.n_numbers == kMostKeys) c.n_numbers = c.most_keys;
+  c.n_jobs = 2;
+  return c;
+}
+
+TEST(GpuFetchByManyBlocks, PagesAndTokens) {
+#ifdef ORRERY_EMULATED
+  const auto launches = [](const char* kernel) { return emulated::launches_of(kernel); };
+  const uint64_t n_selected = launches("write_taken_kernel"), n_planned = launches("list_misses_kernel");
+#endif
+  expect_as_planned(many({1, 5000, 40, 4, 0, 0}));           // one thread block plans
+  expect_as_planned(many({1, 6145, 2100, 7, 3, 5}));         // one key behind a slice
+  expect_as_planned(many({1, 8192, 4096, 4, 4, 0}));
+  expect_as_planned(many({1, 4097, 4097, 2, 1, 3}));         // all
+  expect_as_planned(many({1, 5000, 0, 1200, 1000, 1500}));   // none
+  expect_as_planned(many({1, 5000, 1, 1200, 1000, 1500}));
+#ifdef ORRERY_EMULATED
+  EXPECT_GT(launches("write_taken_kernel"), n_selected);
+  EXPECT_GT(launches("list_misses_kernel"), n_planned);
+#endif
+}
+
+// Equal scores lie in all slices. Keys without a number, and those with infinite products, have no weight or all of it.
+TEST(GpuFetchByManyBlocks, TiesAndNoNumbers) {
+  Case c = many({1, 6200, 2600, 0, 0, 0});
+  c.equal_keys = true;
+  expect_as_planned(c);
+  c = many({1, 6200, 5900, 0, 0, 2});
+  c.n_numbers = 4500;
+  expect_as_planned(c);
+}
+
+TEST(GpuFetchByManyBlocks, ExcludedPages) {
+  Case c = many({1, 5000, 2400, 0, 0, 0});
+  c.n_excluded = 800;
+  expect_as_planned(c);
+}
+
+TEST(GpuFetchByManyBlocks, OneSetAndNearTheBest) {
+  Case c = many({1, 5000, 700, 2, 1, 3});
+  c.one_set = true;
+  expect_as_planned(c);
+  c.lowest_first = true, c.n_others = 50;
+  expect_as_planned(c);
+  c = many({1, 5000, 900, 3, 0, 0});
+  c.n_others = 100, c.alpha = 1.5f;
+  expect_as_planned(c);
+  c.k = 10;   // more are near than a head may have
+  expect_as_planned(c);
+  c.alpha = 0.0f;   // none is
+  expect_as_planned(c);
+}
+
 TEST(GpuFetch, ConvertsAsMovesDo) {
   for (const KvType to : {KvType::f16, KvType::q8_0, KvType::q4_0, KvType::k8v4})
     expect_as_planned({16, 30, 7, 1, 1, 2, 4, kMostKeys, false, KvType::f32, to});
@@ -393,6 +450,7 @@ struct ChangeCase {
   int32_t n_numbers = kMostKeys;    // as Case
   bool equal_keys = false;
   int32_t first_changed = 0;
+  int32_t most_keys = kMostKeys;
   bool has_changed(int32_t kv_head) const { return kv_head >= first_changed && kv_head < first_changed + n_changed; }
   size_t n_jobs() const { return static_cast<size_t>(kKvHeads * std::max(n_followers, 1)); }
   int32_t kv_head(size_t job) const { return static_cast<int32_t>(job) / std::max(n_followers, 1); }
@@ -536,7 +594,7 @@ void expect_changed(const ChangeCase& c) {
     SCOPED_TRACE(std::to_string(n) + " from " + std::to_string(first));
     ChangeCase of = c;
     of.first_changed = first, of.n_changed = n;
-    const auto [expected, got] = on_both(limits(), [&](Machine* m) { return changed(m, of); });
+    const auto [expected, got] = on_both(limits(c.most_keys), [&](Machine* m) { return changed(m, of); });
     EXPECT_EQ(got.tables, expected.tables);
     EXPECT_TRUE(got.slots == expected.slots);
     EXPECT_TRUE(got.attended == expected.attended);
@@ -568,6 +626,15 @@ TEST(GpuFetchFollowers, ForThisStepOrTheNext) {
   expect_changed(followers(64, 64, 1));       // every key
   ChangeCase c = followers(130, 20, 4);
   c.to = KvType::q8_0;
+  expect_changed(c);
+}
+
+TEST(GpuFetchByManyBlocks, ChangedQueriesAndFollowers) {
+  ChangeCase c = {1, 4300, 300, 2, 2, true};
+  c.most_keys = c.n_numbers = 4302;
+  expect_changed(c);
+  c = followers(4300, 300, 2);
+  c.most_keys = c.n_numbers = 4300;
   expect_changed(c);
 }
 

@@ -34,11 +34,12 @@ void set_shape(const KvFormat& kv, const Buffer<float>& ring, KeysShape* shape) 
 
 // The keys that each job found. With `among`: the number of found keys that are in it.
 std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring,
-                                         bool equal_keys = false, const std::vector<std::vector<uint32_t>>* among = nullptr) {
+                                         bool equal_keys = false, const std::vector<std::vector<uint32_t>>* among = nullptr,
+                                         int32_t most_keys = 1200) {
   const KvFormat kv = kv_format(type, kLayers, kKvHeads, dim);
-  const Pages pages(m, kv, 1200, 11);
+  const Pages pages(m, kv, most_keys, 11);
   const Pages one(m, kv, kPageTokens, 12);
-  const std::vector<uint64_t> same(20, one.addresses()[0]);
+  const std::vector<uint64_t> same(static_cast<size_t>(most_keys / kPageTokens + 2), one.addresses()[0]);
   Buffer<float> ring(m, normal_values(static_cast<size_t>(kLayers * kRing * kKvHeads * kGroup * dim), 13));
   std::vector<std::vector<uint32_t>> out;
   std::vector<TopKeysJob> asked;
@@ -67,19 +68,21 @@ std::vector<std::vector<uint32_t>> found(Machine* m, KvType type, int32_t dim, c
   return out;
 }
 
-StepLimits limits(int32_t dim) {
+StepLimits limits(int32_t dim, int32_t most_keys = 1200) {
   StepLimits l;
   l.max_rows = 1;
-  l.max_context = 1280;
+  l.max_context = most_keys + 80;
   l.n_heads = kKvHeads * kGroup, l.n_kv_heads = kKvHeads, l.head_dim = dim;
   l.max_in = 256;
-  l.max_top_keys = 1200;
+  l.max_top_keys = most_keys;
   return l;
 }
 
-void expect_as_plain(KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring, bool equal_keys = false) {
+void expect_as_plain(KvType type, int32_t dim, const std::vector<Job>& jobs, const KeyScoring& scoring, bool equal_keys = false,
+                     int32_t most_keys = 1200) {
   SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim));
-  const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return found(m, type, dim, jobs, scoring, equal_keys); });
+  const auto [expected, got] =
+      on_both(limits(dim, most_keys), [&](Machine* m) { return found(m, type, dim, jobs, scoring, equal_keys, nullptr, most_keys); });
   for (size_t i = 0; i < jobs.size(); ++i) EXPECT_EQ(got[i], expected[i]) << "job " << i;
 }
 
@@ -130,6 +133,38 @@ TEST(GpuTopKeys, TiesGoToTheLowerKeys) {
   Machine m(true, limits(64));
   const std::vector<uint32_t> keys = found(&m, KvType::f16, 64, jobs, {}, true)[0];
   for (size_t i = 0; i + 1 < 18; ++i) EXPECT_EQ(keys[i + 1], keys[i] + kPageTokens);   // 19 tiles of the same keys
+}
+
+// Many thread blocks select among more than 4096 keys, for all queries of a launch: also among few keys, and none.
+constexpr int32_t kManyKeys = 6200;
+const std::vector<Job> kManyJobs = {{0, 1, kManyKeys, 5, 2, 2500, false}, {1, 0, 4097, 3, 1, 4097, false}, {1, 1, 65, 20, 1, 65, false},
+                                    {0, 0, 1, 3, 1, 1, false},            {1, 1, 6144, 6, 1, 1, true},     {0, 0, 6145, 7, 1, 300, true}};
+
+TEST(GpuTopKeys, ByManyBlocks) {
+#ifdef ORRERY_EMULATED
+  const uint64_t before = emulated::launches_of("write_taken_kernel");
+#endif
+  for (const bool equal_keys : {false, true}) expect_as_plain(KvType::f16, 32, kManyJobs, {}, equal_keys, kManyKeys);
+  for (const Job& job : kManyJobs)
+    if (!job.by_score) expect_as_plain(KvType::f16, 32, {job}, {}, false, kManyKeys);
+#ifdef ORRERY_EMULATED
+  EXPECT_GT(emulated::launches_of("write_taken_kernel"), before);
+#endif
+}
+
+TEST(GpuTopKeys, CountsWhatIsCommonByManyBlocks) {
+  const std::vector<Job> jobs = {{0, 0, kManyKeys, 2, 1, 1300, false}, {1, 1, 70, 3, 1, 70, false}, {0, 1, 5000, 4, 1, 0, false}};
+  Machine m(true, limits(32, kManyKeys));
+  const auto best = found(&m, KvType::f16, 32, jobs, {}, false, nullptr, kManyKeys);
+  std::vector<std::vector<uint32_t>> among(jobs.size());
+  for (size_t j = 0; j < jobs.size(); ++j)
+    for (uint32_t key = 0; key < static_cast<uint32_t>(jobs[j].n_keys); key += 3) among[j].push_back(key);
+  const auto counts = found(&m, KvType::f16, 32, jobs, {}, false, &among, kManyKeys);
+  for (size_t j = 0; j < jobs.size(); ++j) {
+    std::vector<uint32_t> common;
+    std::set_intersection(best[j].begin(), best[j].end(), among[j].begin(), among[j].end(), std::back_inserter(common));
+    EXPECT_EQ(counts[j][0], common.size()) << "job " << j;
+  }
 }
 
 // ---- digest ----
@@ -341,6 +376,15 @@ TEST(GpuTopKeys, ThreadsRunInAnyOrder) {
   const auto forwards = found(&m, KvType::f16, 64, kJobs, {});
   emulated::set_reversed(true);
   const auto backwards = found(&m, KvType::f16, 64, kJobs, {});
+  emulated::set_reversed(false);
+  EXPECT_EQ(forwards, backwards);
+}
+
+TEST(GpuTopKeys, ManyBlocksInAnyOrder) {
+  Machine m(true, limits(32, kManyKeys));
+  const auto forwards = found(&m, KvType::f16, 32, kManyJobs, {}, true, nullptr, kManyKeys);
+  emulated::set_reversed(true);
+  const auto backwards = found(&m, KvType::f16, 32, kManyJobs, {}, true, nullptr, kManyKeys);
   emulated::set_reversed(false);
   EXPECT_EQ(forwards, backwards);
 }
