@@ -239,6 +239,7 @@ class Bench {
   const Settings& settings_;
   Limit limit_;
   int steps_, repeat_, settlings_;
+  bool together_ = false;
   std::shared_ptr<engine::Runtime> runtime_;
   std::shared_ptr<engine::LanguageModel> model_;
   BackendInfo info_;
@@ -277,7 +278,13 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   // a GPU's arena.
   uint32_t longest = 0;
   for (const std::string& n : split(settings.values.at("contexts"), ',')) longest = std::max(longest, static_cast<uint32_t>(std::atoi(n.c_str())));
-  const uint64_t n_sessions = settings.values.at("turns") == "no" ? 1 : split(settings.values.at("policies"), ',').size();
+  const std::vector<engine::GpuDescription> gpus = engine::gpus();
+  const bool automatic = options.backend == "auto" && options.cpu_path == "auto";
+  const bool gpu = options.backend == "cuda" ||
+                   (automatic && std::any_of(gpus.begin(), gpus.end(), [](const engine::GpuDescription& g) { return g.refused.empty(); }));
+  const std::string& turns = settings.values.at("turns");
+  together_ = turns.empty() ? !gpu : turns == "yes";
+  const uint64_t n_sessions = together_ ? split(settings.values.at("policies"), ',').size() : 1;
   const uint64_t kv = uint64_t{context_of(longest)} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv_dim()) * 4;
   std::ifstream weights(path, std::ios::binary | std::ios::ate);
   const uint64_t file_bytes = static_cast<uint64_t>(std::max<std::streamoff>(weights.tellg(), 0)), rest = uint64_t{4} << 30;
@@ -285,10 +292,6 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   const uint64_t needed = n_sessions * (kv + kv / 2) + rest;
   options.reservoir_bytes = number("reservoir_gib") > 0 ? gib("reservoir_gib") : needed;
   options.device_budget_bytes = gib("budget_gib");
-  const std::vector<engine::GpuDescription> gpus = engine::gpus();
-  const bool automatic = options.backend == "auto" && options.cpu_path == "auto";
-  const bool gpu = options.backend == "cuda" ||
-                   (automatic && std::any_of(gpus.begin(), gpus.end(), [](const engine::GpuDescription& g) { return g.refused.empty(); }));
   if (options.device_budget_bytes == 0 && !gpu) options.device_budget_bytes = needed + 2 * file_bytes;
 
   const double before = limit_.elapsed();
@@ -435,13 +438,11 @@ void Bench::print(uint32_t n, const Contender& c) {
 
 void Bench::run() {
   print_heads();
-  const std::string& turns = settings_.values.at("turns");
-  const bool together = turns.empty() ? on_cpu() : turns == "yes";
   const std::vector<std::string> policies = split(settings_.values.at("policies"), ',');
   for (const std::string& length : split(settings_.values.at("contexts"), ',')) {
     const auto n = static_cast<uint32_t>(std::atoi(length.c_str()));
     std::vector<std::vector<std::string>> groups;
-    if (together) groups.push_back(policies);
+    if (together_) groups.push_back(policies);
     else for (const std::string& policy : policies) groups.push_back({policy});
     for (const std::vector<std::string>& group : groups) {
       if (limit_.has_time(n)) {
