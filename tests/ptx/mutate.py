@@ -10,6 +10,9 @@ mutate.py --bounds BUILD [FAMILY[:FUNCTION]...] halves bounds instead (bounds.py
 survives there runs on PTX, with the tests for barriers if there are any, and is `caught on PTX` or survives. --emulation leaves PTX out. --survivors
 takes the mutants that the list has as survivors, or not at all.
 
+mutate.py --host BUILD [KIND|FILE]... changes the backend's host code instead (host.py): `orders`, `queues`, `places` and `grids`, or the first three of
+one file of cuda/. The tests run in emulation, under schedules.
+
 Instances of one template have the same barriers: one is removed from all instances (with this number of barriers) that the tests run. Files of kernels
 without a barrier are in the table of bounds only.
 """
@@ -24,6 +27,7 @@ import tempfile
 import time
 
 import bounds
+import host
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LIST = os.path.join(HERE, "mutations.txt")
@@ -69,6 +73,19 @@ HEADERS = {
     "kv.cuh": "GpuKv.*",
     "top_keys.cuh": "GpuTopKeys.*:GpuKeyCodes.*",
     "blocks": "GpuFormats.*:*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*:*GpuCublas*",
+}
+# Of host code: quick tests first, since the first failure ends a run. Sessions run under seeds of schedules.
+SESSIONS = "All/GpuSchedules.*:GpuPolicySchedules.*"
+HOST = {
+    "cuda_backend.cpp": "GpuTransfer.*:GpuFormats.*:" + SESSIONS,
+    "jobs.cpp": "GpuTopKeys.*:GpuFetch.*:GpuFetchChanged.*:GpuFetchFollowers.*:GpuKv.Means*:" + SESSIONS,
+    "key_codes.cpp": "GpuKeyCodes.*:" + SESSIONS,
+    "low_rank.cpp": "GpuLowRank.*:" + SESSIONS,
+    "operations.cpp": "GpuRows.*:" + SESSIONS,
+    "shortlist.cpp": "GpuShortlist.*:GpuSampling.*",
+    "staging.cpp": "GpuAttendPrefill.Segments*:GpuAttendPrefill.Staged*:" + SESSIONS,
+    "steps.cpp": "GpuTogether.*:" + SESSIONS,
+    "transfers.cpp": "GpuTransfer.*:GpuKv.MovesAheadAreInOrder:" + SESSIONS,
 }
 HEAD = """# Made by mutate.py: what a test says when this instruction is removed, or this bound is halved. README.md explains the verdicts. A
 # reason stands behind "harmless". One family: mutate.py [--bounds] --write BUILD FAMILY
@@ -176,12 +193,71 @@ def halve(options, program, ptx, known):
     return bad
 
 
+def change_host(options, known):
+    """Changes places of the host code and grids, and returns how many verdicts are bad."""
+    root = os.path.dirname(os.path.dirname(HERE))
+    found = host.sites(root)
+    keys = [site.key for site, _ in found]
+    wanted = options.families or ["orders", "queues", "places", "grids"]
+    bad = 0
+    folder = tempfile.mkdtemp()
+    try:
+        mutated = host.program(root, os.path.abspath(options.build), folder, found)
+        if not mutated:
+            sys.exit("the host code with mutants does not compile")
+        began = {}
+
+        def patience(tests):
+            if tests not in began:
+                start = time.time()
+                if not run(mutated, tests, 1800):
+                    sys.exit(f"{tests} fails as it is")
+                began[tests] = time.time() - start
+            return 60 + 5 * began[tests]
+
+        def judge(key, tests, mutant):
+            nonlocal bad
+            before = known.get(key, "")
+            if options.survivors and before.startswith(("caught", "harmless")):
+                return
+            known[key], is_bad = verdict_on("" if run(mutated, tests, patience(tests), ORRERY_MUTANT=mutant) else "caught", before)
+            bad += is_bad
+            print(f"{key}\t{known[key]}", flush=True)
+
+        for key in [*known]:   # of code that has changed
+            if key.startswith("host ") and not key.startswith("host grids ") and key not in keys:
+                del known[key]
+        for k, (site, _) in enumerate(found):
+            if host.kind(site) in wanted or site.file in wanted:
+                judge(site.key, HOST[site.file], str(k))
+        if "grids" in wanted:
+            for family, tests in BOUNDS.items():
+                kernels = host.kernels_of(root, family)
+                grids = os.path.join(folder, "grids")
+                if not run(mutated, tests, 1800, ORRERY_GRIDS=grids):
+                    sys.exit(f"{tests} fails as it is")
+                for line in open(grids):
+                    name, *most = line.split()
+                    for axis, n in zip("xyz", most):
+                        for by in ("+1", "-1"):
+                            if name in kernels and (int(n) > 1 or (axis == "x" and by == "-1")):
+                                judge(f"host grids {family} {name}: grid.{axis} {by[0]} 1", tests, f"g:{name}:{axis}:{by}")
+                if options.write:
+                    write_list(known)
+    finally:
+        shutil.rmtree(folder)
+    if options.write:
+        write_list(known)
+    return bad
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     options.add_argument("build")
     options.add_argument("families", nargs="*")
     options.add_argument("--write", action="store_true")
     options.add_argument("--bounds", action="store_true")
+    options.add_argument("--host", action="store_true")
     options.add_argument("--emulation", action="store_true")
     options.add_argument("--survivors", action="store_true")
     options.add_argument("--program", help="in place of BUILD/tests/ptx/ptx_cuda")
@@ -195,6 +271,8 @@ def main():
             if "\t" in line and not line.startswith("#"):
                 key, _, verdict = line.rstrip("\n").partition("\t")
                 known[key] = verdict
+    if options.host:
+        sys.exit(1 if change_host(options, known) else 0)
     if options.bounds:
         sys.exit(1 if halve(options, program, ptx, known) else 0)
     bad = 0

@@ -6,6 +6,7 @@
 #include "dlfcn.h"
 #include "runtime/base/half.h"
 #include "tests/emulation/cuda/device.h"
+#include "tests/emulation/cuda/memory.h"
 
 namespace orrery::emulated {
 
@@ -16,32 +17,37 @@ namespace {
 struct Handle {
   cuda::Stream stream = nullptr;
   void* workspace = nullptr;
+  size_t workspace_bytes = 0;
+  int device = 0;
 };
 
 std::atomic<size_t> n_products{0};
 
-enum { kSuccess = 0, kNotInitialized = 1, kInvalid = 7, kNoMemory = 3 };
+enum { kSuccess = 0, kNotInitialized = 1, kNoMemory = 3, kInvalid = 7, kFailed = 13 };
 
 int create(Handle** handle) {
   if (current_device() < 0) return kNotInitialized;   // the handle belongs to the thread's context
-  if (fault && fault() != DriverError::none) return kNoMemory;
+  if (faulty("cublasCreate_v2") != DriverError::none || refused_in_capture() != DriverError::none) return kNoMemory;
+  if (!charge(current_device(), Taker::library, cublas_bytes)) return kNoMemory;
   *handle = new Handle;
+  (*handle)->device = current_device();
   return kSuccess;
 }
 int destroy(Handle* handle) {
+  discharge(handle->device, Taker::library, cublas_bytes);
   delete handle;
   return kSuccess;
 }
 int set_stream(Handle* handle, cuda::Stream stream) {
+  if (faulty("cublasSetStream_v2") != DriverError::none) return kFailed;
   handle->stream = stream;
   handle->workspace = nullptr;   // as documented: setting a stream resets the workspace
   return kSuccess;
 }
 int set_workspace(Handle* handle, void* at, size_t bytes) {
   if (reinterpret_cast<uintptr_t>(at) % 256 != 0 || bytes == 0) return kInvalid;
-  std::memset(at, 0xA5, bytes);   // the library may write the workspace at any time
-  if (device) device->written(at, bytes);
-  handle->workspace = at;
+  if (faulty("cublasSetWorkspace_v2") != DriverError::none) return kFailed;
+  handle->workspace = at, handle->workspace_bytes = bytes;
   return kSuccess;
 }
 
@@ -60,11 +66,13 @@ int gemm(Handle* handle, int ta, int tb, int m, int n, int k, const void* alpha,
          int ldb, const void* beta, void* c, int c_type, int ldc, int compute, int algorithm) {
   if (ta != 1 || tb != 0 || a_type != b_type || (a_type != 2 && a_type != 14) || c_type != 0 || compute != 68 || algorithm != -1) return kInvalid;
   if (m < 0 || n < 0 || k < 0 || lda < k || ldb < k || ldc < m || !handle->workspace) return kInvalid;
-  if (fault)
-    if (const DriverError e = fault(); e != DriverError::none) return e == DriverError::out_of_memory ? kNoMemory : 13;
+  if (const DriverError e = faulty("cublasGemmEx"); e != DriverError::none) return e == DriverError::out_of_memory ? kNoMemory : kFailed;
   ++n_products;
   const float scale = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
-  enqueue(handle->stream, [=] {
+  enqueue(handle->stream, [=, workspace = handle->workspace, workspace_bytes = handle->workspace_bytes] {
+    const AsDevice now(AsDevice::Work::kernel);
+    std::memset(workspace, 0xA5, workspace_bytes);   // the product may use all of it
+    if (device) device->written(workspace, workspace_bytes);
     for (int64_t j = 0; j < n; ++j)
       for (int64_t i = 0; i < m; ++i) {
         float sum = 0.0f;

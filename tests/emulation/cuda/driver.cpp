@@ -1,18 +1,19 @@
-// The driver's functions for the emulated build: contexts, kernels by name, memory with guard pages, streams, events, graphs, and faults on demand.
-#include <sys/mman.h>
-
+// The driver's functions for the emulated build: contexts, kernels by name, streams, events, graphs, captures, and faults on demand.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "cuda/device/gpu.h"
 #include "tests/emulation/cuda/device.h"
+#include "tests/emulation/cuda/memory.h"
 
 using orrery::cuda::DriverError;
 
@@ -21,42 +22,59 @@ struct CUctx_st {
 };
 struct CUmod_st {
   bool fresh = true;   // no function has been asked for
+  int device = 0;
+  std::vector<CUfunc_st*> functions;   // that have been asked for
 };
 struct CUgraph_st {
   std::vector<std::function<void()>> nodes;
 };
-struct CUgraphExec_st : CUgraph_st {};
+struct CUgraphExec_st : CUgraph_st {
+  int device = 0;
+  size_t bytes = 0;    // of the device
+};
+// Streams and events belong to a context, which a device has for one life: from the first that retains it to the last that releases it.
 struct CUstream_st {
   int device = 0;
+  uint64_t life = 0;
+  bool blocking = false;   // work in the legacy stream waits for it
   std::unique_ptr<CUgraph_st> capture;
-  std::atomic<bool> captures{false}, spoilt{false};   // spoilt: a thread waited for the stream during the capture
+  std::atomic<bool> captures{false}, spoilt{false};   // spoilt: something forbidden happened during the capture
+  int capture_mode = 0;
+  std::thread::id captor;           // the thread that began the capture
+  uint64_t n_captures = 0;
   std::deque<std::function<void()>> work;   // not done yet; empty without a schedule
   uint64_t n_done = 0;
+  unsigned pace = 0, pace_left = 0; // of a schedule: how readily the stream runs, and for how many calls more
   uint64_t n_given() const { return n_done + work.size(); }
 };
 struct CUevent_st {
   CUstream_st* stream = nullptr;   // the event was recorded here, after this much work of the stream
   uint64_t behind = 0;
+  uint64_t in_capture = 0;         // of the stream: the number of the capture that holds the record; 0: none
   int device = 0;                  // of the context that it was made in
+  uint64_t life = 0;
 };
 
 namespace orrery::emulated {
 
 std::function<DriverError()> fault;
+thread_local const char* asking = "";
 std::atomic<const char*> failed_call{""};
 int driver_version = kDriverVersion;
 const char* missing_function = nullptr;
 int architecture = 86, n_devices = 1, n_sms = 4;
-size_t cache_bytes = size_t{4} << 20, memory_bytes = size_t{8} << 30;
+size_t cache_bytes = size_t{4} << 20;
+size_t context_bytes = size_t{192} << 20, module_bytes = size_t{2} << 20, graph_bytes = size_t{64} << 10, node_bytes = 512;
+size_t cublas_bytes = size_t{32} << 20;
 std::atomic<uint64_t> n_launches{0}, n_early_launches{0};
 Device* device = nullptr;
 
 namespace {
 
-constexpr int kMostDevices = 4;
 thread_local std::vector<CUctx_st*> contexts;   // the calling thread's stack
 CUctx_st primary[kMostDevices] = {{0}, {1}, {2}, {3}};
 std::atomic<int> n_retained[kMostDevices];
+std::atomic<uint64_t> lives[kMostDevices];   // of the context: the number of times that the last one has released it
 
 struct Registry {
   std::map<std::string, std::unique_ptr<CUfunc_st>> by_name;
@@ -67,9 +85,14 @@ Registry& registry() {
   return r;
 }
 
+std::mutex loads_mutex;
+std::map<const CUfunc_st*, int> n_loads;   // of each kernel: the loaded modules that it has been asked of
+
 std::recursive_mutex schedule_mutex;   // guards the variables below, and delayed work
 std::atomic<uint64_t> schedule{0};
 std::vector<CUstream_st*> streams;
+constexpr int kGlobal = 0, kRelaxed = 2;   // modes of captures, beside kCaptureThreadLocal
+constexpr DriverError kCaptureIsolation{905}, kCaptureImplicit{906}, kCapturedEvent{907};
 
 void do_until(CUstream_st* stream, uint64_t n) {
   while (stream && stream->n_done < n && !stream->work.empty()) {
@@ -87,16 +110,41 @@ void do_everything() {
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   for (CUstream_st* stream : streams) do_all(stream);
 }
-// Runs some of the streams' work, as the schedule says.
+// Runs some of the streams' work, as the schedule says. Each stream has a pace, for up to 32 calls: at pace 0 it waits until an event or a
+// wait needs its work, so that other streams get far ahead of it; at pace 4 it keeps up with the host.
 void do_some() {
-  const auto random = [] {
+  const auto random = [](size_t below) {
     schedule = schedule * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<size_t>(schedule >> 33);
+    return static_cast<size_t>(schedule >> 33) % below;
   };
-  while (random() % 3 > 0) {
-    CUstream_st* stream = streams[random() % streams.size()];
-    do_until(stream, stream->n_done + 1);
+  for (size_t turn = 0, first = random(streams.size()); turn < streams.size(); ++turn) {
+    CUstream_st* stream = streams[(first + turn) % streams.size()];
+    if (stream->work.empty()) continue;
+    if (stream->pace_left-- == 0) stream->pace = static_cast<unsigned>(random(5)), stream->pace_left = static_cast<unsigned>(random(32));
+    if (random(4) < stream->pace) do_until(stream, stream->n_done + 1 + random(3));
   }
+}
+
+// By the manual: calls that may allocate or wait are forbidden to a thread that captures, and to all threads while one captures in the global
+// mode. They fail, and so do the captures.
+DriverError forbid() {
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  bool found = false;
+  for (CUstream_st* s : streams) {
+    if (!s->captures || s->capture_mode == kRelaxed) continue;
+    if (s->capture_mode == kGlobal || s->captor == std::this_thread::get_id()) s->spoilt = found = true;
+  }
+  return found ? DriverError::capture_unsupported : DriverError::none;
+}
+// So is the legacy stream, and also while any stream captures that waits for it.
+DriverError forbid_legacy() {
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  for (CUstream_st* s : streams)
+    if (s->captures && s->blocking) {
+      s->spoilt = true;
+      return kCaptureImplicit;
+    }
+  return forbid();
 }
 
 }  // namespace
@@ -112,70 +160,44 @@ void enqueue(cuda::Stream stream, std::function<void()> work) {
 void set_schedule(uint64_t seed) {
   do_everything();
   schedule = seed;
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  for (CUstream_st* stream : streams) stream->pace_left = 0;
+}
+
+std::vector<uint64_t> schedules() {
+  const auto number = [](const char* name, uint64_t otherwise) {
+    const char* text = std::getenv(name);
+    return text ? std::strtoull(text, nullptr, 0) : otherwise;
+  };
+  std::vector<uint64_t> all;
+  const uint64_t first = std::max<uint64_t>(number("ORRERY_SCHEDULE_SEED", 1), 1);
+  for (uint64_t i = 0, n = number("ORRERY_SCHEDULES", 4); i < n; ++i) all.push_back(first + i);
+  all.push_back(kLatest);
+  return all;
 }
 
 namespace {
 
-constexpr size_t kPage = 4096;
 std::atomic<size_t> n_graphs_made{0}, n_alive{0};
 std::atomic<uint64_t> n_bytes_to_host{0}, n_bytes_to_device{0}, n_waited{0};
-struct Allocation {
-  void* base;       // of the mapping
-  size_t mapped;
-  bool host;
-};
-std::mutex allocations_mutex;
-std::map<const void*, Allocation> allocations;   // by the address that the caller got
+}  // namespace
 
 DriverError faulty(const char* call) {
+  asking = call;
   const DriverError e = fault ? fault() : DriverError::none;
   if (e != DriverError::none) failed_call = call;
   return e;
 }
-
-DriverError take(void** at, size_t bytes, bool host) {
-  const size_t padded = (bytes + kPage - 1) / kPage * kPage, mapped = padded + kPage;
-  void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) return DriverError::out_of_memory;
-  char* end = static_cast<char*>(base) + padded;
-  mprotect(end, kPage, PROT_NONE);
-  // The block ends at the inaccessible page, as nearly as 256-byte alignment allows. A large arena is not touched before its use.
-  if (bytes <= size_t{1} << 20) std::memset(base, 0xFF, padded);
-  *at = end - (bytes + 255) / 256 * 256;
-  const std::lock_guard<std::mutex> lock(allocations_mutex);
-  allocations[*at] = {base, mapped, host};
-  if (device) device->allocated(*at, bytes, host);
-  return DriverError::none;
+int n_modules_with(cuda::Function function) {
+  const std::lock_guard<std::mutex> lock(loads_mutex);
+  return n_loads[function];
 }
+DriverError refused_in_capture() { return forbid(); }
 
-DriverError give_back(void* at) {
-  if (at == nullptr) return DriverError::none;
+void release(void* at) {
   do_everything();
-  const std::lock_guard<std::mutex> lock(allocations_mutex);
-  const auto found = allocations.find(at);
-  if (found == allocations.end()) return DriverError::invalid_value;
-  if (device) device->released(at);
-  munmap(found->second.base, found->second.mapped);
-  allocations.erase(found);
-  return DriverError::none;
+  give_back(at);
 }
-
-// Whether the address lies in an allocation of this kind.
-bool lies_in(const void* at, bool host) {
-  const std::lock_guard<std::mutex> lock(allocations_mutex);
-  auto next = allocations.upper_bound(at);
-  if (next == allocations.begin()) return false;
-  const Allocation& found = (--next)->second;
-  return found.host == host && at < static_cast<const char*>(found.base) + found.mapped;
-}
-
-}  // namespace
-
-void* allocate(size_t bytes) {
-  void* at = nullptr;
-  return take(&at, bytes, false) == DriverError::none ? at : nullptr;
-}
-void release(void* at) { give_back(at); }
 bool add_kernel(const char* tag, std::vector<size_t> sizes, void (*body)(void*)) {
   auto made = std::make_unique<CUfunc_st>();
   made->name = cuda::readable_name(tag), made->tag = tag, made->sizes = std::move(sizes), made->body = body;
@@ -202,11 +224,7 @@ uint64_t bytes_to_host() { return n_bytes_to_host; }
 uint64_t bytes_to_device() { return n_bytes_to_device; }
 uint64_t n_waits() { return n_waited; }
 size_t graphs_made() { return n_graphs_made; }
-size_t n_live() {
-  const std::lock_guard<std::mutex> lock(allocations_mutex);
-  return allocations.size() + n_alive;
-}
-
+size_t n_live() { return n_allocations() + n_alive; }
 
 // ---- the driver's functions, by the manual of the driver API
 
@@ -217,12 +235,18 @@ using namespace orrery::cuda;
 // The context that the thread works in; a stream or an event of another one is refused.
 DriverError in_context(const CUstream_st* stream) {
   if (contexts.empty()) return DriverError::invalid_context;
-  return stream && stream->device != current_device() ? DriverError::invalid_handle : DriverError::none;
+  return stream && (stream->device != current_device() || stream->life != lives[stream->device]) ? DriverError::invalid_handle : DriverError::none;
 }
 #define ORRERY_FAULTY() \
   if (const DriverError fault_ = faulty(__func__); fault_ != DriverError::none) return fault_
 #define ORRERY_IN_CONTEXT(stream) \
   if (const DriverError context_ = in_context(stream); context_ != DriverError::none) return context_
+#define ORRERY_NOT_IN_CAPTURE() \
+  if (const DriverError forbidden_ = forbid(); forbidden_ != DriverError::none) return forbidden_
+// Of a call that works in a stream: null is the legacy stream.
+#define ORRERY_STREAM(stream) \
+  ORRERY_IN_CONTEXT(stream);  \
+  if (const DriverError legacy_ = stream ? DriverError::none : forbid_legacy(); legacy_ != DriverError::none) return legacy_
 void* host_pointer(DeviceAddress at) { return reinterpret_cast<void*>(static_cast<uintptr_t>(at)); }
 
 DriverError cuInit(unsigned) { return faulty(__func__); }
@@ -252,6 +276,11 @@ DriverError cuDeviceGetName(char* name, int bytes, int) {
   return DriverError::none;
 }
 DriverError cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int) {
+  constexpr int kCanUseHostPointerForRegisteredMemory = 91;
+  if (static_cast<int>(attribute) == kCanUseHostPointerForRegisteredMemory) {
+    *value = !registered_elsewhere;
+    return DriverError::none;
+  }
   switch (attribute) {
     case DeviceAttribute::n_sms: *value = n_sms; break;
     case DeviceAttribute::cache_bytes: *value = static_cast<int>(cache_bytes); break;
@@ -268,13 +297,17 @@ DriverError cuDeviceTotalMem_v2(size_t* bytes, int) {
 }
 DriverError cuDevicePrimaryCtxRetain(Context* context, int of) {
   ORRERY_FAULTY();
+  if (n_retained[of] == 0 && !charge(of, Taker::context, context_bytes)) return DriverError::out_of_memory;
   *context = &primary[of];
   ++n_retained[of], ++n_alive;
   return DriverError::none;
 }
 DriverError cuDevicePrimaryCtxRelease_v2(int of) {
   if (n_retained[of] == 0) return DriverError::invalid_context;
-  --n_retained[of], --n_alive;
+  --n_alive;
+  if (--n_retained[of] > 0) return DriverError::none;
+  ++lives[of];
+  discharge(of, Taker::context, context_bytes);
   return DriverError::none;
 }
 // Only a thread without a context can be refused one.
@@ -293,22 +326,36 @@ DriverError cuCtxPopCurrent_v2(Context* context) {
 DriverError cuModuleLoadData(Module* module, const void* image) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
+  ORRERY_NOT_IN_CAPTURE();
   if (device ? !device->load(image) : std::strcmp(static_cast<const char*>(image), "emulated") != 0) return DriverError::invalid_image;
+  if (!charge(current_device(), Taker::module, module_bytes)) return DriverError::out_of_memory;
   *module = new CUmod_st;
+  (*module)->device = current_device();
   ++n_alive;
   return DriverError::none;
 }
 DriverError cuModuleUnload(Module module) {
+  ORRERY_NOT_IN_CAPTURE();
   do_everything();
+  {
+    const std::lock_guard<std::mutex> lock(loads_mutex);
+    for (const CUfunc_st* function : module->functions) --n_loads[function];
+  }
+  discharge(module->device, Taker::module, module_bytes);
   --n_alive;
   delete module;
   return DriverError::none;
 }
 DriverError cuModuleGetFunction(Function* function, Module module, const char* symbol) {
   if (std::exchange(module->fresh, false)) ORRERY_FAULTY();
+  ORRERY_NOT_IN_CAPTURE();   // the driver may load the kernel now
   const std::string name = readable_name(symbol);
   *function = find_kernel(name);
-  return *function && (!device || device->has(name)) ? DriverError::none : DriverError::not_found;
+  if (!*function || (device && !device->has(name))) return DriverError::not_found;
+  const std::lock_guard<std::mutex> lock(loads_mutex);
+  ++n_loads[*function];
+  module->functions.push_back(*function);
+  return DriverError::none;
 }
 DriverError cuFuncGetAttribute(int* value, FunctionAttribute attribute, Function) {
   *value = attribute == FunctionAttribute::ptx_version ? architecture >= 90 ? 90 : 80 : 32;
@@ -318,7 +365,8 @@ DriverError cuFuncSetAttribute(Function function, FunctionAttribute, int value) 
 // early: the kernel may start early, so each of its threads must wait. Here it starts when its turn comes.
 DriverError launch_now(Function f, dim3 grid, dim3 block, unsigned shared_bytes, Stream stream, void** parameters, bool early) {
   ORRERY_FAULTY();
-  ORRERY_IN_CONTEXT(stream);
+  ORRERY_STREAM(stream);
+  if (n_modules_with(f) == 0) return DriverError::invalid_handle;   // they are gone
   if (const DriverError e = check_launch(*f, grid, block, shared_bytes); e != DriverError::none) return e;
   ++n_launches, ++f->n_launches;
   // The parameters are copied: the caller's end with the call.
@@ -343,6 +391,7 @@ DriverError launch_now(Function f, dim3 grid, dim3 block, unsigned shared_bytes,
       std::fprintf(stderr, "emulated device: %s starts early, and not each of its threads waits for earlier kernels\n", f->name.c_str());
       std::abort();
     };
+    const AsDevice now(AsDevice::Work::kernel);
     if (device) device->run(*f, grid, block, shared_bytes, at.data(), as_source);
     else as_source();
   });
@@ -359,60 +408,88 @@ DriverError cuLaunchKernelEx(const LaunchConfig* c, Function f, void** parameter
   return launch_now(f, dim3(c->grid_x, c->grid_y, c->grid_z), dim3(c->block_x, c->block_y, c->block_z), c->shared_bytes, c->stream, parameters, true);
 }
 DriverError cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
-  *free_bytes = *total_bytes = memory_bytes;
+  ORRERY_IN_CONTEXT(nullptr);
+  *total_bytes = memory_bytes;
+  *free_bytes = memory_bytes - std::min(device_bytes(current_device()).total(), memory_bytes);
   return faulty(__func__);
 }
 DriverError cuMemAlloc_v2(DeviceAddress* at, size_t bytes) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
+  ORRERY_NOT_IN_CAPTURE();
   void* taken = nullptr;
   const DriverError e = take(&taken, bytes, false);
   *at = device_address(taken);
   return e;
 }
-DriverError cuMemFree_v2(DeviceAddress at) { return give_back(host_pointer(at)); }
+DriverError cuMemFree_v2(DeviceAddress at) {
+  ORRERY_IN_CONTEXT(nullptr);
+  ORRERY_NOT_IN_CAPTURE();
+  do_everything();
+  return give_back(host_pointer(at));
+}
 DriverError cuMemHostAlloc(void** at, size_t bytes, unsigned) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
+  ORRERY_NOT_IN_CAPTURE();
   return take(at, bytes, true);
 }
-DriverError cuMemFreeHost(void* at) { return give_back(at); }
+DriverError cuMemFreeHost(void* at) {
+  ORRERY_IN_CONTEXT(nullptr);
+  ORRERY_NOT_IN_CAPTURE();
+  do_everything();
+  return give_back(at);
+}
 DriverError cuMemHostRegister_v2(void* at, size_t bytes, unsigned) {
   ORRERY_FAULTY();
-  if (device) device->allocated(at, bytes, true);
-  return DriverError::none;
+  ORRERY_IN_CONTEXT(nullptr);
+  ORRERY_NOT_IN_CAPTURE();
+  return register_memory(at, bytes);
 }
+// Does not wait: the manual does not say that it does. Work that still needs the memory finds what is there then.
 DriverError cuMemHostUnregister(void* at) {
-  do_everything();
-  if (device) device->released(at);
+  ORRERY_IN_CONTEXT(nullptr);
+  ORRERY_NOT_IN_CAPTURE();
+  if (const DriverError e = unregister_memory(at); e != DriverError::none) return e;
   return faulty(__func__);
+}
+DriverError cuMemHostGetDevicePointer_v2(DeviceAddress* at, void* host, unsigned) {
+  ORRERY_FAULTY();
+  ORRERY_IN_CONTEXT(nullptr);
+  uint64_t there = 0;
+  const DriverError e = device_address_of(host, &there);
+  *at = there;
+  return e;
 }
 DriverError cuMemcpyAsync(DeviceAddress to_address, DeviceAddress from_address, size_t bytes, Stream stream) {
   ORRERY_FAULTY();
-  ORRERY_IN_CONTEXT(stream);
+  ORRERY_STREAM(stream);
   void *to = host_pointer(to_address), *from = host_pointer(from_address);
   if (lies_in(to, true) && lies_in(from, false)) n_bytes_to_host += bytes;
   if (lies_in(to, false) && !lies_in(from, false)) n_bytes_to_device += bytes;
   enqueue(stream, [=] {
+    const AsDevice now(AsDevice::Work::copy);
     std::memmove(to, from, bytes);
-    if (device) device->copied(to, from, bytes);
+    if (device) device->copied(const_cast<void*>(reported(to)), reported(from), bytes);
   });
   return DriverError::none;
 }
 DriverError cuMemsetD8Async(DeviceAddress at, unsigned char value, size_t bytes, Stream stream) {
   ORRERY_FAULTY();
-  ORRERY_IN_CONTEXT(stream);
+  ORRERY_STREAM(stream);
   enqueue(stream, [=] {
+    const AsDevice now(AsDevice::Work::copy);
     std::memset(host_pointer(at), value, bytes);
-    if (device) device->written(host_pointer(at), bytes);
+    if (device) device->written(reported(host_pointer(at)), bytes);
   });
   return DriverError::none;
 }
-DriverError cuStreamCreate(Stream* stream, unsigned) {
+DriverError cuStreamCreate(Stream* stream, unsigned flags) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
   *stream = new CUstream_st;
-  (*stream)->device = current_device();
+  (*stream)->device = current_device(), (*stream)->life = lives[current_device()];
+  (*stream)->blocking = (flags & kStreamNonBlocking) == 0;
   ++n_alive;
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   streams.push_back(*stream);
@@ -427,32 +504,52 @@ DriverError cuStreamDestroy_v2(Stream stream) {
   return DriverError::none;
 }
 DriverError cuStreamSynchronize(Stream stream) {
+  ORRERY_IN_CONTEXT(stream);
   ++n_waited;
   if (stream->captures) {
     stream->spoilt = true;
     return DriverError::capture_unsupported;
   }
+  ORRERY_NOT_IN_CAPTURE();
   do_all(stream);
   return faulty(__func__);
 }
+// A capture that forks into another stream is refused: the library makes none.
 DriverError cuStreamWaitEvent(Stream stream, Event event, unsigned) {
   ORRERY_FAULTY();
+  ORRERY_STREAM(stream);
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
-  enqueue(stream, [on = event->stream, behind = event->behind] { do_until(on, behind); });
+  const bool of_this_capture = stream->captures && event->stream == stream && event->in_capture == stream->n_captures;
+  if ((stream->captures || event->in_capture) && !of_this_capture) {
+    if (stream->captures) stream->spoilt = true;
+    if (event->in_capture && event->stream->captures) event->stream->spoilt = true;
+    return kCaptureIsolation;
+  }
+  if (!of_this_capture) enqueue(stream, [on = event->stream, behind = event->behind] { do_until(on, behind); });
   return DriverError::none;
 }
-DriverError cuStreamBeginCapture_v2(Stream stream, int) {
+DriverError cuStreamBeginCapture_v2(Stream stream, int mode) {
   ORRERY_FAULTY();
+  ORRERY_IN_CONTEXT(stream);
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  if (!stream || stream->captures) return DriverError::capture_unsupported;
   stream->capture = std::make_unique<CUgraph_st>();
+  stream->capture_mode = mode, stream->captor = std::this_thread::get_id(), stream->spoilt = false;
+  ++stream->n_captures;
   stream->captures = true;
   return DriverError::none;
 }
 DriverError cuStreamEndCapture(Stream stream, Graph* graph) {
+  const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  if (stream->captures && stream->capture_mode != kRelaxed && stream->captor != std::this_thread::get_id()) return DriverError{908};
   stream->captures = false;
   *graph = stream->capture.release();
+  if (stream->spoilt.exchange(false)) {
+    delete std::exchange(*graph, nullptr);
+    return DriverError::capture_invalidated;
+  }
   n_alive += *graph != nullptr;
   ORRERY_FAULTY();
-  if (stream->spoilt.exchange(false)) return DriverError::capture_invalidated;
   return *graph ? DriverError::none : DriverError::invalid_value;
 }
 DriverError cuGraphGetNodes(Graph graph, CUgraphNode_st**, size_t* n_nodes) {
@@ -462,14 +559,16 @@ DriverError cuGraphGetNodes(Graph graph, CUgraphNode_st**, size_t* n_nodes) {
 DriverError cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
-  *exec = new CUgraphExec_st{*graph};
+  const size_t bytes = graph_bytes + graph->nodes.size() * node_bytes;
+  if (!charge(current_device(), Taker::graph, bytes)) return DriverError::out_of_memory;
+  *exec = new CUgraphExec_st{*graph, current_device(), bytes};
   ++n_alive;
   ++n_graphs_made;
   return DriverError::none;
 }
 DriverError cuGraphLaunch(GraphExec exec, Stream stream) {
   ORRERY_FAULTY();
-  ORRERY_IN_CONTEXT(stream);
+  ORRERY_STREAM(stream);
   for (const auto& node : exec->nodes) enqueue(stream, node);
   return DriverError::none;
 }
@@ -480,6 +579,7 @@ DriverError cuGraphDestroy(Graph graph) {
 }
 DriverError cuGraphExecDestroy(GraphExec exec) {
   --n_alive;
+  discharge(exec->device, Taker::graph, exec->bytes);
   delete exec;
   return DriverError::none;
 }
@@ -487,7 +587,7 @@ DriverError cuEventCreate(Event* event, unsigned) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
   *event = new CUevent_st;
-  (*event)->device = current_device();
+  (*event)->device = current_device(), (*event)->life = lives[current_device()];
   ++n_alive;
   return DriverError::none;
 }
@@ -498,19 +598,28 @@ DriverError cuEventDestroy_v2(Event event) {
 }
 DriverError cuEventRecord(Event event, Stream stream) {
   ORRERY_FAULTY();
-  if (event->device != stream->device) return DriverError::invalid_handle;
+  ORRERY_STREAM(stream);
+  if (event->device != current_device() || event->life != lives[event->device]) return DriverError::invalid_handle;
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
-  event->stream = stream, event->behind = stream->n_given();
+  event->stream = stream, event->behind = stream ? stream->n_given() : 0;
+  event->in_capture = stream && stream->captures ? stream->n_captures : 0;
   return DriverError::none;
 }
 DriverError cuEventSynchronize(Event event) {
   ++n_waited;
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+  if (event->in_capture) {
+    if (event->stream->captures) event->stream->spoilt = true;
+    return kCapturedEvent;
+  }
+  ORRERY_NOT_IN_CAPTURE();
   do_until(event->stream, event->behind);
   return faulty(__func__);
 }
 #undef ORRERY_FAULTY
 #undef ORRERY_IN_CONTEXT
+#undef ORRERY_NOT_IN_CAPTURE
+#undef ORRERY_STREAM
 
 }  // namespace
 
@@ -520,6 +629,7 @@ void* driver_function(const std::string& name) {
 #define ORRERY_OFFER(member, symbol, ...) \
   if (name == #symbol) return reinterpret_cast<void*>(static_cast<DriverError (*)(__VA_ARGS__)>(symbol));
   ORRERY_DRIVER_FUNCTIONS(ORRERY_OFFER)
+  ORRERY_OFFER(, cuMemHostGetDevicePointer_v2, DeviceAddress*, void*, unsigned)   // for tests of registered_elsewhere
 #undef ORRERY_OFFER
   return nullptr;
 }
