@@ -7,7 +7,7 @@
 namespace orrery::cuda {
 
 inline constexpr int kSliceThreads = 256, kSlice = 2048, kOfThread = kSlice / kSliceThreads, kSliceWarps = kSliceThreads / 32;
-inline constexpr int n_slices(int64_t n) { return static_cast<int>((n + kSlice - 1) / kSlice); }
+ORRERY_HOST_DEVICE constexpr int n_slices(int64_t n) { return static_cast<int>((n + kSlice - 1) / kSlice); }
 
 // The working memory of a selection, in numbers of 32 bits: counts of three digits of a score, then what each pass has found, then counts of
 // slices, two of each. The first pass finds kCleared numbers 0.
