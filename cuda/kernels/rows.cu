@@ -18,16 +18,28 @@ constexpr int kTransformThreads = 64;
 
 // A thread block has one vector. Its sum has a fixed order: thread t adds x[t], x[t + 256], ..., then lanes are added, then warps. A warp
 // writes 32 columns at a time: one group of the quantized row, if kQuantize.
+//
+// At decode a single block runs, and latency is all that it costs. So a thread holds its first kHeld values and weights in registers: all loads
+// are under way at once, those of the weights before the kernels ahead have ended.
+constexpr int kHeld = 16;
 template <bool kQuantize>
 __global__ void __launch_bounds__(kThreads)
     rms_norm_kernel(ConstRows x, const float* weight, Rows out, QuantizedRows quantized, int n_vectors, int dim, float eps) {
-  start_early();
+  let_next_kernel_start();
   const int row = static_cast<int>(blockIdx.x) / n_vectors, vector = static_cast<int>(blockIdx.x) % n_vectors;
   const float* in = x.data + row * x.stride + static_cast<int64_t>(vector) * dim;
   float* to = out.data + row * out.stride + static_cast<int64_t>(vector) * dim;
   const int thread = static_cast<int>(threadIdx.x);
+  float held[kHeld], weights[kHeld];
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) weights[k] = thread + k * kThreads < dim ? weight[thread + k * kThreads] : 0.0f;
+  wait_for_earlier_kernels();
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) held[k] = thread + k * kThreads < dim ? in[thread + k * kThreads] : 0.0f;
   float sum = 0.0f;
-  for (int i = thread; i < dim; i += kThreads) sum = fmaf(in[i], in[i], sum);
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) sum = fmaf(held[k], held[k], sum);
+  for (int i = thread + kHeld * kThreads; i < dim; i += kThreads) sum = fmaf(in[i], in[i], sum);
   sum = warp_sum(sum);
   __shared__ float sums[kThreads / 32];
   if (thread % 32 == 0) sums[thread / 32] = sum;
@@ -36,11 +48,14 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kThreads / 32; ++i) sum += sums[i];
   const float scale = norm_scale(sum, dim, eps);
   const int n = kQuantize ? static_cast<int>(quantized.n_padded) : dim;
-  for (int i = thread; i < n; i += kThreads) {
-    const float value = i < dim ? in[i] * scale * weight[i] : 0.0f;
+  const auto finish = [&](int i, float value) {
     if (i < dim) to[i] = value;
     if constexpr (kQuantize) quantize_group(value, quantized, row, i / 32);
-  }
+  };
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k)   // whole warps pass or stay: n is a multiple of 32 if rows are quantized
+    if (thread + k * kThreads < n) finish(thread + k * kThreads, held[k] * scale * weights[k]);
+  for (int i = thread + kHeld * kThreads; i < n; i += kThreads) finish(i, i < dim ? in[i] * scale * weight[i] : 0.0f);
 }
 
 // Angles are doubles: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.

@@ -70,6 +70,12 @@ sanitize() {
   done
   return $bad
 }
+# counters KERNELS: hardware counters of the launches of a decode step of 8B, one by one: two layers, behind the first steps.
+counters() {
+  "$profiler" --clock-control none -k "regex:$1" --launch-skip ${ORRERY_GPU_SKIP:-700} -c 48 --csv --page raw --print-units base \
+    --metrics gpu__time_duration.sum,dram__bytes_read.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,smsp__issue_active.avg.pct_of_peak_sustained_active,sm__warps_active.avg.pct_of_peak_sustained_active,launch__grid_size,launch__registers_per_thread \
+    "$bench" ${tiny:+tiny} seconds=30 decode | sed -n '/^"ID"/,$p'
+}
 # cuBLAS is found where PyTorch or a toolkit keeps it.
 with_cublas() {
   export LD_LIBRARY_PATH="$1${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -114,7 +120,7 @@ table() {
     cat "$logs/parts" "$logs/notes"
     for log in $(ls -tr "$logs"/*.log); do
       printf '\n## %s\n\n' "$(basename "$log" .log)"
-      case $log in */policies* | */answers*) sed 's/^/    /' "$log" && continue ;; esac   # tables of their own
+      case $log in */policies* | */answers* | */counters*) sed 's/^/    /' "$log" && continue ;; esac   # tables of their own
       awk '/^\|/ { if (!t) print ""; t = 1; print; next } { t = 0 } /^[A-Z].*[:;]/ || /^\[  (FAILED|PASSED)  \]/ || /SUMMARY/ { print }' "$log"
     done
   } >"$out/table.md"
@@ -190,7 +196,7 @@ if [ "$which" = first ]; then
 else
   [ -n "$sanitizer" ] && part sanitizers 150 "$self" do sanitize "$logs" initcheck synccheck
   if [ -n "$profiler" ] && [ -n "${ORRERY_GPU_KERNELS:-}" ]; then
-    part counters 140 "$profiler" --clock-control none --set full -k "regex:$ORRERY_GPU_KERNELS" -c 12 "$bench" ${tiny:+tiny} decode
+    part counters 120 "$self" do counters "$ORRERY_GPU_KERNELS"
   fi
 fi
 table
