@@ -48,14 +48,15 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kThreads / 32; ++i) sum += sums[i];
   const float scale = norm_scale(sum, dim, eps);
   const int n = kQuantize ? static_cast<int>(quantized.n_padded) : dim;
-  const auto finish = [&](int i, float value) {
+  const auto finish = [&](int i, float x_i, float weight_i) {
+    const float value = i < dim ? x_i * scale * weight_i : 0.0f;
     if (i < dim) to[i] = value;
     if constexpr (kQuantize) quantize_group(value, quantized, row, i / 32);
   };
 #pragma unroll
   for (int k = 0; k < kHeld; ++k)   // whole warps pass or stay: n is a multiple of 32 if rows are quantized
-    if (thread + k * kThreads < n) finish(thread + k * kThreads, held[k] * scale * weights[k]);
-  for (int i = thread + kHeld * kThreads; i < n; i += kThreads) finish(i, i < dim ? in[i] * scale * weight[i] : 0.0f);
+    if (thread + k * kThreads < n) finish(thread + k * kThreads, held[k], weights[k]);
+  for (int i = thread + kHeld * kThreads; i < n; i += kThreads) finish(i, i < dim ? in[i] : 0.0f, i < dim ? weight[i] : 0.0f);
 }
 
 // Angles are doubles: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.
