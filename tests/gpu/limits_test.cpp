@@ -116,7 +116,7 @@ TEST(GpuKernels, OneCopyServesTheProcess) {
   first.reset();
   EXPECT_EQ(n_released, 0);
   const char* const name = archive()[0].kernels[0];
-  EXPECT_NE(second->kernel(name), nullptr) << "after the Gpu that loaded it";
+  EXPECT_NE(second->kernel(name).function, nullptr) << "after the Gpu that loaded it";
   second.reset();
   EXPECT_EQ(n_released, 1);
   second = testing::unwrap(Gpu::open(driver, 0));   // nothing is left of the first two
