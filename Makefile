@@ -24,7 +24,7 @@ BENCH_PEER ?= yes
 # make gpu-bench: some of limits matvec decode sampling products prefill attention policy; all if none is named
 GPU_SECTIONS ?=
 # make gpu-all, gpu-build: GPUs that machine code is made for
-GPU_ARCHITECTURES ?= 80 86 89 90 120
+GPU_ARCHITECTURES ?= 80 86 89 90 100 103 120
 # make sanitize-address: which test programs, all if none is named
 SANITIZE     ?=
 # make fuzz: which targets, and how long each
