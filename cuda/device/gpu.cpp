@@ -11,17 +11,42 @@ namespace orrery::cuda {
 
 void ErrorLatch::set(DriverError error, const char* what) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (failed_.load(std::memory_order_relaxed)) return;
+  if (failed_.load(std::memory_order_relaxed) && (loses_device(error_) || !loses_device(error))) return;
   error_ = error;
   what_ = what;
+  n_failures_.fetch_add(1, std::memory_order_release);
   failed_.store(true, std::memory_order_release);
+}
+
+void ErrorLatch::recover() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!kept_ && !loses_device(error_)) failed_.store(false, std::memory_order_release);
+}
+
+void ErrorLatch::keep() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kept_ = kept_ || failed_.load(std::memory_order_relaxed);
 }
 
 Status ErrorLatch::status(const Driver& driver) const {
   if (!failed()) return ok_status();
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Code code = error_ == DriverError::out_of_memory ? Code::out_of_device_memory : Code::device_lost;
-  Status s = error(code, "the CUDA device failed while %s: %s (%s)", what_, driver.text(error_).c_str(), driver.name(error_).c_str());
+  return last(driver);
+}
+
+Status ErrorLatch::status_since(uint64_t n, const Driver& driver) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return n_failures_.load(std::memory_order_relaxed) == n ? ok_status() : last(driver);
+}
+
+Status ErrorLatch::last(const Driver& driver) const {
+  const bool lost = loses_device(error_);
+  const Code code = lost ? Code::device_lost : error_ == DriverError::out_of_memory ? Code::out_of_device_memory : Code::internal;
+  Status s = error(code, "the CUDA device failed while %s: %s (%s)%s", what_, driver.text(error_).c_str(), driver.name(error_).c_str(),
+                   lost && error_ != DriverError::after_fork
+                       ? ". This runtime is lost: free its handles and create another one. The context is the process's, which other "
+                         "libraries share (PyTorch): if it is broken, it stays so until each of them has released it, or the process ends"
+                       : "");
   s.detail().native_code = static_cast<int64_t>(error_);
   return s;
 }
@@ -42,12 +67,15 @@ DriverError describe(const Driver& driver, int index, GpuProperties* p) {
   ask(DeviceAttribute::n_sms, &p->n_sms);
   ask(DeviceAttribute::shared_bytes, &shared);
   ask(DeviceAttribute::cache_bytes, &cache);
+  int at_host_address = 0;
+  ask(DeviceAttribute::registered_at_host_address, &at_host_address);
   if (e != DriverError::none) return e;
   p->name = name;
   p->architecture = 10 * major + minor;
   p->shared_bytes = static_cast<uint64_t>(shared);
   p->cache_bytes = static_cast<uint64_t>(cache);
   p->memory_bytes = bytes;
+  p->registered_at_host_address = at_host_address != 0;
   return e;
 }
 
@@ -112,14 +140,15 @@ Status Gpu::add_kernels(Span<const Image> images) {
   }
   if (e == DriverError::none) return ok_status();
   Status s = error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
-                   "CUDA device %d, %s, does not take the kernels (%s): %s", index_, properties_.name.c_str(), what,
-                   driver_.text(e).c_str());
+                   "CUDA device %d, %s, does not take the kernels (%s): %s. Its driver is for CUDA %s, the kernels are compiled by CUDA %s",
+                   index_, properties_.name.c_str(), what, driver_.text(e).c_str(), version_text(driver_.version()).c_str(),
+                   version_text(archive_version()).c_str());
   s.detail().native_code = static_cast<int64_t>(e);
   return s;
 }
 
 Gpu::~Gpu() {
-  if (!context_) return;
+  if (!context_ || !in_its_process()) return;
   {
     const OnDevice here(*this);
     for (Module module : modules_) driver_.unload_module(module);

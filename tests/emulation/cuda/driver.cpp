@@ -46,6 +46,8 @@ std::function<DriverError()> fault;
 std::atomic<const char*> failed_call{""};
 int driver_version = kDriverVersion;
 const char* missing_function = nullptr;
+bool registered_at_host_address = true;
+size_t most_pinned_bytes = SIZE_MAX, most_graph_nodes = SIZE_MAX;
 int architecture = 86, n_devices = 1, n_sms = 4;
 size_t cache_bytes = size_t{4} << 20, memory_bytes = size_t{8} << 30;
 std::atomic<uint64_t> n_launches{0};
@@ -117,7 +119,7 @@ void set_schedule(uint64_t seed) {
 namespace {
 
 constexpr size_t kPage = 4096;
-std::atomic<size_t> n_graphs_made{0}, n_alive{0};
+std::atomic<size_t> n_graphs_made{0}, n_alive{0}, n_graph_nodes{0};
 std::atomic<uint64_t> n_bytes_to_host{0}, n_bytes_to_device{0}, n_waited{0};
 struct Allocation {
   void* base;       // of the mapping
@@ -158,6 +160,24 @@ DriverError give_back(void* at) {
   munmap(found->second.base, found->second.mapped);
   allocations.erase(found);
   return DriverError::none;
+}
+
+std::atomic<size_t> n_pinned{0};   // bytes
+std::map<const void*, size_t> pinned;
+
+// Counts pinned memory. False: there would be more than the system gives.
+bool pin(size_t bytes) {
+  if ((n_pinned += bytes) <= most_pinned_bytes) return true;
+  n_pinned -= bytes;
+  return false;
+}
+bool unpin(void* at) {
+  const std::lock_guard<std::mutex> lock(allocations_mutex);
+  const auto found = pinned.find(at);
+  if (found == pinned.end()) return false;
+  n_pinned -= found->second;
+  pinned.erase(found);
+  return true;
 }
 
 // Whether the address lies in an allocation of this kind.
@@ -202,6 +222,7 @@ uint64_t bytes_to_host() { return n_bytes_to_host; }
 uint64_t bytes_to_device() { return n_bytes_to_device; }
 uint64_t n_waits() { return n_waited; }
 size_t graphs_made() { return n_graphs_made; }
+size_t pinned_bytes() { return n_pinned; }
 size_t n_live() {
   const std::lock_guard<std::mutex> lock(allocations_mutex);
   return allocations.size() + n_alive;
@@ -258,6 +279,7 @@ DriverError cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int) {
     case DeviceAttribute::major: *value = architecture / 10; break;
     case DeviceAttribute::minor: *value = architecture % 10; break;
     case DeviceAttribute::shared_bytes: *value = 99 << 10; break;
+    case DeviceAttribute::registered_at_host_address: *value = registered_at_host_address; break;
     default: return DriverError::invalid_value;
   }
   return DriverError::none;
@@ -293,6 +315,8 @@ DriverError cuCtxPopCurrent_v2(Context* context) {
 DriverError cuModuleLoadData(Module* module, const void* image) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
+  // A toolkit's images are for drivers of its own major version, and newer ones.
+  if (driver_version / 1000 < archive_version() / 1000) return DriverError::unsupported_ptx_version;
   if (device ? !device->load(image) : std::strcmp(static_cast<const char*>(image), "emulated") != 0) return DriverError::invalid_image;
   *module = new CUmod_st;
   ++n_alive;
@@ -358,16 +382,38 @@ DriverError cuMemFree_v2(DeviceAddress at) { return give_back(host_pointer(at));
 DriverError cuMemHostAlloc(void** at, size_t bytes, unsigned) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
-  return take(at, bytes, true);
+  if (!pin(bytes)) return DriverError::out_of_memory;
+  const DriverError e = take(at, bytes, true);
+  const std::lock_guard<std::mutex> lock(allocations_mutex);
+  if (e == DriverError::none)
+    pinned[*at] = bytes;
+  else
+    n_pinned -= bytes;
+  return e;
 }
-DriverError cuMemFreeHost(void* at) { return give_back(at); }
+DriverError cuMemFreeHost(void* at) {
+  unpin(at);
+  return give_back(at);
+}
+DriverError cuMemHostGetDevicePointer_v2(DeviceAddress* on_device, void* at, unsigned) {
+  *on_device = device_address(at);
+  return lies_in(at, true) ? DriverError::none : DriverError::invalid_value;
+}
 DriverError cuMemHostRegister_v2(void* at, size_t bytes, unsigned) {
   ORRERY_FAULTY();
+  ORRERY_IN_CONTEXT(nullptr);
+  if (!registered_at_host_address) return DriverError::not_supported;   // no address that this table could give
+  if (!pin(bytes)) return DriverError::out_of_memory;
+  {
+    const std::lock_guard<std::mutex> lock(allocations_mutex);
+    pinned[at] = bytes;
+  }
   if (device) device->allocated(at, bytes, true);
   return DriverError::none;
 }
 DriverError cuMemHostUnregister(void* at) {
   do_everything();
+  if (!unpin(at)) return DriverError::invalid_value;
   if (device) device->released(at);
   return faulty(__func__);
 }
@@ -446,6 +492,8 @@ DriverError cuGraphGetNodes(Graph graph, CUgraphNode_st**, size_t* n_nodes) {
 DriverError cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
+  if (n_graph_nodes + graph->nodes.size() > most_graph_nodes) return DriverError::out_of_memory;
+  n_graph_nodes += graph->nodes.size();
   *exec = new CUgraphExec_st{*graph};
   ++n_alive;
   ++n_graphs_made;
@@ -464,6 +512,7 @@ DriverError cuGraphDestroy(Graph graph) {
 }
 DriverError cuGraphExecDestroy(GraphExec exec) {
   --n_alive;
+  n_graph_nodes -= exec->nodes.size();
   delete exec;
   return DriverError::none;
 }
@@ -486,6 +535,15 @@ DriverError cuEventRecord(Event event, Stream stream) {
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
   event->stream = stream, event->behind = stream->n_given();
   return DriverError::none;
+}
+// Each wait ends with one of the two calls below: a query that finds the work done counts as a wait.
+DriverError cuEventQuery(Event event) {
+  {
+    const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+    if (event->stream && event->stream->n_done < event->behind) return DriverError::not_ready;
+  }
+  ++n_waited;
+  return faulty(__func__);
 }
 DriverError cuEventSynchronize(Event event) {
   ++n_waited;
