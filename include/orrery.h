@@ -255,7 +255,8 @@ typedef struct orrery_runtime_info {
   uint64_t arena_used_bytes;    /* of the regions of models and sessions, now */
   uint64_t host_bytes;          /* allocated for the runtime itself, now; see "Memory" */
   uint64_t host_peak_bytes;     /* the most that host_bytes has been */
-  uint64_t pinned_bytes;        /* host memory that is locked now: of the reservoir, for a GPU or as reservoir_mode says, and a GPU's buffers */
+  uint64_t pinned_bytes;        /* host memory that is locked now: of the reservoir, for a GPU or as reservoir_mode says; and
+                                   buffers for a GPU */
   uint64_t driver_bytes;        /* of a GPU: device memory that its driver takes beside the arena for graphs and cuBLAS, at most; an
                                    estimate. The context and the kernels, which it takes before the arena, are not part of it */
 } orrery_runtime_info;

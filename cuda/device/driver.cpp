@@ -1,10 +1,7 @@
 // See driver.h.
 #include "cuda/device/driver.h"
 
-#include <atomic>
-
 #include "cuda/device/library.h"
-#include "runtime/os/os.h"
 
 namespace orrery::cuda {
 
@@ -35,13 +32,6 @@ bool loses_device(DriverError error) {
 }
 
 Result<Driver> Driver::open(int made_by) {
-  // The driver's state does not survive fork(), and no function of it takes the child's part: the first call could hang.
-  static std::atomic<int64_t> started_by{0};
-  const int64_t process = os::process_id();
-  if (const int64_t by = started_by.load(); by != 0 && by != process)
-    return unusable(DriverError::after_fork, "this process is a child of fork(), and its parent has started CUDA, which a child cannot use. "
-                                             "Start it by exec(), in Python with the start method 'spawn'");
-
 #ifdef _WIN32
   constexpr const char* kName = "nvcuda.dll";
   const Library library({kName});
@@ -58,12 +48,14 @@ Result<Driver> Driver::open(int made_by) {
 #undef ORRERY_DRIVER_FIND
   if (missing)
     return unusable(DriverError::none, std::string("the NVIDIA driver (") + kName + ") has no " + missing + ": it is for CUDA " +
-                                           (d.get_version ? version_text(d.version()) : "before 2.2") + ", this build is made by CUDA " +
-                                           version_text(made_by));
-  if (const DriverError e = d.init(0); e != DriverError::none)
-    return unusable(e, d.text(e) + (e == DriverError::not_initialized ? "; a process cannot use CUDA if its parent had started it before "
-                                                                          "fork()" : ""));
-  started_by = process;
+                                           (d.get_version ? version_text(d.version()) : "before 2.2") +
+                                           ", this build is made by CUDA " + version_text(made_by));
+  const DriverError e = d.init(0);
+  // What a driver answers in a child of a process that has started it.
+  if (e == DriverError::not_initialized)
+    return unusable(e, d.text(e) + "; a child of fork() cannot use CUDA if its parent has started it: start such a process by exec(), in Python "
+                                   "with the start method 'spawn'");
+  if (e != DriverError::none) return unusable(e, d.text(e));
   return d;
 }
 

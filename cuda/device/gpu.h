@@ -16,8 +16,8 @@
 
 namespace orrery::cuda {
 
-// The first error of a device, from any thread and any stream. An error that loses the device (loses_device()) stays. Others stay until they
-// have been reported and recover() is called: then the device is used again.
+// The first error of a device, from any thread and any stream. An error that loses the device (loses_device()) stays. Others stay until
+// they have been reported and recover() is called: then the device is used again.
 class ErrorLatch {
  public:
   // `what` says what failed, and must outlive the latch. An error that loses the device takes the place of one that does not.

@@ -1,5 +1,6 @@
 // The driver's functions for the emulated build: contexts, kernels by name, memory with guard pages, streams, events, graphs, and faults on demand.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -246,7 +247,11 @@ DriverError in_context(const CUstream_st* stream) {
   if (const DriverError context_ = in_context(stream); context_ != DriverError::none) return context_
 void* host_pointer(DeviceAddress at) { return reinterpret_cast<void*>(static_cast<uintptr_t>(at)); }
 
-DriverError cuInit(unsigned) { return faulty(__func__); }
+// A child of fork() finds what its parent has started, and cannot use it.
+DriverError cuInit(unsigned) {
+  static const pid_t started_by = getpid();
+  return started_by == getpid() ? faulty(__func__) : DriverError::not_initialized;
+}
 DriverError cuDriverGetVersion(int* version) {
   *version = driver_version;
   return DriverError::none;
