@@ -24,7 +24,7 @@ BENCH_PEER ?= yes
 # make gpu-bench: some of limits matvec decode sampling products prefill attention policy; all if none is named
 GPU_SECTIONS ?=
 # make gpu-all, gpu-build: GPUs that machine code is made for
-GPU_ARCHITECTURES ?= 80 86 89 90 120
+GPU_ARCHITECTURES ?= 80 86 89 90 100 103 120
 # make gpu-build: the programs; make gpu-lease: the GPUs
 GPU_PROGRAMS ?= gpu_test bench_gpu
 GPU_BUILD    ?= $(BUILD)-gpu

@@ -136,6 +136,8 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     const AccountUsage usage = runtime->account.usage();
     out.host_bytes = usage.bytes;
     out.host_peak_bytes = usage.peak_bytes;
+    out.pinned_bytes = runtime->runtime->pinned_bytes();
+    out.driver_bytes = runtime->runtime->driver_bytes();
     return write_struct(out, info, "orrery_runtime_info");
   });
 }

@@ -2,9 +2,21 @@
 # defines FUNCTION(), as archive() of device/archive.h; the caller's folder builds it. For each file it makes in build/ptx:
 #   NAME.ptx           by nvcc, once. tests/ptx runs this very text
 #   NAME.90.ptx        likewise, where ARCHITECTURES has sm_90 or newer: kernels that may start before the kernels ahead of them end (device/ptx.h)
-#   NAME.sm_86.cubin   machine code of that, by ptxas, for each of ARCHITECTURES
-#   NAME_86.fatbin     both, compressed; without architectures the text as it is, for tests that read it
-# As a script (cmake -P), this file writes the source.
+#   NAME.oldest.ptx    the same for the oldest driver: the text claims the version of PTX that it needs, not the newest that nvcc knows, and
+#                      leaves out hints that later versions have brought (used_bytes_mask). Driver 525 (CUDA 12.0) compiles it
+#   NAME.sm_86.cubin   machine code of NAME.ptx, or NAME.90.ptx, by ptxas, for each of ARCHITECTURES. Drivers read the machine code of toolkits of their own
+#                      major version, and older: a build for drivers before 580 takes the ptxas of CUDA 12.8 (ORRERY_PTXAS), which reads
+#                      NAME.oldest.ptx, or NAME.90.oldest.ptx
+#   NAME_86.fatbin     machine code and NAME.oldest.ptx, compressed unless it is for older drivers, which do not read every compression of
+#                      toolkit 13; without architectures NAME.ptx as it is, for tests that read it
+# As a script (cmake -P), this file writes the source; with TEXT, NAME.oldest.ptx.
+if(CMAKE_SCRIPT_MODE_FILE AND DEFINED TEXT)
+  file(READ ${TEXT} text)
+  string(REGEX REPLACE "\n[.]version [0-9.]+" "\n.version 8.0" text "${text}")
+  string(REGEX REPLACE "\n[ \t]*[.]pragma \"used_bytes_mask [0-9xa-fA-F]+\";" "" text "${text}")
+  file(WRITE ${OUT} "${text}")
+  return()
+endif()
 if(CMAKE_SCRIPT_MODE_FILE)
   set(tables "")
   set(images "")
@@ -47,14 +59,26 @@ int ${FUNCTION}_version() { return ${VERSION}; }
 endif()
 
 find_program(ORRERY_NVCC nvcc HINTS /usr/local/cuda/bin)
+set(ORRERY_PTXAS "" CACHE FILEPATH "The ptxas of an older toolkit, for machine code that drivers of its time read; empty: nvcc's own")
 if(ORRERY_NVCC)
   cmake_path(GET ORRERY_NVCC PARENT_PATH orrery_cuda_tools)
   execute_process(COMMAND ${ORRERY_NVCC} --version OUTPUT_VARIABLE said)
   string(REGEX MATCH "release ([0-9]+)[.]([0-9]+)" said "${said}")
   math(EXPR orrery_cuda_version "1000 * ${CMAKE_MATCH_1} + 10 * ${CMAKE_MATCH_2}")
+  execute_process(COMMAND ${ORRERY_NVCC} --list-gpu-code OUTPUT_VARIABLE orrery_cuda_codes)   # "sm_80", a line each
+  string(REGEX MATCHALL "sm_[0-9]+" orrery_cuda_codes "${orrery_cuda_codes}")
+  set(orrery_ptxas ${orrery_cuda_tools}/ptxas)
+  if(ORRERY_PTXAS)
+    set(orrery_ptxas ${ORRERY_PTXAS})
+    execute_process(COMMAND ${ORRERY_PTXAS} --version OUTPUT_VARIABLE said COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCH "release ([0-9]+)[.]([0-9]+)" said "${said}")
+    math(EXPR orrery_cuda_version "1000 * ${CMAKE_MATCH_1} + 10 * ${CMAKE_MATCH_2}")
+    execute_process(COMMAND ${ORRERY_PTXAS} --help OUTPUT_VARIABLE said)
+    string(REGEX MATCHALL "sm_[0-9]+" orrery_cuda_codes "${said}")
+  endif()
 endif()
 # Other folders call orrery_archive(), too: what it needs is not a variable of this folder alone.
-foreach(name orrery_cuda_tools orrery_cuda_version)
+foreach(name orrery_cuda_tools orrery_cuda_version orrery_cuda_codes orrery_ptxas)
   set(${name} "${${name}}" CACHE INTERNAL "")
 endforeach()
 set(orrery_archive_script ${CMAKE_CURRENT_LIST_FILE} CACHE INTERNAL "")
@@ -79,6 +103,9 @@ function(orrery_ptx source virtual out)
             "$<$<BOOL:${ORRERY_WERROR}>:-Werror;all-warnings>" -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${text}.d
             -o ${text} ${source}
     DEPENDS ${source} DEPFILE ${text}.d VERBATIM COMMAND_EXPAND_LISTS)
+  string(REGEX REPLACE "[.]ptx$" ".oldest.ptx" oldest ${text})
+  add_custom_command(OUTPUT ${oldest} COMMENT "" COMMAND ${CMAKE_COMMAND} -DTEXT=${text} -DOUT=${oldest} -P ${orrery_archive_script}
+    DEPENDS ${text} ${orrery_archive_script} VERBATIM)
 endfunction()
 
 function(orrery_archive source_variable called architectures)
@@ -87,6 +114,16 @@ function(orrery_archive source_variable called architectures)
   endif()
   set(folder ${PROJECT_BINARY_DIR}/ptx)
   list(TRANSFORM architectures REPLACE "-.*" "")
+  # 100, 101 and 120 need nvcc 12.8, 103 and 121 need 12.9: those that this nvcc does not know run what the driver compiles of the PTX.
+  set(unknown "${architectures}")
+  list(TRANSFORM unknown PREPEND sm_)
+  list(REMOVE_ITEM unknown ${orrery_cuda_codes} "")
+  list(TRANSFORM unknown REPLACE "sm_" "")
+  if(unknown)
+    list(REMOVE_ITEM architectures ${unknown})
+    list(JOIN unknown ", " words)
+    message(STATUS "no machine code for ${words}: nvcc does not know them, and the driver will compile the PTX")
+  endif()
   list(JOIN architectures "_" suffix)
   set(suffix _${suffix})
   set(out ${CMAKE_CURRENT_BINARY_DIR}/${called}${suffix}.cpp)
@@ -95,31 +132,41 @@ function(orrery_archive source_variable called architectures)
   set(names "")
   set(fatbins "")
   set(compress --compress-all)
-  if(NOT architectures)
+  if(NOT architectures OR ORRERY_PTXAS)
     set(compress --compress=false)
   endif()
   foreach(source ${ARGN})
     orrery_ptx(${source} 80 text)
     cmake_path(GET source STEM name)
-    set(images --image3=kind=ptx,sm=80,file=${text})
+    set(oldest ${folder}/${name}.oldest.ptx)
+    set(images --image3=kind=ptx,sm=80,file=${oldest})
+    set(of_ptxas ${text})
+    if(NOT architectures)
+      set(images --image3=kind=ptx,sm=80,file=${text})
+    elseif(ORRERY_PTXAS)
+      set(of_ptxas ${oldest})
+    endif()
     set(codes "")
     foreach(architecture ${architectures})
       set(code ${folder}/${name}.sm_${architecture}.cubin)
-      set(of_text ${text})
+      set(of_code ${of_ptxas})
       if(architecture GREATER_EQUAL 90)
-        orrery_ptx(${source} 90 of_text)
+        orrery_ptx(${source} 90 of_code)
+        if(ORRERY_PTXAS)
+          set(of_code ${folder}/${name}.90.oldest.ptx)
+        endif()
       endif()
       add_custom_command(OUTPUT ${code} COMMENT "Compiling ${name}.cu for sm_${architecture}"
-        COMMAND ${orrery_cuda_tools}/ptxas -arch=sm_${architecture} -O3 -lineinfo --warn-on-spills
-                "$<$<BOOL:${ORRERY_WERROR}>:--warning-as-error>" ${flags} -o ${code} ${of_text}
-        DEPENDS ${of_text} VERBATIM COMMAND_EXPAND_LISTS)
+        COMMAND ${orrery_ptxas} -arch=sm_${architecture} -O3 -lineinfo --warn-on-spills
+                "$<$<BOOL:${ORRERY_WERROR}>:--warning-as-error>" ${flags} -o ${code} ${of_code}
+        DEPENDS ${of_code} VERBATIM COMMAND_EXPAND_LISTS)
       list(APPEND codes ${code})
       list(APPEND images --image3=kind=elf,sm=${architecture},file=${code})
     endforeach()
     set(fatbin ${folder}/${name}${suffix}.fatbin)
     add_custom_command(OUTPUT ${fatbin} COMMENT ""
       COMMAND ${orrery_cuda_tools}/fatbinary ${compress} --create=${fatbin} ${images}
-      DEPENDS ${text} ${codes} VERBATIM)
+      DEPENDS ${text} ${oldest} ${codes} VERBATIM)
     list(APPEND names ${name})
     list(APPEND fatbins ${fatbin})
   endforeach()

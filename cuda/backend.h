@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -53,11 +54,13 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   ~CudaBackend() override;
   BackendInfo info() const override;
   uint64_t free_bytes() const override;
+  uint64_t driver_bytes() const override { return Graphs::kMostBytes + (cublas_ ? Cublas::kDriverBytes : 0); }
+  uint64_t pinned_bytes() const override { return pinned_bytes_; }
   Status reserve_arena(uint64_t bytes) override;
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
   Status check_heads(int32_t head_dim) const override;
   uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
-  void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
+  Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
   KvMoves* kv_moves() override { return this; }
   KeyOperations* keys() override { return this; }
   FetchOperations* fetches() override { return this; }
@@ -86,9 +89,13 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void join_moves(uint64_t n) override;
   void send() override;
   Status synchronize() override;
+  void end_turn() override;
   Status copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) override;
+  bool shares_by_allocating() const override { return !gpu_->properties().registered_at_host_address; }
   Status share_host(std::byte* at, uint64_t bytes) override;
   void unshare_host(std::byte* at) override;
+  Result<std::byte*> allocate_shared(uint64_t bytes) override;
+  void free_shared(std::byte* at) override;
 
   // steps.cpp
   size_t most_steps(Span<const Step> steps) const override;
@@ -142,6 +149,9 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
 
  private:
   explicit CudaBackend(std::unique_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}
+  // The first failure, which the caller is told. Behind one that the device survives, the backend is ready for work again.
+  Status report();
+  void wait_for_all();
   ScratchPlan scratch_plan(const StepLimits& limits) const { return ScratchPlan(limits, shape_, cublas_ ? &tuning_ : nullptr); }
   int32_t n_rows() const { return n_rows_; }
   bool within(Span<const Step> steps) const;
@@ -187,6 +197,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   template <class Upload>
   void send_moves(Queue& queue, std::byte* list, Span<const KvMove> moves, KvType to_type, KvType from_type, uint64_t token_values,
                   const Upload& upload);
+  Status refused_memory(uint64_t bytes, DriverError e) const;
   // Downloads whose targets are written by finish_collecting(), which waits once. What does not fit results_ is downloaded at once.
   void collect(Span<const Download> downloads);
   void finish_collecting();
@@ -221,8 +232,9 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   size_t n_steps_ = 0, n_blocks_ = 0;   // blocks of sequences (ScratchPlan)
   size_t n_shortlists_ = 0;             // that have been asked for
   int32_t n_rows_ = 0;                  // of all steps
-  PinnedHalves step_bounce_;
+  std::unique_ptr<PinnedHalves> step_bounce_;
   uint64_t step_bounce_bytes_ = 0;   // of one half
+  std::atomic<uint64_t> pinned_bytes_{0};   // of this object's buffers
   uint64_t step_bytes_ = 0;          // of the step's upload, in the current half
   bool step_waits_ = false;          // the step's upload has not been sent yet
   StepContext context_;

@@ -51,16 +51,17 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   shape.cache_bytes = properties.cache_bytes;
   ORRERY_TRY(made->main_stream_.create(opened));
   ORRERY_TRY(made->io_stream_.create(opened));
-  made->queue_ = Queue(&opened, made->main_stream_.get());
-  made->io_queue_ = Queue(&opened, made->io_stream_.get());
+  made->queue_ = made->main_stream_.queue(&opened);
+  made->io_queue_ = made->io_stream_.queue(&opened);
   ORRERY_TRY(made->bounce_.allocate(opened, kBounceBytes));
   ORRERY_TRY(made->io_bounce_.allocate(opened, kBounceBytes));
   ORRERY_TRY(made->results_.allocate(opened, kResultsBytes));
   ORRERY_TRY(made->tables_.allocate(opened, kTablesBytes));
   made->tables_sent_.reserve(kMostTables);
   ORRERY_TRY(made->ahead_stream_.create(opened));
-  made->ahead_queue_ = Queue(&opened, made->ahead_stream_.get());
+  made->ahead_queue_ = made->ahead_stream_.queue(&opened);
   ORRERY_TRY(made->ahead_bounce_.allocate(opened, kAheadBytes));
+  made->pinned_bytes_ = 4 * kBounceBytes + kResultsBytes + kTablesBytes + 2 * kAheadBytes;
   ORRERY_TRY(made->before_ahead_.create(opened));
   for (EventOwner& event : made->behind_ahead_) ORRERY_TRY(event.create(opened));
   ORRERY_TRY(made->staging_.create(opened));
@@ -74,6 +75,10 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
 
 CudaBackend::~CudaBackend() {
   leaving_.emplace(*gpu_, queue_);
+  if (!leaving_->in_its_process()) {   // a child of fork(): the driver's state is its parent's
+    (void)cublas_.release();
+    return;
+  }
   if (queue_.stream()) (void)synchronize();
   graphs_.clear();
   cublas_.reset();
@@ -90,7 +95,9 @@ BackendInfo CudaBackend::info() const {
       case 89: return "sm_89";
       case 90: return "sm_90";
       case 100: return "sm_100";
+      case 103: return "sm_103";
       case 120: return "sm_120";
+      case 121: return "sm_121";
       default: return "sm_80, compiled when loaded";
     }
   };
@@ -127,10 +134,20 @@ Status CudaBackend::check_heads(int32_t head_dim) const {
   return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128 or 256", head_dim);
 }
 
-void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
+Status CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
   const OnDevice here(*gpu_, queue_);
+  const ScratchPlan plan = scratch_plan(limits);
+  if (plan.upload_bytes > step_bounce_bytes_ && !queue_.failed()) {   // larger than any plan before: once for each model
+    auto larger = std::make_unique<PinnedHalves>();
+    ORRERY_TRY(larger->allocate(*gpu_, plan.upload_bytes));
+    send();
+    if (!queue_.failed()) queue_.wait("running kernels");
+    step_bounce_ = std::move(larger);
+    pinned_bytes_ += 2 * (plan.upload_bytes - step_bounce_bytes_);
+    step_bounce_bytes_ = plan.upload_bytes;
+  }
   scratch_ = device(scratch);
-  plan_ = scratch_plan(limits);
+  plan_ = plan;
   StepContext context;
   context.device = shape_;
   context.step.rows = reinterpret_cast<const Row*>(scratch_ + plan_.rows);
@@ -161,12 +178,7 @@ void CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) 
   downloads_.reserve(n_results), collected_.reserve(n_results);
   totals_.resize(static_cast<size_t>(2 * keys.group));
   compensation_parts_.reserve(most_compensation_parts()), codes_parts_.reserve(most_codes_parts());
-  if (plan_.upload_bytes > step_bounce_bytes_) {   // larger than any plan before: once for each model
-    send();
-    if (!queue_.failed()) queue_.wait("running kernels");
-    if (!step_bounce_.allocate(*gpu_, plan_.upload_bytes).ok()) queue_.check(DriverError::out_of_memory, "taking pinned memory for a step");
-    step_bounce_bytes_ = plan_.upload_bytes;
-  }
+  return ok_status();
 }
 
 std::vector<DeviceDescription> devices() {

@@ -208,7 +208,7 @@ Graphs::~Graphs() { clear(); }
 void Graphs::clear() {
   const OnDevice here(gpu_);
   for (Entry& entry : entries_)
-    if (entry.exec) gpu_.driver().destroy_exec(entry.exec);
+    if (entry.exec && here.in_its_process()) gpu_.driver().destroy_exec(entry.exec);
   entries_.clear();
   n_all_nodes_ = 0;
 }
@@ -226,6 +226,10 @@ void Graphs::make_room(size_t n_nodes) {
 
 void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation> operations) {
   if (queue.failed() || operations.empty()) return;
+  if (n_without_ > 0) {
+    --n_without_;
+    return cuda::run(queue, context, operations);
+  }
   const Driver& driver = queue.driver();
   key_.resize(sizeof context + operations.size() * sizeof(Operation));
   std::memcpy(key_.data(), &context, sizeof context);
@@ -241,24 +245,42 @@ void Graphs::run(Queue& queue, const StepContext& context, Span<const Operation>
     queue.set_overlaps(context.starts_early != 0);
     cuda::run(queue, context, operations);
     queue.set_overlaps(false);
-    if (!queue.check(driver.end_capture(queue.stream(), &graph), "ending a graph")) {
+    const bool ended = queue.check(driver.end_capture(queue.stream(), &graph), "ending a graph");
+    if (!ended || queue.failed()) {   // a graph without the kernel that failed is not the list's
       if (graph) driver.destroy_graph(graph);
       return;
     }
     Entry made;
     made.key = key_, made.hash = hash;
     queue.check(driver.get_nodes(graph, nullptr, &made.n_nodes), "counting a graph's nodes");
-    const bool ok = queue.check(driver.instantiate(&made.exec, graph, 0), "making a graph");
-    driver.destroy_graph(graph);
-    if (!ok) return;
     make_room(made.n_nodes);
+    DriverError e = driver.instantiate(&made.exec, graph, 0);
+    if (e == DriverError::out_of_memory && !entries_.empty()) {
+      clear();
+      e = driver.instantiate(&made.exec, graph, 0);
+    }
+    driver.destroy_graph(graph);
+    if (e == DriverError::out_of_memory) return run_without(queue, context, operations);
+    if (!queue.check(e, "making a graph")) return;
     n_all_nodes_ += made.n_nodes;
     entries_.push_back(std::move(made));
     entry = &entries_.back();
   }
   entry->used = ++clock_;
   n_nodes_ = entry->n_nodes;
-  queue.check(driver.launch_graph(entry->exec, queue.stream()), "launching a graph");
+  const DriverError e = driver.launch_graph(entry->exec, queue.stream());
+  if (e != DriverError::out_of_memory) {
+    queue.check(e, "launching a graph");
+    return;
+  }
+  clear();   // the first launch of a graph takes memory, too
+  run_without(queue, context, operations);
+}
+
+void Graphs::run_without(Queue& queue, const StepContext& context, Span<const Operation> operations) {
+  n_without_ = kStepsWithout;
+  n_nodes_ = 0;
+  cuda::run(queue, context, operations);
 }
 
 }  // namespace orrery::cuda

@@ -72,7 +72,12 @@ class Graphs {
   Graphs& operator=(const Graphs&) = delete;
   ~Graphs();
 
-  // As run(), by a graph: the graph of an earlier call with the same list and context, or a new one.
+  // The most device memory that the driver takes for all graphs, beside the arena. An estimate: some 0.6 KB a kernel, and the graph that is
+  // being made.
+  static constexpr uint64_t kMostBytes = uint64_t{16} << 20;
+
+  // As run(), by a graph: the graph of an earlier call with the same list and context, or a new one. Where the driver has no memory for a
+  // graph, all graphs are given up; if that does not help, lists run without graphs for a while, with the same results.
   void run(Queue& queue, const StepContext& context, Span<const Operation> operations);
   void clear();
   // The number of kernels in the graph that ran last.
@@ -87,6 +92,8 @@ class Graphs {
     uint64_t used = 0;
   };
   static constexpr size_t kMostNodes = 12288;
+  static constexpr int kStepsWithout = 1024;   // lists, before another graph is tried: of 10 to 1,000 tokens
+  void run_without(Queue& queue, const StepContext& context, Span<const Operation> operations);
   void make_room(size_t n_nodes);
   const Gpu& gpu_;
   std::vector<Entry> entries_;
@@ -94,6 +101,7 @@ class Graphs {
   uint64_t clock_ = 0;
   size_t n_nodes_ = 0;         // of the graph that ran last
   size_t n_all_nodes_ = 0;     // of all entries
+  int n_without_ = 0;          // lists that still run without a graph
 };
 
 }  // namespace orrery::cuda

@@ -10,7 +10,7 @@ namespace orrery::cuda {
 Status Staging::create(const Gpu& gpu) {
   ORRERY_TRY(stream_.create(gpu));
   for (EventOwner* event : {&begun_, &appended_, &copied_[0], &copied_[1], &read_[0], &read_[1]}) ORRERY_TRY(event->create(gpu));
-  copies_ = copies_.on(stream_.get());
+  copies_ = stream_.queue(&copies_.gpu());
   return ok_status();
 }
 

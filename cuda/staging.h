@@ -27,6 +27,8 @@ class Staging {
   void use(std::byte* scratch, const ScratchPlan& plan);
   // Whether the step's keys are staged: a prompt of one sequence, with pages outside of [arena, arena + arena_bytes).
   bool takes(const Step& step, uint64_t arena, uint64_t arena_bytes) const;
+  // Waits for the copies that are under way, whatever has failed.
+  void drain() { copies_.drain(); }
   // The step's copies wait for everything that the queue has now.
   void begin(Queue& queue);
   // attend_prefill() of the step's rows, segment by segment, with the bits of one attend_prefill() over all keys.

@@ -88,7 +88,7 @@ void CudaBackend::begin_steps(Span<const Step> steps) {
   context_.staging = staged ? &staging_ : nullptr, context_.of = staged ? &steps_[0] : nullptr;
   const DriverError fits = within(steps) ? DriverError::none : DriverError::invalid_value;
   if (queue_.failed() || !queue_.check(fits, "taking a step beyond its limits")) return;
-  std::byte* const upload = step_bounce_.next(queue_).data();
+  std::byte* const upload = step_bounce_->next(queue_).data();
   size_t n_blocks = 0;
   for (const Step& step : steps) n_blocks += std::max<size_t>(step.sequences.size(), 1);
   step_bytes_ = plan_.sequences + n_blocks * plan_.sequence_bytes;
@@ -117,7 +117,7 @@ Operation& CudaBackend::note(Operation::Kind kind, int32_t rows) {
 void CudaBackend::send() {
   const OnDevice here(*gpu_, queue_);
   if (step_waits_ && !queue_.failed()) {
-    Pinned& bounce = step_bounce_.now();
+    Pinned& bounce = step_bounce_->now();
     queue_.copy(scratch_, bounce.data(), step_bytes_, "copying a step to the device");
     bounce.mark(queue_);
   }
@@ -167,7 +167,7 @@ void CudaBackend::prepare_ropes(Span<const RopeSpec> specs) {
   interleaved_ = specs[0].interleaved;
   for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {   // they travel with the step's upload, which has not been sent yet
     const RopeSpec& spec = specs[n_steps_ > 1 ? i : 0];
-    std::byte* const block = step_bounce_.now().data() + plan_.sequences + i * plan_.sequence_bytes;
+    std::byte* const block = step_bounce_->now().data() + plan_.sequences + i * plan_.sequence_bytes;
     std::memcpy(block + plan_.frequencies, spec.inverse_frequency, static_cast<size_t>(n_rot_ / 2) * sizeof(float));
     std::memcpy(block + offsetof(DeviceSequence, rope_magnitude), &spec.magnitude, sizeof spec.magnitude);
   }

@@ -5,6 +5,7 @@
 
 #include "cuda/backend.h"
 #include "cuda/stretches.h"
+#include "runtime/os/os.h"
 
 namespace orrery::cuda {
 
@@ -157,19 +158,46 @@ void CudaBackend::join_moves(uint64_t n) {
   n_joined_ = n;
 }
 
-Status CudaBackend::synchronize() {
-  const OnDevice here(*gpu_, queue_);
+void CudaBackend::wait_for_all() {
   send();
   fill_ahead();
   join_moves(n_ahead_);
   if (!queue_.failed()) queue_.wait("running kernels");
-  return gpu_->status();
+}
+
+Status CudaBackend::synchronize() {
+  const OnDevice here(*gpu_, queue_);
+  wait_for_all();
+  return report();
+}
+
+void CudaBackend::end_turn() {
+  const OnDevice here(*gpu_, queue_);
+  wait_for_all();
+  if (queue_.failed()) gpu_->latch().keep();
+}
+
+Status CudaBackend::report() {
+  Status s = gpu_->status();
+  if (s.ok()) return s;
+  if (loses_device(static_cast<DriverError>(s.detail().native_code))) return s;
+  // What was sent before the failure may run still. What was to come behind it is given up.
+  for (Queue* queue : {&queue_, &ahead_queue_}) queue->drain();
+  staging_.drain();
+  operations_.clear(), step_waits_ = false;
+  ahead_parts_.clear(), collected_.clear(), collected_bytes_ = 0;
+  tables_sent_.clear(), tables_bytes_ = 0;
+  n_joined_ = n_ahead_;
+  gpu_->latch().recover();
+  return queue_.failed() ? gpu_->status() : std::move(s);
 }
 
 // The caller's thread gathers pieces in one half of the pinned memory while the device copies the other half.
 Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
   const std::lock_guard<std::mutex> lock(io_mutex_);
   const OnDevice here(*gpu_, io_queue_);
+  const uint64_t n_failures = gpu_->latch().n_failures();
+  ORRERY_TRY(gpu_->status());
   Pinned* half = &io_bounce_.next(io_queue_);
   uint64_t filled = 0;
   const auto flush = [&] {
@@ -189,24 +217,55 @@ Status CudaBackend::copy_in(Ptr<std::byte> to, Span<const HostPiece> pieces) {
     }
   flush();
   if (!io_queue_.failed()) io_queue_.wait("moving KV to the device");
-  return gpu_->status();
+  // The steps' thread may have recovered meanwhile from a failure that made this one leave out copies.
+  Status status = gpu_->latch().status_since(n_failures, gpu_->driver());
+  if (!status.ok()) io_queue_.drain();   // the copies before write to the caller's memory
+  return status;
 }
 
-// Every 64-bit system has unified addressing: the device reaches registered memory by the host's addresses.
-Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
-  const OnDevice here(*gpu_, queue_);
-  const DriverError e = gpu_->driver().register_host(at, bytes, 0);
-  if (e == DriverError::none) return ok_status();
-  Status s = memory_error(Code::out_of_pinned_memory, bytes, 0, "%llu bytes of host memory could not be shared with the CUDA device: %s",
-                          static_cast<unsigned long long>(bytes), gpu_->driver().text(e).c_str());
+Status CudaBackend::refused_memory(uint64_t bytes, DriverError e) const {
+  const os::MemoryLimits limits = os::memory_limits();
+  Status s = memory_error(loses_device(e) ? Code::device_lost : Code::out_of_pinned_memory, bytes, limits.available_bytes,
+                          "%llu bytes of host memory could not be shared with the CUDA device: %s; %llu are available (by %s)%s",
+                          static_cast<unsigned long long>(bytes), gpu_->driver().text(e).c_str(),
+                          static_cast<unsigned long long>(limits.available_bytes), limits.bound_by,
+                          shares_by_allocating() ? ", of which WSL2 and Windows lock half at most" : "");
   s.detail().native_code = static_cast<int64_t>(e);
   return s;
 }
 
+// With unified addressing, which every 64-bit system has, the device reaches registered memory by the host's addresses where its attribute
+// says so.
+Status CudaBackend::share_host(std::byte* at, uint64_t bytes) {
+  const OnDevice here(*gpu_);
+  DriverError e = here.error();
+  if (e == DriverError::none) e = shares_by_allocating() ? DriverError::not_supported : gpu_->driver().register_host(at, bytes, 0);
+  return e == DriverError::none ? ok_status() : refused_memory(bytes, e);
+}
+
 // Does not wait for the device: its work no longer needs the memory, and another thread may be capturing the stream.
 void CudaBackend::unshare_host(std::byte* at) {
-  const OnDevice here(*gpu_, queue_);
-  gpu_->driver().unregister_host(at);
+  if (const OnDevice here(*gpu_); here.in_its_process()) gpu_->driver().unregister_host(at);
+}
+
+// Memory of cuMemHostAlloc has one address for host and device in every 64-bit process, unless it is write-combined (CUDA driver API,
+// "Unified Addressing"). Other memory has not everywhere, so the driver is asked.
+Result<std::byte*> CudaBackend::allocate_shared(uint64_t bytes) {
+  const OnDevice here(*gpu_);
+  void* at = nullptr;
+  DeviceAddress on_device = 0;
+  DriverError e = here.error();
+  if (e == DriverError::none) e = gpu_->driver().allocate_host(&at, bytes, kHostAllocDeviceMap);
+  if (e != DriverError::none) return refused_memory(bytes, e);
+  e = gpu_->driver().get_device_address(&on_device, at, 0);
+  if (e == DriverError::none && on_device == device_address(at)) return static_cast<std::byte*>(at);
+  gpu_->driver().free_host(at);
+  return error(Code::unsupported, "host memory has another address for the CUDA device%s%s", e == DriverError::none ? "" : ": ",
+               e == DriverError::none ? "" : gpu_->driver().text(e).c_str());
+}
+
+void CudaBackend::free_shared(std::byte* at) {
+  if (const OnDevice here(*gpu_); here.in_its_process()) gpu_->driver().free_host(at);
 }
 
 }  // namespace orrery::cuda

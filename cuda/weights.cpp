@@ -97,7 +97,7 @@ Status CudaBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols
     half.mark(queue_);
   }
   if (pool) pool->end_burst();
-  return gpu_->status();
+  return report();
 }
 
 }  // namespace orrery::cuda

@@ -35,7 +35,7 @@ _Static_assert(offsetof(orrery_runtime_options, link_latency_us) == 72, "offset"
 _Static_assert(offsetof(orrery_runtime_options, reservoir_mode) == 76, "offset");
 _Static_assert(offsetof(orrery_runtime_options, device) == 80, "offset");
 _Static_assert(offsetof(orrery_runtime_options, priority) == 84, "offset");
-_Static_assert(sizeof(orrery_runtime_info) == 56, "size");
+_Static_assert(sizeof(orrery_runtime_info) == 72, "size");
 _Static_assert(offsetof(orrery_runtime_info, struct_size) == 0, "offset");
 _Static_assert(offsetof(orrery_runtime_info, n_threads) == 4, "offset");
 _Static_assert(offsetof(orrery_runtime_info, backend) == 8, "offset");
@@ -44,6 +44,8 @@ _Static_assert(offsetof(orrery_runtime_info, arena_bytes) == 24, "offset");
 _Static_assert(offsetof(orrery_runtime_info, arena_used_bytes) == 32, "offset");
 _Static_assert(offsetof(orrery_runtime_info, host_bytes) == 40, "offset");
 _Static_assert(offsetof(orrery_runtime_info, host_peak_bytes) == 48, "offset");
+_Static_assert(offsetof(orrery_runtime_info, pinned_bytes) == 56, "offset");
+_Static_assert(offsetof(orrery_runtime_info, driver_bytes) == 64, "offset");
 _Static_assert(sizeof(orrery_vocab_info) == 40, "size");
 _Static_assert(offsetof(orrery_vocab_info, struct_size) == 0, "offset");
 _Static_assert(offsetof(orrery_vocab_info, n_tokens) == 4, "offset");

@@ -93,9 +93,11 @@ static const field_layout runtime_info_fields[] = {
     {"arena_used_bytes", FIELD_U64, 32, 8, 0, 0, 0, 0, 0},
     {"host_bytes", FIELD_U64, 40, 8, 0, 0, 0, 0, 0},
     {"host_peak_bytes", FIELD_U64, 48, 8, 0, 0, 0, 0, 0},
+    {"pinned_bytes", FIELD_U64, 56, 8, 0, 0, 0, 0, 0},
+    {"driver_bytes", FIELD_U64, 64, 8, 0, 0, 0, 0, 0},
 };
 static void init_runtime_info(void *p) { orrery_runtime_info_init(p, sizeof(orrery_runtime_info)); }
-static const struct_layout runtime_info_layout = {"runtime_info", 56, 7, runtime_info_fields, init_runtime_info};
+static const struct_layout runtime_info_layout = {"runtime_info", 72, 9, runtime_info_fields, init_runtime_info};
 
 static const field_layout vocab_info_fields[] = {
     {"n_tokens", FIELD_I32, 4, 4, 0, 0, 0, 0, 0},

@@ -185,6 +185,8 @@ internal unsafe struct orrery_runtime_info {
     public ulong @arena_used_bytes;
     public ulong @host_bytes;
     public ulong @host_peak_bytes;
+    public ulong @pinned_bytes;
+    public ulong @driver_bytes;
     public static orrery_runtime_info New() {
         var value = new orrery_runtime_info();
         Native.orrery_runtime_info_init(ref value, (UIntPtr)sizeof(orrery_runtime_info));
@@ -1023,6 +1025,8 @@ public sealed class RuntimeInfo {
     public readonly ulong ArenaUsedBytes;
     public readonly ulong HostBytes;
     public readonly ulong HostPeakBytes;
+    public readonly ulong PinnedBytes;
+    public readonly ulong DriverBytes;
     internal unsafe RuntimeInfo(orrery_runtime_info raw) {
         NThreads = raw.n_threads;
         Backend = Native.Text(raw.backend);
@@ -1031,6 +1035,8 @@ public sealed class RuntimeInfo {
         ArenaUsedBytes = raw.arena_used_bytes;
         HostBytes = raw.host_bytes;
         HostPeakBytes = raw.host_peak_bytes;
+        PinnedBytes = raw.pinned_bytes;
+        DriverBytes = raw.driver_bytes;
     }
 }
 

@@ -564,6 +564,8 @@ type RuntimeInfo struct {
 	ArenaUsedBytes uint64
 	HostBytes      uint64
 	HostPeakBytes  uint64
+	PinnedBytes    uint64
+	DriverBytes    uint64
 }
 
 func fillRuntimeInfo(call func(*C.orrery_runtime_info) error) (RuntimeInfo, error) {
@@ -580,6 +582,8 @@ func fillRuntimeInfo(call func(*C.orrery_runtime_info) error) (RuntimeInfo, erro
 	r.ArenaUsedBytes = uint64(p.arena_used_bytes)
 	r.HostBytes = uint64(p.host_bytes)
 	r.HostPeakBytes = uint64(p.host_peak_bytes)
+	r.PinnedBytes = uint64(p.pinned_bytes)
+	r.DriverBytes = uint64(p.driver_bytes)
 	return r, nil
 }
 

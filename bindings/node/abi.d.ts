@@ -108,6 +108,8 @@ export interface RuntimeInfo {
   arenaUsedBytes: number;
   hostBytes: number;
   hostPeakBytes: number;
+  pinnedBytes: number;
+  driverBytes: number;
 }
 export interface VocabInfo {
   nTokens: number;

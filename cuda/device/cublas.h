@@ -31,6 +31,10 @@ class Cublas {
     return architecture >= 120 ? uint64_t{12} << 20 : architecture >= 90 ? uint64_t{32} << 20 : uint64_t{4} << 20;
   }
 
+  // Device memory that cuBLAS takes beside its workspace: for its handle, and for the kernels that it loads with the first product of a
+  // shape. An estimate.
+  static constexpr uint64_t kDriverBytes = uint64_t{128} << 20;
+
   // Null without a libcublas of CUDA 13 or 12.
   static std::unique_ptr<Cublas> open();
   Cublas(const Cublas&) = delete;

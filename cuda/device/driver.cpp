@@ -15,7 +15,23 @@ Status unusable(DriverError e, const std::string& why) {
 
 }  // namespace
 
-Result<Driver> Driver::open(int least_version) {
+std::string version_text(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+
+bool loses_device(DriverError error) {
+  switch (error) {
+    case DriverError::none:
+    case DriverError::invalid_value:
+    case DriverError::out_of_memory:
+    case DriverError::not_found:
+    case DriverError::not_ready:
+    case DriverError::launch_out_of_resources:
+    case DriverError::not_permitted:
+    case DriverError::not_supported: return false;
+    default: return error < DriverError::capture_unsupported || error > DriverError::capture_last;
+  }
+}
+
+Result<Driver> Driver::open(int made_by) {
 #ifdef _WIN32
   constexpr const char* kName = "nvcuda.dll";
   const Library library({kName});
@@ -30,17 +46,26 @@ Result<Driver> Driver::open(int least_version) {
   if (!library.find(&d.member, #symbol) && !missing) missing = #symbol;
   ORRERY_DRIVER_FUNCTIONS(ORRERY_DRIVER_FIND)
 #undef ORRERY_DRIVER_FIND
-  int version = 0;
-  if (d.get_version && d.get_version(&version) == DriverError::none && version > 0 && version / 1000 < least_version / 1000)
-    return unusable(DriverError::none, "the NVIDIA driver is for CUDA " + std::to_string(version / 1000) + "." +
-                                           std::to_string(version % 1000 / 10) + ", this build needs one for " +
-                                           std::to_string(least_version / 1000) + ".0 or newer");
-  if (missing) return unusable(DriverError::none, std::string("the NVIDIA driver (") + kName + ") has no " + missing);
-  if (const DriverError e = d.init(0); e != DriverError::none) return unusable(e, d.text(e));
+  if (missing)
+    return unusable(DriverError::none, std::string("the NVIDIA driver (") + kName + ") has no " + missing + ": it is for CUDA " +
+                                           (d.get_version ? version_text(d.version()) : "before 2.2") +
+                                           ", this build is made by CUDA " + version_text(made_by));
+  const DriverError e = d.init(0);
+  // What a driver answers in a child of a process that has started it.
+  if (e == DriverError::not_initialized)
+    return unusable(e, d.text(e) + "; a child of fork() cannot use CUDA if its parent has started it: start such a process by exec(), in Python "
+                                   "with the start method 'spawn'");
+  if (e != DriverError::none) return unusable(e, d.text(e));
   return d;
 }
 
+int Driver::version() const {
+  int version = 0;
+  return get_version(&version) == DriverError::none ? version : 0;
+}
+
 std::string Driver::text(DriverError error) const {
+  if (error == DriverError::after_fork) return "this process is a child of fork(), and the CUDA device is its parent's";
   const char* found = nullptr;
   return get_error_string(error, &found) == DriverError::none && found ? found : "error " + std::to_string(static_cast<int>(error));
 }

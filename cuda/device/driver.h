@@ -32,6 +32,7 @@ using DeviceAddress = unsigned long long;   // unified addressing: of the host's
 
 // Results that this room tells apart, makes itself, or that tests make; the driver has many more.
 enum class DriverError : int {
+  after_fork = -1,   // not of the driver: the process is a child of the one that has opened the device
   none = 0,
   invalid_value = 1,
   out_of_memory = 2,
@@ -39,19 +40,29 @@ enum class DriverError : int {
   no_device = 100,
   invalid_image = 200,
   invalid_context = 201,
+  unsupported_ptx_version = 222,
   invalid_handle = 400,
   not_found = 500,
+  not_ready = 600,
   illegal_address = 700,
   launch_out_of_resources = 701,
+  launch_failed = 719,
+  not_permitted = 800,
+  not_supported = 801,
   capture_unsupported = 900,
   capture_invalidated = 901,
+  capture_last = 908,   // the numbers from capture_unsupported on are of calls that a capture forbids
   unknown = 999,
 };
+// Whether the context is of no use behind this error: all later calls fail, until every holder of the context has released it. The errors
+// that leave it well are few and known: a call that has been refused, and has sent nothing.
+bool loses_device(DriverError error);
 
 enum class DeviceAttribute : int {
   n_sms = 16,                 // streaming multiprocessors
   cache_bytes = 38,           // second-level cache
   major = 75, minor = 76,     // compute capability
+  registered_at_host_address = 91,   // 1: the device reaches registered memory by the host's addresses. 0 with WSL2, and Windows' WDDM
   shared_bytes = 97,          // shared memory that a thread block may ask for
 };
 enum class FunctionAttribute : int { n_registers = 4, ptx_version = 5, dynamic_shared_bytes = 8 };   // ptx_version: 90 of code for sm_90
@@ -70,7 +81,8 @@ struct LaunchConfig {
 };
 static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "as in cuda.h");
 
-inline constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2;
+inline constexpr unsigned kStreamNonBlocking = 1, kEventBlockingSync = 1, kEventDisableTiming = 2;
+inline constexpr unsigned kHostAllocDeviceMap = 2;
 inline constexpr int kCaptureThreadLocal = 1;
 
 // F(member, the driver's symbol, parameters...)
@@ -101,6 +113,7 @@ inline constexpr int kCaptureThreadLocal = 1;
   F(free, cuMemFree_v2, DeviceAddress at)                                                                                               \
   F(allocate_host, cuMemHostAlloc, void** at, size_t bytes, unsigned flags)                                                             \
   F(free_host, cuMemFreeHost, void* at)                                                                                                 \
+  F(get_device_address, cuMemHostGetDevicePointer_v2, DeviceAddress* at, void* host, unsigned flags)                                    \
   F(register_host, cuMemHostRegister_v2, void* at, size_t bytes, unsigned flags)                                                        \
   F(unregister_host, cuMemHostUnregister, void* at)                                                                                     \
   F(copy, cuMemcpyAsync, DeviceAddress to, DeviceAddress from, size_t bytes, Stream stream)                                             \
@@ -119,6 +132,7 @@ inline constexpr int kCaptureThreadLocal = 1;
   F(create_event, cuEventCreate, Event* event, unsigned flags)                                                                          \
   F(destroy_event, cuEventDestroy_v2, Event event)                                                                                      \
   F(record_event, cuEventRecord, Event event, Stream stream)                                                                            \
+  F(query_event, cuEventQuery, Event event)                                                                                             \
   F(wait_for_event, cuEventSynchronize, Event event)
 
 // Functions that launch, copy or allocate work in the calling thread's current context (gpu.h: OnDevice).
@@ -127,12 +141,17 @@ struct Driver {
   ORRERY_DRIVER_FUNCTIONS(ORRERY_DRIVER_MEMBER)
 #undef ORRERY_DRIVER_MEMBER
 
-  // The driver, initialized. UNSUPPORTED, with the reason in words: there is no driver; it is older than `least_version` (12040: CUDA
-  // 12.4), by its major version; or it has no device that works. native_code is the driver's error.
-  static Result<Driver> open(int least_version);
+  // The driver, initialized. UNSUPPORTED, with the reason in words: there is no driver; it lacks a function; it has no device that works; or
+  // a parent process has started it. native_code is the driver's error. Whether a driver takes the kernels shows when they are loaded
+  // (Gpu::open()): a fat binary has machine code for several GPUs, and newer drivers take what older toolkits made. made_by: the toolkit's
+  // version (archive_version()), for messages.
+  static Result<Driver> open(int made_by);
+  int version() const;   // of CUDA, that the driver is for: 12040 is 12.4; 0: it does not say
   std::string text(DriverError error) const;   // "an illegal memory access was encountered"
   std::string name(DriverError error) const;   // "CUDA_ERROR_ILLEGAL_ADDRESS"
 };
+
+std::string version_text(int version);   // "12.4" of 12040
 
 inline DeviceAddress device_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 

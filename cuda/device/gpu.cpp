@@ -12,17 +12,42 @@ namespace orrery::cuda {
 
 void ErrorLatch::set(DriverError error, const char* what) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (failed_.load(std::memory_order_relaxed)) return;
+  if (failed_.load(std::memory_order_relaxed) && (loses_device(error_) || !loses_device(error))) return;
   error_ = error;
   what_ = what;
+  n_failures_.fetch_add(1, std::memory_order_release);
   failed_.store(true, std::memory_order_release);
+}
+
+void ErrorLatch::recover() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!kept_ && !loses_device(error_)) failed_.store(false, std::memory_order_release);
+}
+
+void ErrorLatch::keep() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  kept_ = kept_ || failed_.load(std::memory_order_relaxed);
 }
 
 Status ErrorLatch::status(const Driver& driver) const {
   if (!failed()) return ok_status();
   const std::lock_guard<std::mutex> lock(mutex_);
-  const Code code = error_ == DriverError::out_of_memory ? Code::out_of_device_memory : Code::device_lost;
-  Status s = error(code, "the CUDA device failed while %s: %s (%s)", what_, driver.text(error_).c_str(), driver.name(error_).c_str());
+  return last(driver);
+}
+
+Status ErrorLatch::status_since(uint64_t n, const Driver& driver) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return n_failures_.load(std::memory_order_relaxed) == n ? ok_status() : last(driver);
+}
+
+Status ErrorLatch::last(const Driver& driver) const {
+  const bool lost = loses_device(error_);
+  const Code code = lost ? Code::device_lost : error_ == DriverError::out_of_memory ? Code::out_of_device_memory : Code::internal;
+  Status s = error(code, "the CUDA device failed while %s: %s (%s)%s", what_, driver.text(error_).c_str(), driver.name(error_).c_str(),
+                   lost && error_ != DriverError::after_fork
+                       ? ". This runtime is lost: free its handles and create another one. The context is the process's, which other "
+                         "libraries share (PyTorch): if it is broken, it stays so until each of them has released it, or the process ends"
+                       : "");
   s.detail().native_code = static_cast<int64_t>(error_);
   return s;
 }
@@ -43,12 +68,15 @@ DriverError describe(const Driver& driver, int index, GpuProperties* p) {
   ask(DeviceAttribute::n_sms, &p->n_sms);
   ask(DeviceAttribute::shared_bytes, &shared);
   ask(DeviceAttribute::cache_bytes, &cache);
+  int at_host_address = 0;
+  ask(DeviceAttribute::registered_at_host_address, &at_host_address);
   if (e != DriverError::none) return e;
   p->name = name;
   p->architecture = 10 * major + minor;
   p->shared_bytes = static_cast<uint64_t>(shared);
   p->cache_bytes = static_cast<uint64_t>(cache);
   p->memory_bytes = bytes;
+  p->registered_at_host_address = at_host_address != 0;
   return e;
 }
 
@@ -87,7 +115,7 @@ OpenedDevice* all_opened = nullptr;   // a list
 DriverError OpenedDevice::open(const Driver& driver, int index, OpenedDevice** opened, const char** what) {
   const std::lock_guard<std::mutex> lock(opened_mutex);
   for (OpenedDevice* known = all_opened; known; known = known->next_)
-    if (known->index_ == index) {
+    if (known->index_ == index && known->in_its_process()) {
       ++known->n_users_;
       *opened = known;
       return DriverError::none;
@@ -117,9 +145,9 @@ void OpenedDevice::close(OpenedDevice* opened) {
 }
 
 OpenedDevice::~OpenedDevice() {
-  if (!context_) return;
+  if (!context_ || !in_its_process()) return;
   {
-    const OnDevice here(driver_, context_);
+    const OnDevice here(driver_, context_, true);
     for (Module module : modules_) driver_.unload_module(module);
   }
   driver_.release_context(device_);
@@ -128,11 +156,10 @@ OpenedDevice::~OpenedDevice() {
 // The driver loads lazily where it may: asking for a kernel's registers makes it load the kernel.
 DriverError OpenedDevice::add_kernels(Span<const Image> images, const char** what) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const OnDevice here(driver_, context_);
+  const OnDevice here(driver_, context_, in_its_process());
   DriverError e = here.error();
   *what = "its context";
-  int driver_version = 0;
-  if (e == DriverError::none) e = driver_.get_version(&driver_version);
+  const int driver_version = driver_.version();
   for (const Image& image : images) {
     if (e != DriverError::none) break;
     if (std::find(images_.begin(), images_.end(), image.data) != images_.end()) continue;
@@ -173,7 +200,7 @@ Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int index) {
 Status Gpu::refused(DriverError e, const char* what) const {
   const std::string text = driver_.text(e);
   Status s = what ? error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
-                          "CUDA device %d, %s, does not take the kernels (%s): %s", index_, properties_.name.c_str(), what, text.c_str())
+                X
                   : error(Code::unsupported, "CUDA device %d: %s", index_, text.c_str());
   s.detail().native_code = static_cast<int64_t>(e);
   return s;

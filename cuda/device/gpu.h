@@ -13,21 +13,32 @@
 #include "cuda/device/archive.h"
 #include "cuda/device/driver.h"
 #include "runtime/base/status.h"
+#include "runtime/os/os.h"
 
 namespace orrery::cuda {
 
-// The first error of a device, from any thread and any stream.
+// The first error of a device, from any thread and any stream. An error that loses the device (loses_device()) stays. Others stay until
+// they have been reported and recover() is called: then the device is used again.
 class ErrorLatch {
  public:
-  // `what` says what failed, and must outlive the latch. status() has the driver's error as native_code. A refused allocation is
-  // OUT_OF_DEVICE_MEMORY; every other error means that the device is lost.
+  // `what` says what failed, and must outlive the latch. An error that loses the device takes the place of one that does not.
   void set(DriverError error, const char* what);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
+  // Has the driver's error as native_code. A refused allocation is OUT_OF_DEVICE_MEMORY, another call that was refused INTERNAL, all else
+  // DEVICE_LOST.
   Status status(const Driver& driver) const;
+  void recover();
+  void keep();   // recover() does nothing from now on
+  // For a thread beside the one that recovers: the number of failures so far; and the last one's status, if there are more by now.
+  uint64_t n_failures() const { return n_failures_.load(std::memory_order_acquire); }
+  Status status_since(uint64_t n_failures, const Driver& driver) const;
 
  private:
+  Status last(const Driver& driver) const;
   mutable std::mutex mutex_;
   std::atomic<bool> failed_{false};
+  std::atomic<uint64_t> n_failures_{0};
+  bool kept_ = false;
   DriverError error_ = DriverError::none;
   const char* what_ = "";
 };
@@ -39,6 +50,7 @@ struct GpuProperties {
   uint64_t shared_bytes = 0;    // shared memory that a thread block may ask for
   uint64_t cache_bytes = 0;     // second-level cache
   uint64_t memory_bytes = 0;
+  bool registered_at_host_address = true;   // DeviceAttribute::registered_at_host_address
 };
 DriverError describe(const Driver& driver, int index, GpuProperties* properties);
 
@@ -57,6 +69,7 @@ class OpenedDevice {
   ~OpenedDevice();
 
   Context context() const { return context_; }
+  bool in_its_process() const { return os::process_id() == process_; }
   // Loads further images. An image that is loaded already costs nothing.
   DriverError add_kernels(Span<const Image> images, const char** what);
   // `name`: readable_name() of the symbol.
@@ -67,6 +80,7 @@ class OpenedDevice {
 
   Driver driver_;
   int index_, device_ = 0;   // the driver's handle
+  const int64_t process_ = os::process_id();
   int n_users_ = 0;
   OpenedDevice* next_ = nullptr;
   Context context_ = nullptr;
@@ -88,6 +102,7 @@ class Gpu {
   const Driver& driver() const { return driver_; }
   const GpuProperties& properties() const { return properties_; }
   Context context() const { return opened_->context(); }
+  bool in_its_process() const { return opened_->in_its_process(); }
   ErrorLatch& latch() { return latch_; }
   Status status() const { return latch_.status(driver_); }
   // Loads further images, of another archive.
@@ -120,8 +135,9 @@ class Queue;
 // a current context.
 class OnDevice {
  public:
-  OnDevice(const Driver& driver, Context context) : driver_(driver), error_(driver_.push_context(context)) {}
-  explicit OnDevice(const Gpu& gpu) : OnDevice(gpu.driver(), gpu.context()) {}
+  OnDevice(const Driver& driver, Context context, bool in_its_process)
+      : driver_(driver), error_(in_its_process ? driver_.push_context(context) : DriverError::after_fork) {}
+  explicit OnDevice(const Gpu& gpu) : OnDevice(gpu.driver(), gpu.context(), gpu.in_its_process()) {}
   // A failure is the queue's: nothing is sent to another device.
   OnDevice(const Gpu& gpu, Queue& queue);
   OnDevice(const OnDevice&) = delete;
@@ -131,6 +147,8 @@ class OnDevice {
     if (error_ == DriverError::none) driver_.pop_context(&popped);
   }
   DriverError error() const { return error_; }
+  // False in a child of fork(): nothing is given back there, because the driver's state is the parent's.
+  bool in_its_process() const { return error_ != DriverError::after_fork; }
 
  private:
   const Driver& driver_;

@@ -9,6 +9,13 @@
 
 namespace orrery::cuda {
 
+inline Status refused(const char* what, DriverError e, const Driver& driver) {
+  const Code code = e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::device_lost;
+  Status s = error(code, "%s: %s", what, driver.text(e).c_str());
+  s.detail().native_code = static_cast<int64_t>(e);
+  return s;
+}
+
 // A point in a queue: the last one that mark() has set.
 class EventOwner {
  public:
@@ -16,8 +23,8 @@ class EventOwner {
     release();
     const OnDevice here(gpu);
     DriverError e = here.error();
-    if (e == DriverError::none) e = gpu.driver().create_event(&event_, kEventDisableTiming);
-    if (e != DriverError::none) return error(Code::device_lost, "no CUDA event: %s", gpu.driver().text(e).c_str());
+    if (e == DriverError::none) e = gpu.driver().create_event(&event_, kEventDisableTiming | kEventBlockingSync);
+    if (e != DriverError::none) return refused("no CUDA event", e, gpu.driver());
     gpu_ = &gpu;
     return ok_status();
   }
@@ -29,6 +36,7 @@ class EventOwner {
     if (!queue.failed() && queue.check(queue.driver().record_event(event_, queue.stream()), "marking a point in a queue"))
       n_sent_ = queue.n_sent();
   }
+  Event get() const { return event_; }
   // wait(): the host waits for the point; `queue` is the queue of the mark. order(): later work of another queue waits for it.
   void wait(Queue& queue) const { queue.wait_for(event_, n_sent_, "waiting for a copy"); }
   void order(Queue& later) const {
@@ -38,8 +46,7 @@ class EventOwner {
  private:
   void release() {
     if (!gpu_) return;
-    const OnDevice here(*gpu_);
-    gpu_->driver().destroy_event(event_);
+    if (const OnDevice here(*gpu_); here.in_its_process()) gpu_->driver().destroy_event(event_);
     event_ = nullptr, gpu_ = nullptr, n_sent_ = 0;
   }
 
@@ -57,6 +64,7 @@ class Pinned {
     void* at = nullptr;
     DriverError e = here.error();
     if (e == DriverError::none) e = gpu.driver().allocate_host(&at, bytes, 0);
+    if (loses_device(e)) return refused("no pinned host memory", e, gpu.driver());
     if (e != DriverError::none)
       return memory_error(Code::out_of_pinned_memory, bytes, 0, "no %llu bytes of pinned host memory: %s",
                           static_cast<unsigned long long>(bytes), gpu.driver().text(e).c_str());
@@ -75,8 +83,7 @@ class Pinned {
  private:
   void release() {
     if (!gpu_) return;
-    const OnDevice here(*gpu_);
-    gpu_->driver().free_host(data_);
+    if (const OnDevice here(*gpu_); here.in_its_process()) gpu_->driver().free_host(data_);
     data_ = nullptr, gpu_ = nullptr;
   }
 
@@ -122,23 +129,25 @@ class StreamOwner {
     const OnDevice here(gpu);
     DriverError e = here.error();
     if (e == DriverError::none) e = gpu.driver().create_stream(&stream_, kStreamNonBlocking);
-    if (e != DriverError::none) return error(Code::device_lost, "no CUDA stream: %s", gpu.driver().text(e).c_str());
+    if (e != DriverError::none) return refused("no CUDA stream", e, gpu.driver());
     gpu_ = &gpu;
-    return ok_status();
+    return end_.create(gpu);
   }
   StreamOwner() = default;
   StreamOwner(const StreamOwner&) = delete;
   StreamOwner& operator=(const StreamOwner&) = delete;
   ~StreamOwner() {
     if (!gpu_) return;
-    const OnDevice here(*gpu_);
-    gpu_->driver().destroy_stream(stream_);
+    if (const OnDevice here(*gpu_); here.in_its_process()) gpu_->driver().destroy_stream(stream_);
   }
+  // A queue of the stream. There is one at a time, because its waits use one event.
+  Queue queue(Gpu* gpu) const { return Queue(gpu, stream_, end_.get()); }
   Stream get() const { return stream_; }
 
  private:
   const Gpu* gpu_ = nullptr;   // null: no stream
   Stream stream_ = nullptr;
+  EventOwner end_;             // Queue::wait()
 };
 
 }  // namespace orrery::cuda

@@ -4,8 +4,9 @@
 // executes operations on buffers in it, in the order of the calls, perhaps asynchronously. Results are on the host after download()
 // or synchronize(). One thread at a time uses a Backend: the thread that holds the Turn (backend/turn.h).
 //
-// Operations return no errors and allocate nothing. The first failure is latched, and synchronize() reports it. A failure means a
-// lost device, never a caller's mistake, because shapes are validated when the model is loaded.
+// Operations return no errors and allocate nothing. The first failure is latched, nothing is computed behind it, and synchronize() reports
+// it. A failure is never a caller's mistake, because shapes are validated when the model is loaded. It is final where the device is lost.
+// Where the device goes on (it had no memory for a launch), synchronize() reports it once, to the caller whose results it has spoilt.
 //
 // Every backend has the operations of a step (backend/step.h). It may lack the other interfaces, which serve KV policies and
 // samplers. The accessor then returns null, and a session that needs the interface is refused when it is opened.
@@ -62,8 +63,11 @@ class Backend : public Device, public StepOperations {
   virtual void commit(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
   // Sends what a step has recorded so far: operations between steps that are called within one run behind it. Does not wait.
   virtual void send() {}
-  // Returns when all operations are done, with the first failure.
+  // Returns when all operations are done, with the first failure. A failure that the device survives is forgotten then.
   virtual Status synchronize() = 0;
+  // Returns when all operations are done. A failure that nobody has been told by now is final: its results may be in use. For the end of
+  // a Turn.
+  virtual void end_turn() { (void)synchronize(); }
   // Host work between operations: call(context, i) for each i in [0, n), in any order, on the backend's own threads if it has any.
   // The calls do not use the backend.
   virtual void for_each(int64_t n, void (*call)(const void* context, int64_t i), const void* context) {
@@ -85,8 +89,9 @@ class Backend : public Device, public StepOperations {
   // Makes `weight` ready for matmul() and embed(). `at` is weight_bytes() long, 64-byte aligned.
   virtual Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
                               Ptr<std::byte> at, Weight* weight) = 0;
-  // Scratch memory of the steps that follow, scratch_bytes() long.
-  virtual void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) = 0;
+  // Scratch memory of the steps that follow, scratch_bytes() long. Takes pinned memory for the largest steps so far. Where the system
+  // refuses it (out_of_pinned_memory), nothing has changed, and the steps before can go on.
+  virtual Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) = 0;
 
   // Where the time of the decode steps since the last call went, as lines of JSON (runtime/cpu/trace.h); empty where nothing is
   // measured.

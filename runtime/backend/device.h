@@ -46,6 +46,11 @@ class Device {
   virtual BackendInfo info() const = 0;   // asks no driver: cheap enough for every step
   // Bytes that an arena may take now; 0: the device's memory is the host's.
   virtual uint64_t free_bytes() const { return 0; }
+  // Device memory that the driver may take beside the arena once the arena is reserved, at most; an estimate. What it has taken before, for
+  // the context and the kernels, is not free any more.
+  virtual uint64_t driver_bytes() const { return 0; }
+  // Host memory that the backend itself has locked, beside what it shares.
+  virtual uint64_t pinned_bytes() const { return 0; }
   // Where the arena begins. It is one allocation, made once.
   virtual Ptr<std::byte> arena() const = 0;
 
@@ -72,14 +77,22 @@ class Device {
   // The content of [at, at + bytes) is not needed any more. Where device memory is the system's, the system may take it back.
   virtual void discard(Ptr<std::byte> at, uint64_t bytes) { (void)at, (void)bytes; }
 
-  // Shares host memory, page-aligned, with the device: operations may then use its addresses as they use the arena's. The memory
-  // stays locked until unshare_host(). Returns out_of_pinned_memory where the system refuses. With unified memory all host memory
-  // is shared. unshare_host(): no operation may be using the memory. A Turn waits for all of its own operations before it ends.
+  // Host memory that operations may use by the host's addresses, as they use the arena's. Any thread may call these functions.
+  // share_host(): shares memory of the caller, page-aligned. It stays locked until unshare_host(), which takes the same address. Returns
+  // out_of_pinned_memory where the system refuses. With unified memory all host memory is shared.
+  // Some systems give a device other addresses of memory that is not its driver's (WSL2, Windows): there shares_by_allocating() is true,
+  // share_host() refuses, and allocate_shared() takes such memory from the driver.
+  // Before memory is given back: no operation may be using it. A Turn waits for all of its own operations before it ends.
+  virtual bool shares_by_allocating() const { return false; }
   virtual Status share_host(std::byte* at, uint64_t bytes) {
     (void)at, (void)bytes;
     return ok_status();
   }
   virtual void unshare_host(std::byte* at) { (void)at; }
+  virtual Result<std::byte*> allocate_shared(uint64_t bytes) {
+    return memory_error(Code::out_of_pinned_memory, bytes, 0, "this device shares the memory of its callers");
+  }
+  virtual void free_shared(std::byte* at) { (void)at; }
 
  protected:
   ~Device() = default;

@@ -308,7 +308,7 @@ inline void Turns::finish(SharedWork* work, State state) {
 }
 
 inline void Turns::end() {
-  (void)backend_->synchronize();   // a failure stays latched: the next caller of synchronize() gets it
+  backend_->end_turn();
   const std::lock_guard<std::mutex> lock(mutex_);
   pass_on();
 }

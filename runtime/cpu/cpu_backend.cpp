@@ -173,9 +173,10 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   LowRankOperations* low_rank() override { return this; }
   KeyCodeOperations* key_codes() override { return this; }
 
-  void set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
+  Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
     scratch_ = host(scratch);
     plan_ = ScratchPlan(limits, kernels_, max_threads_);
+    return ok_status();
   }
 
   void begin_steps(Span<const Step> steps) override;

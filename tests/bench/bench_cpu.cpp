@@ -128,7 +128,7 @@ struct Bench {
 
   Bench(Backend& b, const Clock& c, std::vector<std::string> t)
       : backend(b), clock(c), types(std::move(t)), scratch(region(b.scratch_bytes(limits))) {
-    backend.set_scratch(pointer(scratch.data()), limits);
+    if (!backend.set_scratch(pointer(scratch.data()), limits).ok()) std::exit(1);
   }
   bool wants(const char* type) const {
     return types.empty() || std::find(types.begin(), types.end(), type) != types.end();

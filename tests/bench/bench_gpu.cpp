@@ -498,7 +498,7 @@ double Bench::matmul_seconds(Backend* backend, const std::vector<Weight>& weight
   l.max_rows = n_rows, l.max_context = kPageTokens;
   l.n_heads = l.n_kv_heads = 1, l.head_dim = 32;
   l.max_in = weights[0].n_cols;
-  backend->set_scratch({take(backend->scratch_bytes(l))}, l);
+  check(backend->set_scratch({take(backend->scratch_bytes(l))}, l));
   const uint64_t x = random_floats(static_cast<size_t>(n_rows * weights[0].n_cols)), out = take(static_cast<uint64_t>(n_rows * weights[0].n_rows) * sizeof(float));
   const std::vector<Row> rows(static_cast<size_t>(n_rows));
   Step step;
@@ -653,7 +653,7 @@ std::unique_ptr<Bench::Llama> Bench::llama(const Kind& kind, int32_t context, in
   made->limits.n_layers = 0;   // of heads under a policy
   made->work = model::carve_workspace(h, b(), made->limits, {});
   made->work = model::carve_workspace(h, b(), made->limits, {take(made->work.bytes)});
-  b().set_scratch(made->work.scratch, made->limits);
+  check(b().set_scratch(made->work.scratch, made->limits));
   return made;
 }
 
@@ -701,7 +701,7 @@ void Bench::sampling() {
   StepLimits l;
   l.max_rows = 1, l.max_context = kPageTokens;
   l.n_heads = l.n_kv_heads = 1, l.head_dim = 32, l.max_in = 32;
-  b().set_scratch({take(b().scratch_bytes(l))}, l);
+  check(b().set_scratch({take(b().scratch_bytes(l))}, l));
   const size_t n = static_cast<size_t>(s_.n_vocab);
   const Ptr<const float> logits{random_floats(n, 4.0f)};
   const Ptr<std::byte> out{take(b().shortlist_bytes(s_.n_vocab))};
@@ -797,7 +797,7 @@ void Bench::attention() {
     StepLimits l;
     l.max_rows = s_.rows, l.max_context = context;
     l.n_heads = s_.n_heads, l.n_kv_heads = s_.n_kv_heads, l.head_dim = s_.head_dim, l.max_in = s_.n_embd;
-    b().set_scratch({take(b().scratch_bytes(l))}, l);
+    check(b().set_scratch({take(b().scratch_bytes(l))}, l));
     const int64_t width = int64_t{s_.n_heads} * s_.head_dim;
     const uint64_t q = random_floats(static_cast<size_t>(s_.rows * width)), out = take(static_cast<uint64_t>(s_.rows * width) * sizeof(float));
     const AttendShape shape{s_.n_heads, width, width, 1.0f / std::sqrt(static_cast<float>(s_.head_dim)), 0};
@@ -848,7 +848,7 @@ void Bench::policy() {
     StepLimits l;
     l.max_rows = 1, l.max_context = n_keys;
     l.n_heads = s_.n_heads, l.n_kv_heads = s_.n_kv_heads, l.head_dim = s_.head_dim, l.max_in = s_.n_embd, l.max_top_keys = n_keys;
-    b().set_scratch({take(b().scratch_bytes(l))}, l);
+    check(b().set_scratch({take(b().scratch_bytes(l))}, l));
     const int64_t width = int64_t{s_.n_heads} * s_.head_dim;
     const QueryRing ring{{random_floats(static_cast<size_t>(n_queries * width))}, n_queries, 0, 0};
     const float scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim));

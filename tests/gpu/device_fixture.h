@@ -47,7 +47,7 @@ class Machine {
     if (!reserved.ok()) throw std::runtime_error(reserved.message());
     next_ = backend_->arena().address;
     end_ = next_ + scratch + kMemory;
-    backend_->set_scratch(take(scratch), limits);
+    if (const Status taken = backend_->set_scratch(take(scratch), limits); !taken.ok()) throw std::runtime_error(taken.message());
   }
 #ifndef ORRERY_EMULATED
   ~Machine() {

@@ -53,11 +53,14 @@ class GpuFaults : public ::testing::Test {
     for (int i = 0; i < 2; ++i) {
       session->push_generated(argmax(session->logits()));
       const Status s = session->decode();
-      if (!s.ok()) {   // later calls fail too, and the session still accepts any call
+      if (s.ok()) continue;
+      if (s.code() == Code::device_lost) {   // later calls fail too, and the session still accepts any call
         EXPECT_EQ(session->decode().code(), s.code());
         EXPECT_FALSE(session->fork().ok() && session->prefill(random_tokens(*model, 3, 2), nullptr, nullptr).ok());
-        return session->decode();
+      } else {   // the device is well: the token is computed again (errors_test.cpp), unless that is refused, too
+        EXPECT_NE(session->decode().code(), Code::device_lost);
       }
+      return Status(s.detail());
     }
     ORRERY_ASSIGN(auto fork, session->fork());
     ORRERY_TRY(fork->prefill(random_tokens(*model, 5, 3), nullptr, nullptr));
@@ -144,9 +147,7 @@ TEST_F(GpuFaults, WhatIsMissingIsNamed) {
   EXPECT_NE(said().find("no NVIDIA driver"), std::string::npos) << said();
   EXPECT_STREQ(unwrap(engine::Runtime::create(runtime_options(1)))->backend_info().name, "cpu");
   emulated::driver_version = 11080;
-  const std::string needed = "is for CUDA 11.8, this build needs one for " + std::to_string(cuda::archive_version() / 1000) + ".0";
-  EXPECT_NE(said().find(needed), std::string::npos) << said();
-  EXPECT_TRUE(cuda::devices().empty());
+  EXPECT_NE(said().find("driver is for CUDA 11.8, the kernels are compiled by CUDA "), std::string::npos) << said();
   emulated::driver_version = emulated::kDriverVersion;
   emulated::missing_function = "cuGraphInstantiateWithFlags";
   EXPECT_NE(said().find("has no cuGraphInstantiateWithFlags"), std::string::npos) << said();
@@ -161,7 +162,7 @@ TEST_F(GpuFaults, AnotherRuntimeGoesOn) {
   const auto a = open_session(one, 64, KvType::f16), b = open_session(other, 64, KvType::f16);
   const std::vector<int32_t> prompt = random_tokens(*one, 9, 1);
   unwrap(a->prefill(prompt, nullptr, nullptr));
-  refuse(cuda::DriverError::out_of_memory, 0, false);
+  refuse(cuda::DriverError::illegal_address, 0, false);
   EXPECT_FALSE(b->prefill(prompt, nullptr, nullptr).ok());
   emulated::fault = nullptr;
   EXPECT_FALSE(b->prefill(prompt, nullptr, nullptr).ok());

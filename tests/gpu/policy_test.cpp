@@ -41,12 +41,6 @@ Answer answer_of(const std::shared_ptr<engine::LanguageModel>& model, const engi
   return answer;
 }
 
-const PolicyMode& mode_of(const std::string& name) {
-  for (const PolicyMode& mode : policy_modes())
-    if (name == mode.name) return mode;
-  throw std::runtime_error(name);
-}
-
 using Case = std::pair<const char*, KvType>;   // a mode, the type of resident KV
 class GpuPolicy : public ::testing::TestWithParam<Case> {};
 
@@ -125,7 +119,7 @@ TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
   {
     const Turn turn = model->runtime().take_turn();
     const engine::Resident::Use use(session->resident(), turn);
-    turn.backend().set_scratch(model->workspace(turn).scratch, model->limits(turn));
+    unwrap(turn.backend().set_scratch(model->workspace(turn).scratch, model->limits(turn)));
     unwrap(session->resident()->prepare(72));
   }
   ASSERT_TRUE(session->resident()->settled());

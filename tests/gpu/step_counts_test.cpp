@@ -75,13 +75,6 @@ Counts most_of_a_token(const std::shared_ptr<engine::LanguageModel>& model, cons
   return most;
 }
 
-const PolicyMode& mode_of(const std::string& name) {
-  static const PolicyMode full = {"full", "full", {}, false};
-  for (const PolicyMode& mode : policy_modes())
-    if (name == mode.name) return mode;
-  return full;
-}
-
 struct Bound {
   const char* mode;
   uint64_t waits;       // of the host and of the I/O thread

@@ -36,7 +36,7 @@ TEST(Turns, EveryThreadUsesTheBackendsDevice) {
   std::vector<float> sum(64);
   std::thread([&] {
     ASSERT_LE(scratch + 512, uint64_t{1} << 20);
-    backend->set_scratch(backend->arena(), limits);
+    unwrap(backend->set_scratch(backend->arena(), limits));
     const Ptr<float> x{backend->arena().address + scratch};
     const std::vector<float> ones(64, 1.0f);
     backend->upload({x.address}, ones.data(), 256);

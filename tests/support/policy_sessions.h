@@ -91,6 +91,14 @@ inline const std::vector<PolicyMode>& policy_modes() {
   };
   return modes;
 }
+// By its name, or "full".
+inline const PolicyMode& mode_of(const std::string& name) {
+  static const PolicyMode full = {"full", "full", {}, false};
+  if (name == full.name) return full;
+  for (const PolicyMode& mode : policy_modes())
+    if (name == mode.name) return mode;
+  throw std::runtime_error(name);
+}
 // All policies of the table but "full".
 inline std::vector<const char*> compressing_policies() {
   std::vector<const char*> names;

@@ -287,6 +287,8 @@ class orrery_runtime_info(Structure):
         ("arena_used_bytes", c_uint64),
         ("host_bytes", c_uint64),
         ("host_peak_bytes", c_uint64),
+        ("pinned_bytes", c_uint64),
+        ("driver_bytes", c_uint64),
     ]
     INIT = "orrery_runtime_info_init"
     COUNTS: dict[str, str] = {}
@@ -772,6 +774,8 @@ class RuntimeInfo:
     arena_used_bytes: int
     host_bytes: int
     host_peak_bytes: int
+    pinned_bytes: int
+    driver_bytes: int
 
 
 @dataclass(frozen=True)

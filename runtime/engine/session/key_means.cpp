@@ -116,9 +116,8 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
   Backend& backend = turn.backend();
   KeySums sums(&backend, model->hyper(), rope);
   const auto n_tokens = static_cast<uint32_t>(tokens.size());
-  table->make_writable(&backend, 0, n_tokens);
+  Status status = table->make_writable(&backend, 0, n_tokens);
   const KvView view = table->view();
-  Status status = ok_status();
   for (uint32_t from = 0; from < n_tokens && status.ok();) {
     const uint32_t n = std::min(n_tokens - from, max_rows);
     std::vector<Row> rows(n);

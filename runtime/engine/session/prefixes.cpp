@@ -40,7 +40,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   if (from == 0) {
     ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(cancel));
     ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));   // the mean keys may be measured
-    turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+    ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
     ORRERY_TRY(choose_form(turn, cancel));
   }
   const auto pages = tree.find(prefix_key(), wanted, {by_decode_.data(), from}, owner_);
@@ -60,7 +60,8 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
       const Resident::Use use(resident_.get(), *turn);
       resident_->before_write(first * kTokens), resident_->truncate(first * kTokens);
     }
-    table_->make_writable(&backend, page * kTokens, end * kTokens);
+    status = table_->make_writable(&backend, page * kTokens, end * kTokens);
+    if (!status.ok()) break;
     for (; page < end; ++page) table_->upload(&backend, page, page + 1, pages[page].bytes());
     status = backend.synchronize();
   }

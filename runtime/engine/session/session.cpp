@@ -248,7 +248,7 @@ Result<bool> Session::take_form(const Turn& turn, const StoredForm& loaded) {
     return true;
   }
   ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));   // the mean keys may be measured
-  turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+  ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
   ORRERY_TRY(choose_form(turn, nullptr));
   return false;
 }
@@ -265,7 +265,7 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
   const uint32_t n_pages = std::min(missing.end - missing.first, options_.chunk()) / page_tokens + 2;
   ORRERY_ASSIGN(const os::Region saved, os::Region::allocate(n_pages * page_bytes));
-  table_->make_writable(&backend, missing.first, missing.end);
+  ORRERY_TRY(table_->make_writable(&backend, missing.first, missing.end));
   const KvView view = table_->view();
   Status status = ok_status();
   for (uint32_t from = missing.first; from < missing.end && status.ok();) {
@@ -363,9 +363,9 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   const uint32_t n = static_cast<uint32_t>(tokens.size());
   const Turn turn = model_->runtime().take_turn();
   Backend& backend = turn.backend();
-  backend.set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+  ORRERY_TRY(backend.set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
   ORRERY_TRY(choose_form(turn, nullptr));
-  table_->make_writable(&backend, 0, n);
+  ORRERY_TRY(table_->make_writable(&backend, 0, n));
   std::vector<std::byte> page(table_->format().page_bytes());
   for (uint32_t i = 0; i < table_->n_pages(); ++i) {
     fill(i, page);
@@ -566,7 +566,7 @@ Status Session::top_keys(Span<const policy::KeyQuery> queries, const policy::Sco
   if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
   const Turn turn = model_->runtime().take_turn();
   const Resident::Use use(resident_.get(), turn);
-  turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+  ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
   return resident_->top_page_keys(queries, rule, n_computed());
 }
 
@@ -574,7 +574,7 @@ Status Session::key_weights(Span<const policy::WeightsQuery> queries) {
   if (!resident_) return error(Code::invalid_argument, "policy %s keeps no queries", options_.policy.c_str());
   const Turn turn = model_->runtime().take_turn();
   const Resident::Use use(resident_.get(), turn);
-  turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+  ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
   return resident_->page_key_weights(queries, n_computed());
 }
 
@@ -628,13 +628,19 @@ Status Session::resume() {
   if (draft_) ORRERY_TRY(draft_->resume());
   if (!parked()) return ok_status();
   ORRERY_TRY(acquire());
-  const uint64_t page_bytes = table_->format().page_bytes();
-  const Turn turn = model_->runtime().take_turn();
-  Backend& backend = turn.backend();
-  table_->make_writable(&backend, 0, n_computed());
-  table_->upload(&backend, 0, table_->n_pages(), parked_pages_.data());
-  stats_.host_to_device_bytes += table_->n_pages() * page_bytes;
-  ORRERY_TRY(backend.synchronize());
+  const Status filled = [&]() -> Status {
+    const Turn turn = model_->runtime().take_turn();
+    Backend& backend = turn.backend();
+    ORRERY_TRY(table_->make_writable(&backend, 0, n_computed()));
+    table_->upload(&backend, 0, table_->n_pages(), parked_pages_.data());
+    stats_.host_to_device_bytes += table_->n_pages() * table_->format().page_bytes();
+    return backend.synchronize();
+  }();
+  if (!filled.ok()) {   // the KV is in parked_pages_ alone: parked as before
+    resident_.reset(), table_.reset();
+    means_region_ = {}, reservation_ = {}, slot_ = {};
+    return Status(filled.detail());
+  }
   parked_pages_ = os::Region();
   return ok_status();
 }

@@ -272,8 +272,12 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   if (h.n_tokens > 0) {
     const Turn turn = runtime.take_turn();
     Result<bool> keeps = session->take_form(turn, contents->form);
-    if (keeps.ok()) keeps_form = *keeps, session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
-    status = keeps.take_status();
+    if (keeps.ok()) {
+      keeps_form = *keeps;
+      status = session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
+    } else {
+      status = keeps.take_status();
+    }
   }
   const PageReader::Use upload = [&](uint32_t first, uint32_t end, const std::byte* bytes) {
     const uint64_t at_once = keeps_form ? end - first : std::max<uint64_t>(kBytesAtOnce / h.page_bytes, 1);

@@ -67,18 +67,18 @@ void SessionStep::run_together(Span<SessionStep* const> steps) {
 // own: of the thread that has the turn.
 void SessionStep::gather_and_compute(const Turn& turn, Span<SessionStep* const> own) {
   LanguageModel& model = *own[0]->session_->model_;
-  turn.backend().set_scratch(model.workspace(turn).scratch, model.limits(turn));
+  const Status ready = turn.backend().set_scratch(model.workspace(turn).scratch, model.limits(turn));
   std::array<SessionStep*, static_cast<size_t>(kMostTogether)> steps;
   size_t n = 0;
   for (SessionStep* step : own) {
-    step->guarded([&] { return step->begin(turn, true); });
+    step->guarded([&] { return ready.ok() ? step->begin(turn, true) : Status(ready.detail()); });
     if (step->begun_) steps[n++] = step;
     else step->use_.reset();
   }
   // The own steps settle first: whoever waits for them can still be cancelled.
   std::array<SharedWork*, static_cast<size_t>(kMostTogether)> gathered;
   size_t n_gathered = 0;
-  if (own[0]->shares()) n_gathered = turn.gather(&model, {gathered.data(), gathered.size() - own.size()});
+  if (ready.ok() && own[0]->shares()) n_gathered = turn.gather(&model, {gathered.data(), gathered.size() - own.size()});
   for (size_t i = n_gathered; i-- > 0;) {   // from the last on: whoever asked first gets the next turn first
     auto* const step = static_cast<SessionStep*>(gathered[i]);
     step->guarded([&] { return step->begin(turn, false); });
@@ -182,7 +182,7 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   if (s.resident_) s.resident_->before_write(from_);
   const bool goes_on = s.pace_.under_way();
   if (from_ == 0 && !goes_on) ORRERY_TRY(s.choose_form(turn, r.cancel));
-  s.table_->make_writable(&backend, from_, from_ + n);
+  ORRERY_TRY(s.table_->make_writable(&backend, from_, from_ + n));
 
   s.rows_.resize(n);
   for (uint32_t i = 0; i < n; ++i) s.rows_[i] = {r.tokens[i], static_cast<int32_t>(from_ + i), 0};

@@ -100,8 +100,10 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   // Takes the new workspace before the old one is given back: if it does not fit, open sessions keep the old one.
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
   ORRERY_TRY(waiting_rows_.fetch_all(&turn.backend()));
+  const model::Workspace grown = model::carve_workspace(hyper(), device, wanted, region.data());
+  // Takes the pinned memory of these steps: now, so that no step of an open session is refused it.
+  ORRERY_TRY(turn.backend().set_scratch(grown.scratch, wanted));
   workspace_region_ = std::move(region);
-  const model::Workspace grown = model::carve_workspace(hyper(), device, wanted, workspace_region_.data());
   workspace_ = grown;   // a copy, which the thread sanitizer can follow
   workspace_bytes_ = workspace_.bytes;
   waiting_rows_.use(workspace_);

@@ -48,6 +48,13 @@ int32_t first_usable_gpu() {
   return -1;
 }
 
+void warn(const RuntimeOptions& options, const std::string& text) {
+  char line[512];
+  if (!options.log || options.log_level < LogLevel::warning) return;
+  copy_message(text, {line, sizeof line});
+  options.log(options.log_user, static_cast<int32_t>(LogLevel::warning), line);
+}
+
 // The status with a hint on what helps.
 Status with_advice(Status status, const char* advice) {
   status.detail().message += advice;
@@ -67,7 +74,12 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
     const int32_t device = options.device >= 0 ? options.device : first_usable_gpu();
     cuda::Options gpu;
     gpu.device = std::max(device, 0);   // without a device, the error says why
-    if (options.backend == "cuda" || device >= 0) return cuda::make_backend(gpu);
+    if (options.backend == "cuda") return cuda::make_backend(gpu);
+    if (device >= 0) {
+      auto made = cuda::make_backend(gpu);
+      if (made.ok() || made.status().code() != Code::unsupported) return made;
+      warn(options, std::string("the processor computes: ") + made.status().message());   // the driver does not take the kernels
+    }
   }
   cpu::Options cpu;
   cpu.n_threads = options.n_threads;
@@ -83,10 +95,9 @@ bool moves_directly(const RuntimeOptions& options) {
 
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device) {
   if (options.device_budget_bytes) return options.device_budget_bytes;
-  // Leaves memory to other users of the GPU, such as the screen.
-  constexpr uint64_t kLeft = uint64_t{512} << 20;
-  const uint64_t bytes = device.free_bytes();
-  return bytes > 2 * kLeft ? bytes - kLeft : bytes ? bytes / 2 : os::default_reservation_bytes(os::memory_limits());
+  // Leaves what the driver may take by itself, and memory to other users of the GPU, such as the screen.
+  const uint64_t left = kLeftToOthers + device.driver_bytes(), bytes = device.free_bytes();
+  return bytes > 2 * left ? bytes - left : bytes ? bytes / 2 : os::default_reservation_bytes(os::memory_limits());
 }
 
 Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
@@ -122,6 +133,9 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
       runtime->log(LogLevel::info, "device %zu: %s, %llu bytes", device, all[device].name.c_str(),
                    static_cast<ull>(all[device].memory_bytes));
   }
+  if (const uint64_t by_driver = runtime->device().driver_bytes())
+    runtime->log(LogLevel::info, "beside the arena the driver takes device memory for graphs and cuBLAS, about %llu bytes at most",
+                 static_cast<ull>(by_driver));
   const bool by_default = !options.device_budget_bytes || !options.reservoir_bytes;
   runtime->log(LogLevel::info, "arena of %llu bytes (device_budget_bytes%s), reservoir of %llu bytes, %s (reservoir_bytes%s)%s%s",
                static_cast<ull>(bytes), options.device_budget_bytes ? "" : ", by default", static_cast<ull>(runtime->reservoir_->bytes()),

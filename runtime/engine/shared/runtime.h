@@ -68,7 +68,8 @@ struct RuntimeOptions {
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options);
 // Whether backends may read the reservoir in place of transfers by the I/O thread: no link is simulated, and no faults of transfers.
 bool moves_directly(const RuntimeOptions& options);
-// The size of the device arena.
+// The size of the device arena. By default it leaves, of a GPU's free memory, Device::driver_bytes() and kLeftToOthers.
+inline constexpr uint64_t kLeftToOthers = uint64_t{256} << 20;
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device);
 
 class Runtime {
@@ -93,6 +94,11 @@ class Runtime {
   uint64_t prompt_part_us() const { return options_.prompt_part_us; }
   bool moves_directly() const { return engine::moves_directly(options_); }
   const RuntimeOptions& options() const { return options_; }   // as the runtime was created
+
+  // Bytes of host memory that are locked now: regions of the reservoir, and the backend's own.
+  uint64_t pinned_bytes() const { return reservoir_->pinned_bytes() + turns_->device().pinned_bytes(); }
+
+  uint64_t driver_bytes() const { return turns_->device().driver_bytes(); }
 
   // Takes one of max_sessions slots. A session with device memory has a slot.
   Status take_session_slot();

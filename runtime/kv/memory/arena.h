@@ -2,15 +2,22 @@
 // takes the regions of its layout. The memory of the device arena belongs to the backend. The memory of the reservoir is host memory,
 // pageable or pinned; the system locks a pinned region while it is taken.
 //
+// A device that reads the reservoir shares each region (Device::share_host), which takes seconds for many gigabytes, more where the system
+// has no huge pages. So a large region is shared in parts. take() shares the first part, a thread of the arena the others, and
+// wait_shared() waits for the bytes that it names. A device that allocates such memory itself (Device::shares_by_allocating) allocates a
+// region as a whole.
+//
 // A new region goes into the smallest gap that holds it. Giving a region back allocates nothing and cannot fail.
 // Thread-safe: models and sessions open and close on any thread.
 #pragma once
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,9 +43,14 @@ class Arena {
         base_{reinterpret_cast<uintptr_t>(memory_.data())},
         bytes_(memory_.size()),
         full_(Code::out_of_host_memory) {}
+  ~Arena();
 
   uint64_t bytes() const { return bytes_; }
   bool pinned() const { return pinned_; }
+  // Bytes of host memory that are locked now, for the device or by the system.
+  uint64_t pinned_bytes() const;
+  // For tests: the size of the parts in which regions are shared, a multiple of the system's page.
+  void share_in_parts_of(uint64_t bytes) { part_bytes_ = bytes; }
   uint64_t used() const;
   uint64_t largest_free() const;   // bytes of the largest region that can be taken now
   // The taken regions with their names, in the order of their offsets.
@@ -53,8 +65,14 @@ class Arena {
 
  private:
   friend class ArenaRegion;
-  Result<uint64_t> take(uint64_t bytes, const char* whose, const char* what, bool spare);
+  struct Held;
+  Result<std::pair<const uint64_t, Held>*> take(uint64_t bytes, const char* whose, const char* what, bool spare);
+  Status pin(Held* held, const char* whose);
   void give(uint64_t offset);
+  Status wait_shared(Held* held, uint64_t end);
+  Status share_part(Held* held, std::unique_lock<std::mutex>* lock);
+  void share_parts();
+  void unshare(const Held& held, uint64_t part);
   // Calls f(offset, bytes) for every gap between regions. The caller holds the lock.
   template <class F>
   void for_each_gap(F f) const;
@@ -73,9 +91,18 @@ class Arena {
   mutable std::mutex mutex_;
   uint64_t used_ = 0;
   struct Held : Taken {
-    bool spare;
+    bool spare = false;
+    Ptr<std::byte> at;
+    bool allocated = false;              // by the sharer: `at` lies outside of the arena
+    uint64_t pinned = 0;                 // its first bytes, which are locked; of a shared region all that the device may use
+    bool busy = false, given = false;    // a part is being shared; the region is being given back
+    Status refused;                      // the last part was; the next wait_shared() tries again
   };
   std::map<uint64_t, Held> taken_;       // by offset
+  uint64_t part_bytes_ = uint64_t{1} << 30;
+  std::thread sharing_;                  // share_parts(), from the first region of several parts on
+  std::condition_variable changed_;      // a part has been shared or refused, or there are more
+  bool ends_ = false;
 };
 
 // A region of an arena. The destructor gives it back. It must not outlive the arena.
@@ -83,7 +110,7 @@ class ArenaRegion {
  public:
   ArenaRegion() = default;
   // what: the region's name, of static storage. Errors name it: out_of_device_memory (out_of_host_memory in a reservoir), with the bytes
-  // asked for and the largest free region; out_of_pinned_memory if the system refuses to lock the region.
+  // asked for and the largest free region; out_of_pinned_memory if the system refuses to lock the region, or has less memory than that.
   static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* what) { return take(arena, bytes, "", what); }
   // The device bytes of a region of a session's layout.
   static Result<ArenaRegion> take(Arena* arena, const Region& region) {
@@ -92,22 +119,26 @@ class ArenaRegion {
   // A region that may be given back whenever others need its room: at the arena's high end, never locked, and without asking for room.
   static Result<ArenaRegion> take_spare(Arena* arena, uint64_t bytes, const char* what) { return take(arena, bytes, "", what, true); }
   ArenaRegion(ArenaRegion&& other) noexcept
-      : arena_(std::exchange(other.arena_, nullptr)), offset_(other.offset_), bytes_(std::exchange(other.bytes_, 0)) {}
+      : arena_(std::exchange(other.arena_, nullptr)), held_(other.held_), bytes_(std::exchange(other.bytes_, 0)) {}
   ArenaRegion& operator=(ArenaRegion&& other) noexcept {
     std::swap(arena_, other.arena_);
-    std::swap(offset_, other.offset_);
+    std::swap(held_, other.held_);
     std::swap(bytes_, other.bytes_);
     return *this;
   }
   ~ArenaRegion();
 
-  Ptr<std::byte> data() const { return arena_ ? arena_->base_ + offset_ : Ptr<std::byte>{}; }
+  Ptr<std::byte> data() const { return arena_ ? held_->second.at : Ptr<std::byte>{}; }
   uint64_t bytes() const { return bytes_; }
+  // Returns when the device may use the region's first `end` bytes. out_of_pinned_memory: the system has refused a part. The next call waits
+  // for another try.
+  Status wait_shared(uint64_t end) const { return arena_ ? arena_->wait_shared(&held_->second, end) : ok_status(); }
 
  private:
   static Result<ArenaRegion> take(Arena* arena, uint64_t bytes, const char* whose, const char* what, bool spare = false);
   Arena* arena_ = nullptr;
-  uint64_t offset_ = 0, bytes_ = 0;
+  std::pair<const uint64_t, Arena::Held>* held_ = nullptr;
+  uint64_t bytes_ = 0;
 };
 
 }  // namespace orrery::kv

@@ -36,6 +36,7 @@ Status PagePool::reserve(uint32_t n) {
       Page& page = slab.pages[i];
       page.address = slab.region.data().address + format_.page_offset(i);
       page.next_free = free_;
+      page.of_slab = static_cast<uint32_t>(i), page.region = &slab.region;
       free_ = &page;
     }
     slabs_.splice(slabs_.end(), fresh);
@@ -77,6 +78,12 @@ Page* PagePool::take() {
   page->next_free = nullptr;
   page->refs = 1;
   return page;
+}
+
+// The layers of kPagesTogether pages lie side by side.
+Status PagePool::wait(const Page& page) const {
+  const uint64_t units = page.of_slab / kPagesTogether + uint64_t{1};
+  return page.region->wait_shared(units * kPagesTogether * format_.page_bytes());
 }
 
 void PagePool::share(Page* page) {

@@ -23,6 +23,8 @@ namespace orrery::kv {
 struct Page {
   uint64_t address = 0;      // on the device
   uint32_t refs = 0;         // tables that have the page; 0: free
+  uint32_t of_slab = 0;      // its number in the slab, whose region is the next
+  const ArenaRegion* region = nullptr;
   Page* next_free = nullptr;
 };
 
@@ -44,6 +46,8 @@ class PagePool {
   void unreserve(uint32_t n);
 
   Page* take();                        // within a reservation; the page's content is undefined
+  // Returns when the device may use the page: ArenaRegion::wait_shared().
+  Status wait(const Page& page) const;
   void share(Page* page);              // adds an owner
   void drop(Page* page);               // takes an owner away
   bool shared(const Page* page) const; // whether it has more than one owner

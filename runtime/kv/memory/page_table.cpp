@@ -26,13 +26,20 @@ void PageTable::for_each_layer(F f) const {
     f(format().head_offset(layer, 0), static_cast<uint64_t>(layer) * format().layer_bytes());
 }
 
-void PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
+Status PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
   for (uint32_t i = from / kTokens; i < (to + kTokens - 1) / kTokens; ++i) {
-    if (i >= pages_.size()) {
-      pages_.push_back(pool_->take());
-      addresses_.push_back(pages_.back()->address);
-    } else if (pool_->shared(pages_[i])) {
-      Page* copy = pool_->take();
+    const bool is_new = i >= pages_.size();
+    if (!is_new && !pool_->shared(pages_[i])) continue;
+    Page* const taken = pool_->take();
+    if (Status ready = pool_->wait(*taken); !ready.ok()) {
+      pool_->drop(taken);
+      return ready;
+    }
+    if (is_new) {
+      pages_.push_back(taken);
+      addresses_.push_back(taken->address);
+    } else {
+      Page* const copy = taken;
       for_each_layer([&](uint64_t at, uint64_t) {
         backend->copy({copy->address + at}, {pages_[i]->address + at}, format().layer_bytes());
       });
@@ -41,6 +48,7 @@ void PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
       addresses_[i] = copy->address;
     }
   }
+  return ok_status();
 }
 
 void PageTable::truncate(uint32_t n_tokens) {

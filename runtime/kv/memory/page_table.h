@@ -42,8 +42,8 @@ class PageTable {
   }
 
   // Makes positions [from, to) writable: takes new pages, and copies shared ones. `from` is at most the number of tokens that the table's
-  // pages cover.
-  void make_writable(Backend* backend, uint32_t from, uint32_t to);
+  // pages cover. Waits until the device may use new pages (PagePool::wait()). After an error the table has the pages before that one.
+  Status make_writable(Backend* backend, uint32_t from, uint32_t to);
   // Keeps the pages of the first n_tokens.
   void truncate(uint32_t n_tokens);
   // Copies pages [first, end) to host memory, and from it. There the pages lie one behind the other, and the layers of a page too

@@ -41,6 +41,7 @@ extern std::atomic<const char*> failed_call; // the function that last got an er
 inline constexpr int kDriverVersion = 13000;   // as new as any toolkit that makes archives for tests
 extern int driver_version;                   // 0: the machine has no driver
 extern const char* missing_function;         // a symbol that the driver lacks; null: none
+extern size_t most_graph_nodes;              // of all graphs; a graph beyond them has no memory
 extern int architecture;                     // 86 unless a test changes it
 extern int n_devices;                        // 1 unless a test changes it
 extern int n_sms;                            // 4

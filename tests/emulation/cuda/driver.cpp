@@ -1,4 +1,6 @@
 // The driver's functions for the emulated build: contexts, kernels by name, streams, events, graphs, captures, and faults on demand.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -62,6 +64,7 @@ thread_local const char* asking = "";
 std::atomic<const char*> failed_call{""};
 int driver_version = kDriverVersion;
 const char* missing_function = nullptr;
+size_t most_graph_nodes = SIZE_MAX;
 int architecture = 86, n_devices = 1, n_sms = 4;
 size_t cache_bytes = size_t{4} << 20;
 size_t context_bytes = size_t{192} << 20, module_bytes = size_t{2} << 20, graph_bytes = size_t{64} << 10, node_bytes = 512;
@@ -178,7 +181,7 @@ std::vector<uint64_t> schedules() {
 
 namespace {
 
-std::atomic<size_t> n_graphs_made{0}, n_alive{0};
+std::atomic<size_t> n_graphs_made{0}, n_alive{0}, n_graph_nodes{0};
 std::atomic<uint64_t> n_bytes_to_host{0}, n_bytes_to_device{0}, n_waited{0};
 }  // namespace
 
@@ -249,7 +252,11 @@ DriverError in_context(const CUstream_st* stream) {
   if (const DriverError legacy_ = stream ? DriverError::none : forbid_legacy(); legacy_ != DriverError::none) return legacy_
 void* host_pointer(DeviceAddress at) { return reinterpret_cast<void*>(static_cast<uintptr_t>(at)); }
 
-DriverError cuInit(unsigned) { return faulty(__func__); }
+// A child of fork() finds what its parent has started, and cannot use it.
+DriverError cuInit(unsigned) {
+  static const pid_t started_by = getpid();
+  return started_by == getpid() ? faulty(__func__) : DriverError::not_initialized;
+}
 DriverError cuDriverGetVersion(int* version) {
   *version = driver_version;
   return DriverError::none;
@@ -276,17 +283,13 @@ DriverError cuDeviceGetName(char* name, int bytes, int) {
   return DriverError::none;
 }
 DriverError cuDeviceGetAttribute(int* value, DeviceAttribute attribute, int) {
-  constexpr int kCanUseHostPointerForRegisteredMemory = 91;
-  if (static_cast<int>(attribute) == kCanUseHostPointerForRegisteredMemory) {
-    *value = !registered_elsewhere;
-    return DriverError::none;
-  }
   switch (attribute) {
     case DeviceAttribute::n_sms: *value = n_sms; break;
     case DeviceAttribute::cache_bytes: *value = static_cast<int>(cache_bytes); break;
     case DeviceAttribute::major: *value = architecture / 10; break;
     case DeviceAttribute::minor: *value = architecture % 10; break;
     case DeviceAttribute::shared_bytes: *value = 99 << 10; break;
+    case DeviceAttribute::registered_at_host_address: *value = !registered_elsewhere; break;
     default: return DriverError::invalid_value;
   }
   return DriverError::none;
@@ -327,6 +330,8 @@ DriverError cuModuleLoadData(Module* module, const void* image) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
   ORRERY_NOT_IN_CAPTURE();
+  // A toolkit's images are for drivers of its own major version, and newer ones.
+  if (driver_version / 1000 < archive_version() / 1000) return DriverError::unsupported_ptx_version;
   if (device ? !device->load(image) : std::strcmp(static_cast<const char*>(image), "emulated") != 0) return DriverError::invalid_image;
   if (!charge(current_device(), Taker::module, module_bytes)) return DriverError::out_of_memory;
   *module = new CUmod_st;
@@ -559,8 +564,10 @@ DriverError cuGraphGetNodes(Graph graph, CUgraphNode_st**, size_t* n_nodes) {
 DriverError cuGraphInstantiateWithFlags(GraphExec* exec, Graph graph, unsigned long long) {
   ORRERY_FAULTY();
   ORRERY_IN_CONTEXT(nullptr);
+  if (n_graph_nodes + graph->nodes.size() > most_graph_nodes) return DriverError::out_of_memory;
   const size_t bytes = graph_bytes + graph->nodes.size() * node_bytes;
   if (!charge(current_device(), Taker::graph, bytes)) return DriverError::out_of_memory;
+  n_graph_nodes += graph->nodes.size();
   *exec = new CUgraphExec_st{*graph, current_device(), bytes};
   ++n_alive;
   ++n_graphs_made;
@@ -580,6 +587,7 @@ DriverError cuGraphDestroy(Graph graph) {
 DriverError cuGraphExecDestroy(GraphExec exec) {
   --n_alive;
   discharge(exec->device, Taker::graph, exec->bytes);
+  n_graph_nodes -= exec->nodes.size();
   delete exec;
   return DriverError::none;
 }
@@ -605,6 +613,15 @@ DriverError cuEventRecord(Event event, Stream stream) {
   event->in_capture = stream && stream->captures ? stream->n_captures : 0;
   return DriverError::none;
 }
+// Each wait ends with one of the two calls below: a query that finds the work done counts as a wait.
+DriverError cuEventQuery(Event event) {
+  {
+    const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
+    if (event->stream && event->stream->n_done < event->behind) return DriverError::not_ready;
+  }
+  ++n_waited;
+  return faulty(__func__);
+}
 DriverError cuEventSynchronize(Event event) {
   ++n_waited;
   const std::lock_guard<std::recursive_mutex> lock(schedule_mutex);
@@ -629,7 +646,6 @@ void* driver_function(const std::string& name) {
 #define ORRERY_OFFER(member, symbol, ...) \
   if (name == #symbol) return reinterpret_cast<void*>(static_cast<DriverError (*)(__VA_ARGS__)>(symbol));
   ORRERY_DRIVER_FUNCTIONS(ORRERY_OFFER)
-  ORRERY_OFFER(, cuMemHostGetDevicePointer_v2, DeviceAddress*, void*, unsigned)   // for tests of registered_elsewhere
 #undef ORRERY_OFFER
   return nullptr;
 }

@@ -91,7 +91,7 @@ class Rig {
     if (!made.ok()) throw std::runtime_error(made.status().message());
     backend_ = std::move(made).value();
     scratch_ = std::make_unique<Guarded<std::byte>>(backend_->scratch_bytes(limits));
-    backend_->set_scratch(scratch_->ptr(), limits);
+    EXPECT_TRUE(backend_->set_scratch(scratch_->ptr(), limits).ok());
   }
   Backend* operator->() const { return backend_.get(); }
 

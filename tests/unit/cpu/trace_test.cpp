@@ -35,7 +35,7 @@ struct Traced {
     auto made = cpu::make_backend({n_threads, "plain", Priority::normal, trace});
     backend = std::move(made).value();
     scratch = std::make_unique<Guarded<std::byte>>(backend->scratch_bytes(limits));
-    backend->set_scratch(scratch->ptr(), limits);
+    EXPECT_TRUE(backend->set_scratch(scratch->ptr(), limits).ok());
     fill_random_blocks(TensorType::q8_0, bytes.data(), 96 * 64, 1, 1.0f);
     fill_normal(x, 2);
     fill_normal(weight, 3);

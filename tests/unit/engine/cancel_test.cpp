@@ -222,7 +222,7 @@ TEST_P(CancelledSettling, BeginsAnewWithTheSameResult) {
     *asked = 0;
     const auto gives_up = [&] { return ++*asked > n; };
     const Turn turn = model->runtime().take_turn();
-    turn.backend().set_scratch(model->workspace(turn).scratch, model->limits(turn));
+    unwrap(turn.backend().set_scratch(model->workspace(turn).scratch, model->limits(turn)));
     const Resident::Use use(session->resident(), turn, Cancel::when(&gives_up));
     return session->resident()->prepare(150);
   };

@@ -167,7 +167,7 @@ TEST_F(SettlingInParts, AStepThatFailsBeginsAnew) {
       greedy(session.get(), n), greedy(expected.get(), n);
       if (cancelled) {
         const Turn turn = model_->runtime().take_turn();
-        turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn));
+        unwrap(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
         const auto always = [] { return true; };
         const engine::Resident::Use use(session->resident(), turn, Cancel::when(&always));
         EXPECT_EQ(session->resident()->prepare(kPrompt + n).code(), Code::cancelled) << n;

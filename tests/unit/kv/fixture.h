@@ -72,7 +72,7 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
     return ok_status();
   }
   uint64_t scratch_bytes(const StepLimits&) const override { return 0; }
-  void set_scratch(Ptr<std::byte>, const StepLimits&) override {}
+  Status set_scratch(Ptr<std::byte>, const StepLimits&) override { return ok_status(); }
   void begin_steps(Span<const Step>) override {}
   void end_step() override {}
   void embed(const Weight&, Ptr<float>) override {}

@@ -33,7 +33,7 @@ class Stores {
     EXPECT_TRUE(pages.ok());
     pages_ = std::move(pages).value();
     table = std::make_unique<PageTable>(pool_, kPages);
-    table->make_writable(&backend, 0, kTokens);
+    EXPECT_TRUE(table->make_writable(&backend, 0, kTokens).ok());
     Random random(3);
     std::vector<float> values(format_.token_values());
     for (uint32_t head = 0; head < kHeads; ++head)

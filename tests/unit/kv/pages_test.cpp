@@ -221,7 +221,7 @@ class Load {
     const uint32_t from = s->length(), room = s->room() - from;
     if (room == 0) return truncate(s, static_cast<uint32_t>(random_.below(from)));
     const uint32_t to = from + 1 + static_cast<uint32_t>(random_.below(std::min(room, 100u)));
-    s->table->make_writable(&backend_, from, to);
+    EXPECT_TRUE(s->table->make_writable(&backend_, from, to).ok());
     for (uint32_t p = from; p < to; ++p) {
       s->stamps.push_back(++stamp_);
       *slot(*s, p) = stamp_;
@@ -271,14 +271,14 @@ TEST_F(KvPool, AForkCopiesOnlyThePageThatIsWritten) {
   auto a = PageReservation::make(pool, 4), b = PageReservation::make(pool, 4);
   ASSERT_TRUE(a.ok() && b.ok());
   PageTable parent(pool, 4), child(pool, 4);
-  parent.make_writable(&backend, 0, 150);  // two whole pages and 22 tokens
+  EXPECT_TRUE(parent.make_writable(&backend, 0, 150).ok());  // two whole pages and 22 tokens
   child.share(parent);
   EXPECT_EQ(child.n_shared(), 3u);
-  child.make_writable(&backend, 150, 151);
+  EXPECT_TRUE(child.make_writable(&backend, 150, 151).ok());
   EXPECT_EQ(backend.n_copies, kFormat.n_layers);
   EXPECT_EQ(child.n_shared(), 2u);
   EXPECT_EQ(parent.n_shared(), 2u);
-  parent.make_writable(&backend, 150, 200);  // its third page is its own again
+  EXPECT_TRUE(parent.make_writable(&backend, 150, 200).ok());  // its third page is its own again
   EXPECT_EQ(backend.n_copies, kFormat.n_layers);
   child.truncate(64);
   EXPECT_EQ(parent.n_shared(), 1u);
@@ -294,7 +294,7 @@ TEST_F(KvPool, LayersOfPagesTogetherAreOneStretch) {
   auto b = PageReservation::make(pool, 2);
   ASSERT_TRUE(b.ok());
   PageTable table(pool, 8);
-  table.make_writable(&backend, 0, 8 * 64);
+  EXPECT_TRUE(table.make_writable(&backend, 0, 8 * 64).ok());
   const KvView view = table.view();
   EXPECT_EQ(kFormat.head_offset(1, 0), 4 * kFormat.layer_bytes());
   for (uint64_t i = 0; i < 8; ++i)
@@ -328,7 +328,7 @@ TEST(KvPages, ManyLayersOfPagesMove) {
   auto pages = PageReservation::make(pool, 8);
   ASSERT_TRUE(pages.ok());
   PageTable table(pool, 8);
-  table.make_writable(&backend, 0, 8 * 64);
+  EXPECT_TRUE(table.make_writable(&backend, 0, 8 * 64).ok());
   std::vector<std::byte> content(7 * page), back(content.size());
   Random random(6);
   for (std::byte& b : content) b = static_cast<std::byte>(random.below(256));
@@ -346,13 +346,13 @@ TEST_F(KvPool, SparePagesServeTheNextReservation) {
   auto parent = PageReservation::make(pool, 4);
   ASSERT_TRUE(parent.ok());
   auto first = std::make_unique<PageTable>(pool, 4);
-  first->make_writable(&backend, 0, 10);
+  EXPECT_TRUE(first->make_writable(&backend, 0, 10).ok());
   auto child = PageReservation::make(pool, 4);
   ASSERT_TRUE(child.ok());
   {
     PageTable second(pool, 4);
     second.share(*first);
-    second.make_writable(&backend, 64, 70);
+    EXPECT_TRUE(second.make_writable(&backend, 64, 70).ok());
     first.reset();
     *parent =
         PageReservation();  // the parent goes; one page of its slab is the child's now, so the slab stays

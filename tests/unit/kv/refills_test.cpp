@@ -51,7 +51,7 @@ class Bench {
     EXPECT_TRUE(pages.ok());
     pages_ = std::move(pages).value();
     table_ = std::make_unique<PageTable>(pool_, kPages);
-    table_->make_writable(&backend_, 0, kTokens);
+    EXPECT_TRUE(table_->make_writable(&backend_, 0, kTokens).ok());
     auto io = IoThread::make(&backend_, std::move(options));
     EXPECT_TRUE(io.ok());
     io_ = std::move(io).value();
@@ -429,7 +429,7 @@ TEST(KvRefills, RecalledTransfersReadThePagesAsTheyAreThen) {
   const std::vector<std::byte> other(bench.format().page_bytes(), std::byte{0x55});
   bench.table().upload(bench.backend(), kPages - 1, kPages, other.data());
   bench.table_to_change()->truncate(kTokens - 64);
-  bench.table_to_change()->make_writable(bench.backend(), kTokens - 64, kTokens);
+  EXPECT_TRUE(bench.table_to_change()->make_writable(bench.backend(), kTokens - 64, kTokens).ok());
   for (uint32_t head = 0; head < bench.n_heads(); ++head)   // the oracle reads it, too
     bench.store->fill(bench.backend(), bench.table(), head,
                       {bench.expected.data() + head * kSlots, static_cast<size_t>(kSlots)});

@@ -159,8 +159,10 @@ pub struct orrery_runtime_info {
     pub arena_used_bytes: u64,
     pub host_bytes: u64,
     pub host_peak_bytes: u64,
+    pub pinned_bytes: u64,
+    pub driver_bytes: u64,
 }
-const _: () = assert!(std::mem::size_of::<orrery_runtime_info>() == 56);
+const _: () = assert!(std::mem::size_of::<orrery_runtime_info>() == 72);
 
 #[repr(C)]
 #[derive(Clone, Copy)]

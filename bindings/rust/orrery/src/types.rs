@@ -779,6 +779,8 @@ pub struct RuntimeInfo {
     pub arena_used_bytes: u64,
     pub host_bytes: u64,
     pub host_peak_bytes: u64,
+    pub pinned_bytes: u64,
+    pub driver_bytes: u64,
 }
 
 impl RuntimeInfo {
@@ -793,6 +795,8 @@ impl RuntimeInfo {
             arena_used_bytes: raw.arena_used_bytes,
             host_bytes: raw.host_bytes,
             host_peak_bytes: raw.host_peak_bytes,
+            pinned_bytes: raw.pinned_bytes,
+            driver_bytes: raw.driver_bytes,
         })
     }
 
@@ -806,6 +810,8 @@ impl RuntimeInfo {
             "arena_used_bytes" => Value::Integer(self.arena_used_bytes.into()),
             "host_bytes" => Value::Integer(self.host_bytes.into()),
             "host_peak_bytes" => Value::Integer(self.host_peak_bytes.into()),
+            "pinned_bytes" => Value::Integer(self.pinned_bytes.into()),
+            "driver_bytes" => Value::Integer(self.driver_bytes.into()),
             _ => return None,
         })
     }
