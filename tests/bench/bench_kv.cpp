@@ -1,7 +1,7 @@
 // Decoding behind long contexts, under KV policies: bench_kv MODEL.gguf [option=value ...]
 //   contexts=32768,131072   tokens of made-up KV
-//   policies=full,heterocache   policy[:option=value...]; device_kv=q8_0 among the options: the type of KV on the device. A policy that
-//                           cannot be opened is left out, and the reason said
+//   policies=full,heterocache   policy[:option=value...]; device_kv=q8_0 among the options: the type of KV on the device;
+//                           budget=0.5: the policy's own budget. A policy that cannot be opened is left out, and the reason said
 //   profile=FILE,...        head profiles: the first that has the model's shape is of all policies but full. Unless given, profile-1b.json and
 //                           profile-8b.json (both made up), if they lie beside this program
 //   budget=0.25  steps=50  threads=0  repeat=5
@@ -321,6 +321,7 @@ Result<std::unique_ptr<engine::Session>> Bench::open(const std::string& policy, 
   const std::vector<std::string> parts = split(policy, ':');
   wishes.policy = parts[0];
   wishes.n_context = context_of(n);
+  double budget = number("budget");
   for (size_t i = 1; i < parts.size(); ++i) {
     const size_t equals = parts[i].find('=');
     if (equals == std::string::npos) return error(Code::invalid_argument, "'%s' is no option=value", parts[i].c_str());
@@ -328,10 +329,14 @@ Result<std::unique_ptr<engine::Session>> Bench::open(const std::string& policy, 
       wishes.device_kv_type = kv_type(parts[i].substr(equals + 1));
       continue;
     }
+    if (parts[i].substr(0, equals) == "budget") {
+      budget = std::atof(parts[i].c_str() + equals + 1);
+      continue;
+    }
     wishes.policy_options.emplace_back(parts[i].substr(0, equals), parts[i].substr(equals + 1));
   }
   if (wishes.compressed()) {
-    wishes.kv_share = number("budget");
+    wishes.kv_share = budget;
     wishes.head_profile = profile_;
   }
   ORRERY_ASSIGN(auto session, engine::Session::open(model_, wishes));
