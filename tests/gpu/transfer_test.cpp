@@ -1,4 +1,7 @@
 // Tests copies between host memory and the device, many stretches at once: exact bytes, and few waits.
+#include <chrono>
+#include <utility>
+
 #include "runtime/engine/session/session_file.h"
 #include "tests/gpu/device_fixture.h"
 #include "tests/gpu/on_cuda.h"
@@ -45,6 +48,36 @@ TEST(GpuTransfer, ManyStretches) {
     }
     EXPECT_TRUE(there.get() == expected);
   }
+}
+
+// What measurements call the host's time is a step's time less the waits: each wait that asks the driver counts, once.
+TEST(GpuTransfer, WaitsAreCounted) {
+  Machine m(true, product_limits(1, 64));
+  const Buffer<std::byte> there(&m, sizeof(uint32_t));
+  ASSERT_TRUE(m->synchronize().ok());
+  auto since = [&m, before = cuda::waits(m.backend())]() mutable {
+    const cuda::Waits now = cuda::waits(m.backend()), then = std::exchange(before, now);
+    return cuda::Waits{now.n - then.n, now.ns - then.ns};
+  };
+#ifdef ORRERY_EMULATED
+  const uint64_t asked = emulated::n_waits(), waited = cuda::waits(m.backend()).n;
+#endif
+  EXPECT_EQ(since().n, 0u);
+  uint32_t word = 0;
+  const auto began = std::chrono::steady_clock::now();
+  m->download(&word, {there.address()}, sizeof word);
+  const auto took = std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count();
+  const cuda::Waits one = since();
+  EXPECT_EQ(one.n, 1u);
+  EXPECT_GT(one.ns, 0u);
+  EXPECT_LE(one.ns, static_cast<uint64_t>(took));
+  ASSERT_TRUE(m->synchronize().ok());
+  since();
+  ASSERT_TRUE(m->synchronize().ok());   // nothing was sent: nobody is asked
+  EXPECT_EQ(since().n, 0u);
+#ifdef ORRERY_EMULATED
+  EXPECT_EQ(cuda::waits(m.backend()).n - waited, emulated::n_waits() - asked);
+#endif
 }
 
 #ifdef ORRERY_EMULATED
