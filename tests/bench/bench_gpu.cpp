@@ -56,7 +56,7 @@ struct Sizes {
   int32_t n_embd = 4096, n_layers = 32, n_heads = 32, n_kv_heads = 8, head_dim = 128, n_ff = 14336, n_vocab = 128256;
   int32_t rows = 2048, short_context = 8, long_context = 32768, longest_context = 131072, prefill_long = 8192;
   uint64_t copied_bytes = uint64_t{1} << 30, least_weights = uint64_t{256} << 20, arena = uint64_t{40} << 30;
-  uint64_t link_bytes = uint64_t{64} << 20, gathered_from = uint64_t{2} << 30, gathered_bytes = uint64_t{256} << 20;
+  uint64_t link_bytes = uint64_t{64} << 20, gathered_from = uint64_t{2} << 30, gathered_near = uint64_t{256} << 20, gathered_bytes = uint64_t{256} << 20;
   int32_t nodes = 1000, attend_layers = 8;
   double sample_seconds = 0.02;
   int samples = 5;
@@ -67,7 +67,7 @@ Sizes tiny_sizes() {
   s.n_embd = 256, s.n_layers = 2, s.n_heads = 8, s.n_kv_heads = 2, s.head_dim = 32, s.n_ff = 256, s.n_vocab = 40;
   s.rows = 16, s.short_context = 8, s.long_context = 128, s.longest_context = 256, s.prefill_long = 32;
   s.copied_bytes = 1 << 16, s.least_weights = 1, s.arena = uint64_t{96} << 20;
-  s.link_bytes = 1 << 16, s.gathered_from = 1 << 18, s.gathered_bytes = 1 << 16;
+  s.link_bytes = 1 << 16, s.gathered_from = 1 << 18, s.gathered_near = 1 << 16, s.gathered_bytes = 1 << 16;
   s.nodes = 4, s.attend_layers = 2;
   s.sample_seconds = 0, s.samples = 1;
   return s;
@@ -447,13 +447,15 @@ void Bench::link() {
   next_ = mark;
 }
 
-// Kernels read and write host memory by themselves: memory that the driver has been told of, as a reservoir is, and memory of the driver.
+// Kernels read and write host memory by themselves: memory that the driver has been told of, as a reservoir is, and memory of the driver; and,
+// since a device translates only so many addresses at a time, places of a part of it (larger than the second-level cache).
 void Bench::gather() {
   const uint64_t mark = next_, n = s_.gathered_from;
   const int32_t n_processors = gpu_->properties().n_sms;
   const uint64_t sums = take(static_cast<uint64_t>(n_processors) * 2048 * 4);
   head("Gathers over the link: a kernel reads or writes pieces at random places of " + std::to_string(n >> 20) + " MiB of host memory",
-       {"piece, bytes", "", "registered, GB/s", "the driver's own, GB/s"});
+       {"piece, bytes", "", "registered, GB/s", "the driver's own, GB/s", "registered, of " + std::to_string(s_.gathered_near >> 20) + " MiB of it, GB/s",
+        "pieces/us of all", "of the part"});
   if (!budget_.has_time_for("all")) return;
   // Neither kind of memory is had at every size on every machine: a column stays empty, with the reason below.
   std::string refused;
@@ -465,27 +467,39 @@ void Bench::gather() {
   const Status allocated = own.allocate(*gpu_, n);
   if (allocated.ok()) std::memset(own.data(), 1, n);
   else refused += std::string("the driver's own: ") + allocated.message() + "\n";
-  std::byte* const places[] = {e == cuda::DriverError::none ? region.data() : nullptr, allocated.ok() ? own.data() : nullptr};
+  std::byte* const registered = e == cuda::DriverError::none ? region.data() : nullptr;
+  const struct {
+    std::byte* at;
+    uint64_t bytes;
+  } places[] = {{registered, n}, {allocated.ok() ? own.data() : nullptr, n}, {registered, s_.gathered_near}};
   const auto measured = [&](uint32_t piece, bool writes) {
     if (!budget_.has_time_for(std::to_string(piece) + (writes ? " written" : " read"))) return;
     const auto n_pieces = static_cast<uint32_t>(s_.gathered_bytes / piece);
     std::vector<std::string> cells = {std::to_string(piece), writes ? "written" : "read"};
-    for (std::byte* at : places) {
+    double rates[std::size(places)] = {};   // bytes per second
+    for (size_t i = 0; i < std::size(places); ++i) {
+      const auto [at, bytes] = places[i];
+      if (!at) {
+        cells.push_back("");
+        continue;
+      }
       const auto run = [&](int times) {
-        for (int i = 0; i < times; ++i) {
-          if (writes) scatter(queue_, n_processors, at, n, piece, n_pieces);
-          else bench::gather(queue_, n_processors, at, n, piece, n_pieces, pointer<uint32_t>(sums));
+        for (int t = 0; t < times; ++t) {
+          if (writes) scatter(queue_, n_processors, at, bytes, piece, n_pieces);
+          else bench::gather(queue_, n_processors, at, bytes, piece, n_pieces, pointer<uint32_t>(sums));
         }
         wait();
       };
-      cells.push_back(at ? number(1e-9 * piece * n_pieces / seconds(s_, run), 2) : "");
+      rates[i] = 1.0 * piece * n_pieces / seconds(s_, run);
+      cells.push_back(number(1e-9 * rates[i], 2));
     }
+    for (const size_t i : {size_t{0}, size_t{2}}) cells.push_back(rates[i] > 0 ? number(1e-6 * rates[i] / piece, 1) : "");
     row(cells);
   };
   for (const uint32_t piece : {64u, 136u, 256u, 512u, 4096u}) measured(piece, false);
   for (const uint32_t piece : {64u, 256u}) measured(piece, true);
   if (!refused.empty()) std::printf("\n%s", refused.c_str());
-  if (places[0]) gpu_->driver().unregister_host(region.data());
+  if (registered) gpu_->driver().unregister_host(region.data());
   next_ = mark;
 }
 
