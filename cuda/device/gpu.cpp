@@ -105,7 +105,7 @@ std::string readable_name(const char* symbol) {
 namespace {
 
 // The architecture of PTX that has griddepcontrol, and the driver that captures such launches.
-constexpr int kStartsEarlyFrom = 90, kCapturesEarlyFrom = 12030;
+constexpr int kStartsEarlyFrom = 90, kCapturesEarlyFrom = 12030;   // CUDA 12.3
 
 std::mutex opened_mutex;
 OpenedDevice* all_opened = nullptr;   // a list

@@ -87,7 +87,7 @@ policies() {
   tuning="contexts=$1 steps=24 repeat=3"
   [ -z "$tiny" ] || tuning="contexts=300 steps=2 repeat=1 budget_gib=0.1 reservoir_gib=0.1"
   "$programs/bench_kv" "$model" backend=cuda seconds="$2" $tuning budget=0.2 \
-    "policies=full,auto,auto:by=codes,quest,freekv,heterocache,shadowkv,synckv,streaming"
+    "policies=full,auto,auto:by=codes,quest,freekv,heterocache,shadowkv,synckv:budget=0.3,streaming"
 }
 # answers SECONDS: 8B through the C ABI: loading, the first token, decoding; the same answer twice.
 answers() {
