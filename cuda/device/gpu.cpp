@@ -200,7 +200,9 @@ Result<std::unique_ptr<Gpu>> Gpu::open(const Driver& driver, int index) {
 Status Gpu::refused(DriverError e, const char* what) const {
   const std::string text = driver_.text(e);
   Status s = what ? error(e == DriverError::out_of_memory ? Code::out_of_device_memory : Code::unsupported,
-                X
+                          "CUDA device %d, %s, does not take the kernels (%s): %s. Its driver is for CUDA %s, the kernels are compiled by CUDA %s",
+                          index_, properties_.name.c_str(), what, text.c_str(), version_text(driver_.version()).c_str(),
+                          version_text(archive_version()).c_str())
                   : error(Code::unsupported, "CUDA device %d: %s", index_, text.c_str());
   s.detail().native_code = static_cast<int64_t>(e);
   return s;
