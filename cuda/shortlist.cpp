@@ -18,7 +18,7 @@ void CudaBackend::shortlist(Ptr<const float> logits, int64_t n, const ShortlistR
   if (queue_.failed() || !queue_.check(fits, "asking for more shortlists than a step has")) return;
   const uint64_t at = plan_.sequences + n_shortlists_ * plan_.sequence_bytes + plan_.shortlist;
   if (step_waits_)
-    std::memcpy(step_bounce_.now().data() + at, &on_device, sizeof on_device);
+    std::memcpy(step_bounce_->now().data() + at, &on_device, sizeof on_device);
   else
     upload({address(scratch_ + at)}, &on_device, sizeof on_device);
   Operation& op = note(Operation::Kind::shortlist, 1);

@@ -2,10 +2,9 @@
 // takes the regions of its layout. The memory of the device arena belongs to the backend. The memory of the reservoir is host memory,
 // pageable or pinned; the system locks a pinned region while it is taken.
 //
-// A device that reads the reservoir shares each region (Device::share_host), which takes seconds for many gigabytes, more where the system
-// has no huge pages. So a large region is shared in parts. take() shares the first part, a thread of the arena the others, and
-// wait_shared() waits for the bytes that it names. A device that allocates such memory itself (Device::shares_by_allocating) allocates a
-// region as a whole.
+// A device that reads the reservoir shares each region (Device::share_host), which takes seconds for many gigabytes. So a large region is
+// shared in parts. take() shares the first part, a thread of the arena the others, and wait_shared() waits for the bytes that it names. A
+// device that allocates such memory itself (Device::shares_by_allocating) allocates a region as a whole.
 //
 // A new region goes into the smallest gap that holds it. Giving a region back allocates nothing and cannot fail.
 // Thread-safe: models and sessions open and close on any thread.
