@@ -76,7 +76,9 @@ void change_grid(const char* symbol, Dim3* grid) {
   }
   static const auto wanted = [] {
     std::vector<std::string> words(1);
-    for (const char c : orrery_mutant) c == ':' ? words.emplace_back() : words.back().push_back(c), void();
+    for (const char c : orrery_mutant)
+      if (c == ':') words.emplace_back();
+      else words.back().push_back(c);
     words.resize(4);
     return words;
   }();
@@ -224,8 +226,8 @@ def program(root, build, folder, found):
         words = [word for word in shlex.split(line) if word != "ccache"]
         source = words[-1]
         sources = re.findall(r'#include "([^"]+)"', open(source).read()) if "/Unity/" in source else [source]
-        if not any(path.startswith(os.path.join(root, "cuda")) for path in sources):
-            continue
+        if source.endswith(".cu") or not any(path.startswith(os.path.join(root, "cuda/")) for path in sources):
+            continue   # kernels call nothing that has changed
         at = words.index("-o") + 1
         made = os.path.join(folder, os.path.basename(words[at]))
         link[link.index(words[at])] = made

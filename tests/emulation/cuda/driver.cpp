@@ -75,6 +75,7 @@ Device* device = nullptr;
 namespace {
 
 thread_local std::vector<CUctx_st*> contexts;   // the calling thread's stack
+thread_local bool was_refused = false;          // by a fault, the context that the thread asked for last
 CUctx_st primary[kMostDevices] = {{0}, {1}, {2}, {3}};
 std::atomic<int> n_retained[kMostDevices];
 std::atomic<uint64_t> lives[kMostDevices];   // of the context: the number of times that the last one has released it
@@ -246,6 +247,10 @@ DriverError in_context(const CUstream_st* stream) {
   if (const DriverError context_ = in_context(stream); context_ != DriverError::none) return context_
 #define ORRERY_NOT_IN_CAPTURE() \
   if (const DriverError forbidden_ = forbid(); forbidden_ != DriverError::none) return forbidden_
+// Of a call that gives memory back: that works without a context where a fault has refused it.
+#define ORRERY_GIVES_BACK()                                                          \
+  if (contexts.empty() && !was_refused) return DriverError::invalid_context;        \
+  ORRERY_NOT_IN_CAPTURE()
 // Of a call that works in a stream: null is the legacy stream.
 #define ORRERY_STREAM(stream) \
   ORRERY_IN_CONTEXT(stream);  \
@@ -315,7 +320,11 @@ DriverError cuDevicePrimaryCtxRelease_v2(int of) {
 }
 // Only a thread without a context can be refused one.
 DriverError cuCtxPushCurrent_v2(Context context) {
-  if (contexts.empty()) ORRERY_FAULTY();
+  if (contexts.empty()) {
+    const DriverError e = faulty(__func__);
+    was_refused = e != DriverError::none;
+    if (was_refused) return e;
+  }
   if (!context || n_retained[context->device] == 0) return DriverError::invalid_context;
   contexts.push_back(context);
   return DriverError::none;
@@ -428,8 +437,7 @@ DriverError cuMemAlloc_v2(DeviceAddress* at, size_t bytes) {
   return e;
 }
 DriverError cuMemFree_v2(DeviceAddress at) {
-  ORRERY_IN_CONTEXT(nullptr);
-  ORRERY_NOT_IN_CAPTURE();
+  ORRERY_GIVES_BACK();
   do_everything();
   return give_back(host_pointer(at));
 }
@@ -440,8 +448,7 @@ DriverError cuMemHostAlloc(void** at, size_t bytes, unsigned) {
   return take(at, bytes, true);
 }
 DriverError cuMemFreeHost(void* at) {
-  ORRERY_IN_CONTEXT(nullptr);
-  ORRERY_NOT_IN_CAPTURE();
+  ORRERY_GIVES_BACK();
   do_everything();
   return give_back(at);
 }
@@ -453,8 +460,7 @@ DriverError cuMemHostRegister_v2(void* at, size_t bytes, unsigned) {
 }
 // Does not wait: the manual does not say that it does. Work that still needs the memory finds what is there then.
 DriverError cuMemHostUnregister(void* at) {
-  ORRERY_IN_CONTEXT(nullptr);
-  ORRERY_NOT_IN_CAPTURE();
+  ORRERY_GIVES_BACK();
   if (const DriverError e = unregister_memory(at); e != DriverError::none) return e;
   return faulty(__func__);
 }
@@ -636,6 +642,7 @@ DriverError cuEventSynchronize(Event event) {
 #undef ORRERY_FAULTY
 #undef ORRERY_IN_CONTEXT
 #undef ORRERY_NOT_IN_CAPTURE
+#undef ORRERY_GIVES_BACK
 #undef ORRERY_STREAM
 
 }  // namespace
