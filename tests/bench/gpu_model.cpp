@@ -7,14 +7,18 @@
 //   MODEL                 a name of the table below; `tiny` is for tests
 //   layers=1,1;2,1;1,2    layers of each kind, run by run. A model's layers differ in the types of their weights at most; gpu_model.py adds
 //                         up (step of 1,1) + (n_0 - 1) (difference for one more of kind 0) + (n_1 - 1) (the same for kind 1)
-//   cards=89:128:75497472;...  run by run: architecture, SMs, bytes of second-level cache
+//   cards=89:128:75497472:273:3780;...  run by run: architecture, SMs, bytes of second-level cache; cycles of a load from that cache, and of one
+//                         from host memory
 //   contexts=0,32768      a decode step after this number of tokens, for each number
 //   prefills=0            a chunk of `rows` prompt tokens after this number of tokens
 //   rows=2048
 //   policy=streaming:0.25 KV policy and budget of the decode steps
 //   cublas=0              the library's own kernels compute all products
+//   idle=1                kernels of the counted steps do nothing: `host` is what their thread takes beside them, in seconds; the emulated
+//                         driver's copies and launches are in it
 //   whole=1               runs every block, to check the rule
 // OUT gets JSON: steps, each with its launches by kernel and geometry.
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -71,9 +75,9 @@ constexpr Model kModels[] = {
 constexpr ModelShape kTiny = {"tiny", 256, 2, 8, 2, 32, 512, 640};
 
 struct Settings {
-  std::map<std::string, std::string> values = {{"layers", "1,1;2,1;1,2"}, {"cards", "86:28:3145728"}, {"contexts", "0"},
+  std::map<std::string, std::string> values = {{"layers", "1,1;2,1;1,2"}, {"cards", "86:28:3145728:240:2670"}, {"contexts", "0"},
                                                {"prefills", ""},  {"rows", "2048"},  {"policy", ""}, {"whole", "0"},       {"steps", "1"},
-                                               {"cublas", "0"}};
+                                               {"cublas", "0"},  {"idle", "0"}};
   int64_t number(const char* name) const { return std::atoll(values.at(name).c_str()); }
   std::vector<int64_t> list(const char* name) const { return numbers(values.at(name), ','); }
   static std::vector<int64_t> numbers(const std::string& text, char separator) {
@@ -180,6 +184,12 @@ std::unique_ptr<engine::Session> Counting::session(int64_t context, int64_t room
   return made;
 }
 
+double thread_seconds() {
+  timespec t = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
 // Counts what the call does.
 template <class F>
 void Counting::step(const std::string& name, const F& what) {
@@ -188,12 +198,18 @@ void Counting::step(const std::string& name, const F& what) {
   device_.take_groups();
   const uint64_t waits = emulated::n_waits(), to_host = emulated::bytes_to_host(), to_device = emulated::bytes_to_device();
   const size_t graphs = emulated::graphs_made();
+  const int64_t launches = device_.n_launches, copies = device_.n_copies;
+  device_.idle = settings_.number("idle") != 0;
+  const double begin = thread_seconds();
   what();
+  const double host = thread_seconds() - begin;
+  device_.idle = false;
   if (!device_.failure().empty()) unwrap(error(Code::internal, "%s", device_.failure().c_str()));
   const std::string policy = settings_.values.at("policy");
   out_ << (first_ ? "" : ",\n") << "{\"name\": \"" << name << (policy.empty() ? "" : ", " + policy) << "\", \"waits\": "
        << emulated::n_waits() - waits << ", \"graphs\": " << emulated::graphs_made() - graphs << ", \"to_host\": "
-       << emulated::bytes_to_host() - to_host << ", \"to_device\": " << emulated::bytes_to_device() - to_device << ", \"launches\": [";
+       << emulated::bytes_to_host() - to_host << ", \"to_device\": " << emulated::bytes_to_device() - to_device << ", \"host\": " << host
+       << ", \"all_launches\": " << device_.n_launches - launches << ", \"copies\": " << device_.n_copies - copies << ", \"launches\": [";
   first_ = false;
   bool first = true;
   for (const ptx::LaunchGroup& g : device_.take_groups()) {
@@ -202,7 +218,8 @@ void Counting::step(const std::string& name, const F& what) {
     kernels_[g.kernel->name] = g.kernel;
     out_ << (first ? "\n" : ",\n") << " {\"kernel\": \"" << g.name << "\", \"grid\": [" << g.grid.x << ", " << g.grid.y << ", "
          << g.grid.z << "], \"threads\": " << g.block.product() << ", \"shared\": " << g.shared_bytes << ", \"n\": " << g.launches
-         << ", \"blocks_run\": " << g.blocks_run << ", \"estimated\": " << (g.estimated ? "true" : "false");
+         << ", \"blocks_run\": " << g.blocks_run << ", \"estimated\": " << (g.estimated ? "true" : "false")
+         << ", \"path\": " << g.path.cycles << ", \"rounds\": " << g.path.rounds;
     constexpr const char* kNames[] = {
         "barriers", "read_bytes", "read_sectors", "written_bytes", "written_sectors", "link_bytes", "shared_requests", "shared_passes",
         "bank_conflicts", "products", "block_sectors", "own_sectors", "integer", "single", "twice", "half", "convert", "move", "memory",
@@ -244,10 +261,11 @@ void Counting::run() {
 }
 
 void Counting::run(const std::vector<int64_t>& card, const std::vector<int64_t>& layers) {
-  if (card.size() != 3 || layers.size() != 2) unwrap(error(Code::invalid_argument, "a card has three numbers, and layers two"));
+  if (card.size() != 5 || layers.size() != 2) unwrap(error(Code::invalid_argument, "a card has five numbers, and layers two"));
   emulated::architecture = static_cast<int>(card[0]), emulated::n_sms = static_cast<int>(card[1]);
   emulated::has_cublas = settings_.number("cublas") != 0;
   emulated::cache_bytes = static_cast<size_t>(card[2]), emulated::memory_bytes = size_t{64} << 30;
+  device_.latencies.global = static_cast<uint32_t>(card[3]), device_.latencies.link = static_cast<uint32_t>(card[4]);
   const ModelShape* published = model_shape(model_.shape);
   const testing::TempDir dir;
   {
@@ -258,7 +276,7 @@ void Counting::run(const std::vector<int64_t>& card, const std::vector<int64_t>&
     opened_ = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), path, {}));
   }
   for (const int64_t context : settings_.list("contexts")) {
-    const auto made = session(std::max<int64_t>(context, 1), 64);
+    const auto made = session(std::max<int64_t>(context, 1), 64 + settings_.number("steps"));
     const auto decode = [&] {
       made->push_generated(7);
       engine::Shortlist shortlist;

@@ -6,21 +6,26 @@ gpu_model.py BUILD --check: layers of a tiny model add up;
 gpu_model.py BUILD --policies PAGE: steps of 8b on an RTX 4090 under policies, from the page's steps without one;
 gpu_model.py BUILD --layer FILE...: what a layer adds under a policy, out of counts of two layers (layers=1,1 policy=NAME:SHARE)
 
-tests/bench/gpu_model.cpp counts what the library's launches do (bytes, sectors, executions by line of the source). ptxas and nvdisasm say
-what the compiled kernels take (registers, shared memory, machine instructions by line). A launch takes the largest of these times, and a
-node's:
+tests/bench/gpu_model.cpp counts what the library's launches do (bytes, sectors, executions by line of the source, the longest chain of
+dependent instructions). ptxas and nvdisasm say what the compiled kernels take (registers, shared memory, machine instructions by line).
+gpu_cards.py has the cards' constants. A launch takes a node's time and the largest of these:
 
-  memory    different sectors of the launch over the card's memory rate, of which READ_SHARE is reached
+  memory    different sectors of the launch over the card's memory rate, of which read_share is reached
   issue     issue slots over 4 a cycle of an SM. Slots: for each line of the source, executions of its PTX instructions times its number of
             machine instructions over its number of PTX instructions. Machine instructions of lines without PTX count at the kernel's
-            average
+            average. alu: the same of instructions on whole numbers, over their pipe's rate
   tensor    products of mma over the SM's rate; whole numbers or halves with float sums
   link      sectors of host memory over PCIe
   shared    passes over the shared memory's banks, 1 a cycle: of 16 bytes a lane a warp takes four
   cache     different sectors of each block over what the second-level cache serves a cycle of an SM
+  loop      turns of the main loop, where it multiplies on tensor cores, times what gpu_loops.py finds a turn to take with the warps that
+            fit on an SM; and the other instructions' slots
+  latency   the longest block's chain (tests/ptx/executor/path.h), once for each round of blocks that an SM has. Loads of what the
+            launch streams come from memory, others from the second-level cache
 
-Few blocks: issue, tensor, shared and cache count the SMs that the busiest wave leaves idle. What is left out: latencies within a block
-(kernels of few blocks take longer than these bounds), clocks below boost.
+Few blocks: issue, alu, tensor, shared and cache count the SMs that the busiest wave leaves idle. A launch that streams begins with one load
+from memory. A step is its launches one after another, what a graph's launch and the wait take, and the host's work. What is left out: clocks
+below boost, conflicts in the caches, other users of the card.
 """
 import argparse
 import collections
@@ -30,28 +35,10 @@ import re
 import subprocess
 import sys
 
+import gpu_loops
+from gpu_cards import CARDS, take_measured
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Sources: NVIDIA's architecture white papers (GA102, Ada and Hopper GPU architecture, RTX Blackwell), tables of full specifications, and
-# the data sheets of H100 and H200 (SXM); boost clocks. An H100's units for floats reach their 66.9 TFLOPS at 1.98 GHz.
-#   link      0.82 of PCIe x16's raw rate
-#   threads, blocks, shared   of an SM (shared: bytes): CUDA programming guide, compute capabilities
-#   whole, half   products of mma a cycle of an SM, of int8 and of halves with float sums: these pages' TOPS over SMs and clock. Hopper's
-#             pages speak of wgmma; mma.sync, which these kernels have, reaches 62.9% of it on average (Luo and others, Dissecting the
-#             NVIDIA Hopper Architecture, arXiv 2501.12084, section 6.2).
-#   served    bytes a cycle that the second-level cache gives an SM. Hopper: 6.65 TB/s, measured by XLA's authors within one half of the
-#             cache (their GpuDotFusionCostModel). The others: assumed, 5.2 TB/s on a 4090.
-# Counts depend on architecture, SMs and cache alone, so an H200, which has an H100's SMs, shares them. Its cache is 60 MB; no kernel asks.
-Card = collections.namedtuple("Card", "name architecture sms clock memory cache link threads blocks shared holds whole half served")
-CARDS = [
-    Card("RTX 3060", 86, 28, 1.777e9, 360e9, 3 << 20, 26e9, 1536, 16, 100 << 10, 12e9, 1024, 256, 16),
-    Card("RTX 4090", 89, 128, 2.520e9, 1008e9, 72 << 20, 26e9, 1536, 24, 100 << 10, 24e9, 1024, 256, 16),
-    Card("RTX 5090", 120, 170, 2.407e9, 1792e9, 96 << 20, 52e9, 1536, 24, 100 << 10, 32e9, 1024, 256, 16),
-    Card("H100", 90, 132, 1.980e9, 3350e9, 50 << 20, 52e9, 2048, 32, 228 << 10, 80e9, .629 * 3786, .629 * 1893, 25),
-    Card("H200", 90, 132, 1.980e9, 4800e9, 50 << 20, 52e9, 2048, 32, 228 << 10, 141e9, .629 * 3786, .629 * 1893, 25),
-]
-# Assumptions that `make gpu-bench` measures first (its section limits).
-READ_SHARE = 0.92
-NODE_SECONDS = 1.7e-6
 # A model's layers of each kind (gpu_model.cpp: Model). Kind 1 of Q4_K_M: the first and last eighth of the layers, and each third between.
 LAYERS = {"8b": (16, 16), "8b-q8_0": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12, 12), "smollm2-135m": (15, 15), "tiny": (2, 3)}
 # Budgets of resident KV: steps without selection and refills, whose times come on top under other policies.
@@ -73,15 +60,13 @@ REFILLING = [
     Policy("quest", .125, .144, 1 / 16, 1 / 16, (8e-6, 3e-6), 9, 1, 1),
     Policy("shadowkv", .0625, .033, 1 / 16, 1 / 8, (8e-6, 3e-6), 10, 1, 1),
 ]
+# Host's work of a step beside the launches, measured (gpu-predictions.md).
+HOST_SECONDS, HOST_OF_LAYER = 10e-6, 2.6e-6
 KV_OF_8B = 32 * 8 * 2 * 128 * 2   # bytes of a token
 CLASSES = "integer single twice half convert move memory control exchange product".split()
+OTHERS = "waits graphs to_host to_device copies all_launches".split()
 COUNTS = ("barriers read_bytes read_sectors written_bytes written_sectors link_bytes shared_requests shared_passes bank_conflicts products "
           "block_sectors own_sectors").split() + CLASSES
-
-
-def key_of(card):
-    """What counts depend on."""
-    return f"{card.architecture}:{card.sms}:{card.cache}"
 
 
 def find_tool(name, build):
@@ -93,52 +78,87 @@ def find_tool(name, build):
 
 
 def sass(build, module, architecture):
-    """{kernel: (registers, Counter of machine instructions by (file, line))} of one file of kernels."""
+    """(registers by kernel, gpu_loops.parse() of the listing) of one file of kernels."""
     folder = os.path.join(build, "sass")
     os.makedirs(folder, exist_ok=True)
     ptx = os.path.join(build, "ptx", module)
     stem = os.path.join(folder, f"{module[:-4]}.sm_{architecture}")
-    if not os.path.exists(stem + ".sass") or os.path.getmtime(stem + ".sass") < os.path.getmtime(ptx):
+    listing = stem + ".hex.sass"
+    if not os.path.exists(listing) or os.path.getmtime(listing) < os.path.getmtime(ptx):
         log = subprocess.run([find_tool("ptxas", build), f"-arch=sm_{architecture}", "-O3", "-lineinfo", "-v", "-o", stem + ".cubin", ptx],
                              capture_output=True, text=True, check=True).stderr
         with open(stem + ".log", "w") as out:
             out.write(log)
-        with open(stem + ".sass", "w") as out:
-            subprocess.run([find_tool("nvdisasm", build), "-g", "-c", stem + ".cubin"], stdout=out, check=True)
+        with open(listing, "w") as out:
+            subprocess.run([find_tool("nvdisasm", build), "-g", "-hex", "-c", stem + ".cubin"], stdout=out, check=True)
     registers, kernel = {}, None
     for line in open(stem + ".log"):
         if match := re.search(r"Compiling entry function '(\S+)'", line):
             kernel = match.group(1)
         elif match := re.search(r"Used (\d+) registers", line):
             registers[kernel] = int(match.group(1))
-    found, kernel, place = {}, None, None
-    for line in open(stem + ".sass"):
-        if line.startswith("\t.section\t"):
-            match = re.match(r"\t\.section\t\.text\.(\w+)", line)
-            kernel, place = (match.group(1) if match else None), None
-            if kernel:
-                found[kernel] = collections.Counter()
-        elif re.match(r"\s*\.weak\s+\$__internal", line):
-            kernel = None   # behind a kernel stand functions for what is rare: quotients of subnormal numbers
-        elif kernel and (match := re.match(r'\s*//## File "([^"]*)", line (\d+)', line)):
-            place = (os.path.basename(match.group(1)), int(match.group(2)))
-        elif kernel and re.match(r"\s*/\*[0-9a-f]{4,}\*/", line) and not re.search(r"\*/\s+NOP\s*;", line):
-            found[kernel][place] += 1
-    return {kernel: (registers[kernel], lines) for kernel, lines in found.items()}
+    return registers, gpu_loops.parse(listing)
 
 
-def issue_slots(launch, kernel, machine):
-    """Machine instructions that warps issue, out of executions by line."""
-    files = kernel["files"]
-    standing = collections.Counter()
-    for file, line, n in kernel["lines"]:
-        standing[os.path.basename(files[str(file)]), line] += n
-    executed = collections.Counter()
-    for file, line, n in launch["lines"]:
-        executed[os.path.basename(files[str(file)]), line] += n
-    slots = sum(n * machine[place] / standing[place] for place, n in executed.items())
-    elsewhere = sum(n for place, n in machine.items() if place not in standing)
-    return slots + elsewhere * sum(executed.values()) / max(1, sum(standing.values()))
+class Code:
+    """A kernel as it runs on a card: its registers, its machine instructions, and those of each line of the source."""
+
+    def __init__(self, registers, code, card):
+        self.registers, self.code, self.card = registers, code, card
+        self.slots, self.alu = collections.Counter(), collections.Counter()
+        for i in code:
+            if i.name == "NOP":
+                continue
+            self.slots[i.place] += 1
+            pipe, cycles = gpu_loops.pipe_of(i, card)
+            if pipe == "alu":
+                self.alu[i.place] += cycles
+        self.turns = {}   # what turns of the main loop take, by warps on an SM
+
+    def executed(self, launch, kernel, machine):
+        """Of a launch: machine instructions (slots) or their cycles (alu) that warps issue, out of executions by line."""
+        executed, standing = by_place(launch["lines"], kernel), by_place(kernel["lines"], kernel)
+        known = sum(n * machine[place] / standing[place] for place, n in executed.items())
+        elsewhere = sum(n for place, n in machine.items() if place not in standing)
+        return known + elsewhere * sum(executed.values()) / max(1, sum(standing.values()))
+
+    def loop(self, launch, kernel, warps):
+        """(turns of the main loop that a warp makes, cycles of one with so many warps on an SM, slots of a turn); None without such a loop."""
+        found = gpu_loops.main_loop(self.code)
+        if not found or launch["product"] == 0:
+            return None
+        first, last = found
+        executed, standing = by_place(launch["lines"], kernel), by_place(kernel["lines"], kernel)
+
+        def rate(i):
+            return executed[i.place] / standing[i.place] if standing[i.place] else 0
+
+        inside = self.code[first:last + 1]
+        products = sum(gpu_loops.is_product(i) for i in inside)
+        inner = [(i.target, k) for k, i in enumerate(self.code[first:last], first) if i.target is not None and first <= i.target <= k]
+        inner = [x for x in inner if any(gpu_loops.is_product(i) for i in self.code[x[0]:x[1] + 1])]
+        all_warps = launch["n"] * blocks_of(launch) * ((launch["threads"] + 31) // 32)
+        # How often the loop's own copies are ordered says how often it turns; its products say how often an inner loop does.
+        ordered = [i for i in inside if i.name.startswith("LDGDEPBAR")]
+        turns = executed[ordered[0].place] / len(ordered) if ordered else launch["product"] / products
+        trips = max(1, round(launch["product"] / turns / products)) if inner else 1
+        turns = launch["product"] / (products * trips)
+        if warps not in self.turns:
+            self.turns[warps] = gpu_loops.cycles_of_turn(self.code, found, trips, rate, warps, self.card)
+        steps = [k for k, _ in gpu_loops.body(self.code, *found, rate)]
+        slots = len(steps) + (trips - 1) * sum(any(a <= k <= b for a, b in inner) for k in steps)
+        return turns / all_warps, self.turns[warps], slots
+
+
+def by_place(lines, kernel):
+    counts = collections.Counter()
+    for file, line, n in lines:
+        counts[os.path.basename(kernel["files"][str(file)]), line] += n
+    return counts
+
+
+def blocks_of(launch):
+    return launch["grid"][0] * launch["grid"][1] * launch["grid"][2]
 
 
 def total_of(runs, step, layers):
@@ -148,11 +168,11 @@ def total_of(runs, step, layers):
     other = collections.Counter()
     for run, times in (((1, 1), 3 - layers[0] - layers[1]), ((2, 1), layers[0] - 1), ((1, 2), layers[1] - 1)):
         found = next(s for s in runs[run]["steps"] if s["name"] == step)
-        for key in ("waits", "graphs", "to_host", "to_device"):
+        for key in OTHERS:
             other[key] += times * found[key]
         for launch in found["launches"]:
             key = launch["kernel"], tuple(launch["grid"]), launch["threads"], launch["shared"]
-            for name in COUNTS + ["n"]:
+            for name in COUNTS + ["n", "path", "rounds"]:
                 total[key][name] += times * launch[name]
             for file, line, n in launch["lines"]:
                 lines[key][file, line] += times * n
@@ -176,32 +196,44 @@ def short(name):
     return head.split("(")[0].replace("_kernel", "") + (f"<{arguments}>" if arguments else "")
 
 
-def time_of(launch, kernel, card, code):
-    """(seconds of one kind of launch in all, the bound, details)"""
-    registers, machine = code[launch["kernel"]]
-    blocks = launch["grid"][0] * launch["grid"][1] * launch["grid"][2]
-    warps = (launch["threads"] + 31) // 32
-    registers_of_warp = (registers * 32 + 255) // 256 * 256
-    resident = min(card.blocks, card.threads // (32 * warps), 65536 // (registers_of_warp * warps),
-                   card.shared // (launch["shared"] + 1024))
+def time_of(launch, kernel, card, code, near):
+    """(seconds of one kind of launch in all, the bound, details); near: cycles of a load that the launch's chain was counted with"""
+    n, blocks, warps = launch["n"], blocks_of(launch), (launch["threads"] + 31) // 32
+    registers_of_warp = (code.registers * 32 + 255) // 256 * 256
+    resident = min(card.blocks, card.threads // (32 * warps), 65536 // (registers_of_warp * warps), card.shared // (launch["shared"] + 1024))
     waves = -(-blocks // card.sms)
+    rounds = -(-blocks // (card.sms * resident))   # of blocks, on the busiest SM
     busy = blocks / (waves * card.sms) if blocks < 4 * card.sms else 1.0   # of the SMs; many blocks even out
     cycles = card.sms * busy * card.clock
-    slots = issue_slots(launch, kernel, machine)
+    slots = code.executed(launch, kernel, code.slots)
     whole = re.search(r"matmul_(gated_)?blocks", kernel["name"])
+    streams = 32 * launch["own_sectors"] / n > 1e6
     bounds = {
-        "memory": 32 * launch["own_sectors"] / (card.memory * READ_SHARE),
+        "memory": 32 * launch["own_sectors"] / (card.memory * card.read_share),
         "issue": slots / (4 * cycles),
+        "alu": code.executed(launch, kernel, code.alu) / (4 * cycles),
         "tensor": launch["products"] / ((card.whole if whole else card.half) * cycles),
         "cache": 32 * launch["block_sectors"] / (card.served * cycles),
         "shared": launch["shared_passes"] / cycles,
         "link": launch["link_bytes"] / card.link,
-        "node": launch["n"] * NODE_SECONDS,
     }
+    chain = launch["path"] + launch["rounds"] * ((card.far if streams else card.near) - near)
+    if blocks >= card.sms and (found := code.loop(launch, kernel, min(resident, waves) * warps)):
+        turns, turn, slots_of_turn = found
+        # Whole rounds, and a last one with fewer blocks on an SM.
+        full, rest = divmod(waves, resident)
+        last = code.loop(launch, kernel, rest * warps)[1] if rest else 0
+        outside = max(0, slots - turns * slots_of_turn * n * blocks * warps)
+        bounds["loop"] = n * turns * (full * turn + last) / card.clock + outside / (4 * cycles)
+    else:
+        bounds["latency"] = rounds * chain / card.clock
     bound = max(bounds, key=bounds.get)
+    first = n * card.far / card.clock if streams and bound != "latency" else 0
+    node = n * card.node
+    seconds = bounds[bound] + first + node
     # A node's start and end overlap nothing.
-    seconds = max(v for k, v in bounds.items() if k != "node") + bounds["node"]
-    return seconds, bound, dict(bounds, slots=slots, registers=registers, resident=min(resident, waves), warps=min(resident, waves) * warps)
+    return seconds, bound if bounds[bound] > node else "node", dict(bounds, slots=slots, registers=code.registers, resident=min(resident, waves),
+                                                                    warps=min(resident, waves) * warps, chain=chain / n)
 
 
 def check(build):
@@ -230,54 +262,71 @@ def figure(x, digits=3):
     return f"{x:,.{digits}g}" if x < 1000 else f"{x:,.0f}"
 
 
-def predict(counts, build, cards):
+class Listings:
+    """The kernels of a build as cards run them."""
+
+    def __init__(self, build):
+        self.build, self.modules, self.kernels = build, {}, {}
+
+    def code(self, symbol, kernel, card):
+        of = kernel["module"], card.architecture
+        if of not in self.modules:
+            self.modules[of] = sass(self.build, *of)
+        if (symbol, card.name) not in self.kernels:
+            registers, listing = self.modules[of]
+            self.kernels[symbol, card.name] = Code(registers[symbol], listing[symbol], card)
+        return self.kernels[symbol, card.name]
+
+
+def predict(counts, listings, cards):
     """Yields (model, card, step, seconds, rows, other) for all that a file of counts holds of these cards."""
     by_key = collections.defaultdict(dict)
     for run in counts["runs"]:
         by_key[run["card"]][tuple(run["layers"])] = run
-    for card, runs in ((card, runs) for key, runs in by_key.items() for card in cards if key_of(card) == key):
-        code = {}
-        for kernel in counts["kernels"].values():
-            if kernel["module"] not in code:
-                code[kernel["module"]] = sass(build, kernel["module"], card.architecture)
+    for card, key, runs in ((card, key, runs) for key, runs in by_key.items() for card in cards if same_counts(card, key)):
         for step in (s["name"] for s in runs[1, 1]["steps"]):
             launches, other = total_of(runs, step, LAYERS[counts["model"]])
             rows = []
             for launch in launches:
                 kernel = counts["kernels"][launch["kernel"]]
-                seconds, bound, details = time_of(launch, kernel, card, code[kernel["module"]])
+                seconds, bound, details = time_of(launch, kernel, card, listings.code(launch["kernel"], kernel, card), int(key.split(":")[3]))
                 rows.append((seconds, bound, launch, details, short(kernel["name"])))
-            yield counts["model"], card, step, sum(r[0] for r in rows), sorted(rows, key=lambda r: -r[0]), other
+            other["device"] = sum(r[0] for r in rows)
+            other["host"] = HOST_SECONDS + HOST_OF_LAYER * sum(LAYERS[counts["model"]])
+            yield (counts["model"], card, step, other["device"] + other["host"] + card.graph + card.wait,
+                   sorted(rows, key=lambda r: -r[0]), other)
+
+
+def same_counts(card, key):
+    return card.key().split(":")[:3] == key.split(":")[:3]
 
 
 def tables(found):
-    lines = ["| model | card | step | ms | rows/s | memory, GB | nodes | waits | graphs made | bound by |", "| --- |" + " --- |" * 9]
+    lines = ["| model | card | step | ms | rows/s | device, ms | host, ms | memory, GB | nodes | waits | graphs made | bound by |", "| --- |" + " --- |" * 11]
     for model, card, step, seconds, rows, other in found:
         share = collections.Counter()
         for row in rows:
             share[row[1]] += row[0] / seconds
         n_rows = int(step.split()[1]) if step.startswith("prefill") else 1
-        bound = ", ".join(f"{k} {100 * v:.0f}%" for k, v in share.most_common(3) if v >= 0.05)
+        bound = ", ".join(f"{k} {100 * v:.0f}%" for k, v in share.most_common(4) if v >= 0.05)
         memory = sum(32 * r[2]["own_sectors"] for r in rows) * 1e-9
         nodes = sum(r[2]["n"] for r in rows)
         if step.startswith("decode") and memory * 1e9 > card.holds - 1e9:
             bound += "; does not fit"
-        lines.append(f"| {model} | {card.name} | {step} | {1e3 * seconds:.2f} | {n_rows / seconds:,.0f} | {memory:.2f} | {nodes} | "
-                     f"{other['waits']} | {other['graphs']} | {bound} |")
+        lines.append(f"| {model} | {card.name} | {step} | {1e3 * seconds:.2f} | {n_rows / seconds:,.0f} | {1e3 * other['device']:.2f} | "
+                     f"{1e3 * (seconds - other['device']):.2f} | {memory:.2f} | {nodes} | {other['waits']} | {other['graphs']} | {bound} |")
     for model, card, step, seconds, rows, other in found:
         if model != "8b" and any(f[0] == "8b" for f in found):
             continue   # the smaller models' kernels are the same ones
         lines += ["", f"### {model}, {card.name}, {step}", "",
-                  "| kernel | launches | blocks | us each | bound | memory, MB | block sectors, MB | slots, M | slots per PTX | "
-                  "tensor, us | shared, us | registers | warps on an SM |", "| --- |" + " --- |" * 12]
+                  "| kernel | launches | blocks | us each | bound | memory, MB | block sectors, MB | slots, M | tensor, us | shared, us | loop, us | "
+                  "chain, cycles | latency, us | registers | warps on an SM |", "| --- |" + " --- |" * 14]
         for taken, bound, launch, details, name in rows[:14]:
             n = launch["n"]
-            executed = sum(launch[c] for c in CLASSES)
             each = [figure(x / n) for x in (32e-6 * launch["own_sectors"], 32e-6 * launch["block_sectors"], 1e-6 * details["slots"])]
-            blocks = launch["grid"][0] * launch["grid"][1] * launch["grid"][2]
-            lines.append(f"| `{name}` | {n} | {blocks} | {figure(1e6 * taken / n)} | {bound} | {' | '.join(each)} | "
-                         f"{details['slots'] / max(1, executed):.2f} | {figure(1e6 * details['tensor'] / n)} | "
-                         f"{figure(1e6 * details['shared'] / n)} | {details['registers']} | {details['warps']} |")
+            times = [figure(1e6 * details[x] / n) if x in details else "" for x in ("tensor", "shared", "loop", "latency")]
+            lines.append(f"| `{name}` | {n} | {blocks_of(launch)} | {figure(1e6 * taken / n)} | {bound} | {' | '.join(each)} | {' | '.join(times[:3])} | "
+                         f"{details['chain']:,.0f} | {times[3]} | {details['registers']} | {details['warps']} |")
     return lines
 
 
@@ -331,14 +380,14 @@ def policy_table(page):
     return lines
 
 
-def layer_table(files, build):
+def layer_table(files, listings):
     """The launches of attention, and those that a policy adds, of one layer."""
     own = ("matmul", "rms_norm", "rotate", "quantize", "shortlist", "embed", "prepare_rope", "add_", "swiglu")
     lines = ["| step | kernel | launches | blocks | us each | bound | memory, MB |", "| --- |" + " --- |" * 6]
     for counts in (json.load(open(file)) for file in files):
         for run in counts["runs"]:
-            card = next(c for c in CARDS if key_of(c) == run["card"])
-            code = {}
+            card = next(c for c in CARDS if same_counts(c, run["card"]))
+            near = int(run["card"].split(":")[3])
             for step in run["steps"]:
                 total = 0
                 for launch in step["launches"]:
@@ -346,9 +395,7 @@ def layer_table(files, build):
                     name = short(kernel["name"])
                     if name.startswith(own):
                         continue
-                    if kernel["module"] not in code:
-                        code[kernel["module"]] = sass(build, kernel["module"], card.architecture)
-                    seconds, bound, _ = time_of(launch, kernel, card, code[kernel["module"]])
+                    seconds, bound, _ = time_of(launch, kernel, card, listings.code(launch["kernel"], kernel, card), near)
                     blocks = launch["grid"][0] * launch["grid"][1] * launch["grid"][2]
                     n, n_layers = launch["n"], sum(run["layers"])
                     total += 0 if name.startswith(("attend", "merge")) else seconds / n_layers
@@ -370,8 +417,9 @@ def main():
     options.add_argument("--write", help="the page's tables go here, behind its line <!-- tables -->")
     options.add_argument("--figures", metavar="FILE", help="the steps' times go here, for programs")
     options = options.parse_args()
+    take_measured(os.path.join(ROOT, "tests/bench/results/gpu-measured.tsv"))
     if options.layer:
-        return print("\n".join(layer_table(options.layer, options.build)))
+        return print("\n".join(layer_table(options.layer, Listings(options.build))))
     if options.policies:
         return print("\n".join(policy_table(options.policies)))
     if options.check:
@@ -385,7 +433,7 @@ def main():
     files = options.counts
     if not files:
         files = []
-        keys = ";".join(dict.fromkeys(key_of(card) for card in cards))
+        keys = ";".join(dict.fromkeys(card.key() for card in cards))
         for model in options.models.split(","):
             long = "32768,131072" if model in ("8b", "1b") else "8192"
             steps = [["contexts=0," + long, "prefills=0"]]
@@ -394,7 +442,8 @@ def main():
             for i, step in enumerate(steps):
                 files.append(os.path.join(options.build, f"counts-{model}-{i}.json"))
                 subprocess.run([os.path.join(options.build, "tests/ptx/gpu_model"), model, files[-1], "cards=" + keys] + step, check=True)
-    found = [x for file in files for x in predict(json.load(open(file)), options.build, cards)]
+    listings = Listings(options.build)
+    found = [x for file in files for x in predict(json.load(open(file)), listings, cards)]
     lines = tables(found)
     print("\n".join(lines))
     if options.figures:

@@ -160,7 +160,11 @@ Vec CountingDevice::count(const Kernel& kernel, const Launch& launch, Dim3 block
   Counters c;
   c.executed.resize(kernel.code.size());
   c.notes_sectors = true;
+  Path& path = paths_.try_emplace(&kernel, kernel).first->second;
+  path.begin(latencies, static_cast<unsigned>((launch.block.product() + kLanes - 1) / kLanes));
+  c.path = &path;
   if (!executor_.run_block(kernel, launch, block, &c) && failure_.empty()) failure_ = kernel.name + ": a block does not end";
+  longest_ = std::max(longest_, path.length());
   std::vector<uint64_t>& sectors = c.sectors;
   std::sort(sectors.begin(), sectors.end());
   sectors.erase(std::unique(sectors.begin(), sectors.end()), sectors.end());
@@ -189,12 +193,14 @@ Vec CountingDevice::count(const Kernel& kernel, const Launch& launch, Dim3 block
 
 CountingDevice::Counted CountingDevice::count_all(const Kernel& kernel, const Launch& launch) {
   Counted out;
+  longest_ = {};
   const Dim3 grid = launch.grid;
   Sectors edges;
   if (!samples || whole.count(template_of(kernel.name)) > 0) {
     for (uint32_t z = 0; z < grid.z; ++z, edges.clear())
       for (uint32_t y = 0; y < grid.y; ++y)
         for (uint32_t x = 0; x < grid.x; ++x) ++out.blocks_run, add(&out.values, count(kernel, launch, {x, y, z}, &edges));
+    out.path = longest_;
     return out;
   }
   const std::function<bool()> may_look = [&] { return out.blocks_run < kMostBlocks || (out.estimated = true, false); };
@@ -208,6 +214,7 @@ CountingDevice::Counted CountingDevice::count_all(const Kernel& kernel, const La
       });
     });
   });
+  out.path = longest_;
   return out;
 }
 
@@ -234,6 +241,8 @@ void CountingDevice::set_scope(const std::string& scope) {
 
 void CountingDevice::run(const CUfunc_st& function, dim3 grid, dim3 block, size_t dynamic_shared_bytes, void* const* parameters,
                          const std::function<void()>&) {
+  ++n_launches;
+  if (idle) return;
   const std::lock_guard<std::mutex> lock(mutex_);
   const Kernel* kernel = find(function.name);
   if (!kernel || function.sizes.size() != kernel->parameters.size()) {
@@ -272,6 +281,7 @@ void CountingDevice::run(const CUfunc_st& function, dim3 grid, dim3 block, size_
   ++group->launches;
   group->blocks_run += counted.blocks_run;
   group->estimated |= counted.estimated;
+  group->path.cycles += counted.path.cycles, group->path.rounds += counted.path.rounds;
   add(&group->counts.values, counted.values);
 }
 

@@ -9,6 +9,7 @@
 // stay as they were. So numbers mean nothing, and only control flow that depends on lengths and positions is that of a real run.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -20,6 +21,7 @@
 #include "cuda/device/archive.h"
 #include "tests/emulation/cuda/device.h"
 #include "tests/ptx/executor/execute.h"
+#include "tests/ptx/executor/path.h"
 
 namespace orrery::ptx {
 
@@ -43,6 +45,7 @@ struct LaunchGroup {
   uint32_t shared_bytes = 0;   // static and dynamic
   int64_t launches = 0, blocks_run = 0;
   bool estimated = false;
+  Path::Length path;           // of the launches' longest blocks among those that ran, summed over the launches
   Counts counts;
 };
 
@@ -52,7 +55,10 @@ class CountingDevice : public emulated::Device {
   CountingDevice();
   // Runs every block if false.
   bool samples = true;
+  bool idle = false;   // launches do nothing and count nothing but themselves: what is left is the host's work
+  std::atomic<int64_t> n_launches{0}, n_copies{0};
   std::set<std::string> whole;   // templates of kernels: "select_keys_kernel"
+  Latencies latencies;           // of the card, for LaunchGroup::path
 
   // From here on, launches that differ in nothing but addresses count as one another. A new scope forgets the counts; empty: each launch is
   // counted by itself.
@@ -71,7 +77,7 @@ class CountingDevice : public emulated::Device {
            const std::function<void()>& as_source) override;
   void allocated(const void* at, size_t bytes, bool host) override;
   void released(const void* at) override;
-  void copied(void*, const void*, size_t) override {}
+  void copied(void*, const void*, size_t) override { ++n_copies; }
   void written(const void*, size_t) override {}
 
  private:
@@ -79,6 +85,7 @@ class CountingDevice : public emulated::Device {
     std::vector<int64_t> values;
     int64_t blocks_run = 0;
     bool estimated = false;
+    Path::Length path;
   };
   // Sectors of blocks at 0 of an axis, by place.
   using Sectors = std::map<std::pair<uint32_t, uint32_t>, std::vector<uint64_t>>;
@@ -99,6 +106,8 @@ class CountingDevice : public emulated::Device {
   std::map<std::string, Source> sources_;      // by module
   std::map<std::string, std::pair<Module*, std::string>> by_name_;
   std::map<std::string, const Kernel*> kernels_;
+  std::map<const Kernel*, Path> paths_;
+  Path::Length longest_;   // of the blocks that count() has run
   std::vector<LaunchGroup> groups_;
   std::string scope_;
   std::map<std::string, Counted> counted_;   // of this scope, by key()

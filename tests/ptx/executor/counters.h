@@ -8,6 +8,8 @@
 
 namespace orrery::ptx {
 
+class Path;
+
 struct Counters {
   uint64_t launches = 0, blocks = 0, barriers = 0;
   uint64_t instructions[static_cast<int>(Class::kCount)] = {};   // of warps, by class
@@ -20,6 +22,7 @@ struct Counters {
   bool notes_sectors = false;
   std::vector<uint64_t> sectors;                 // the numbers of the sectors that were touched, in any order, if notes_sectors
   std::vector<uint64_t> executed;                // by instruction of the kernel, if the caller has given it that size
+  Path* path = nullptr;                          // of one block; may be null
 
   uint64_t all_instructions() const {
     uint64_t n = 0;

@@ -348,6 +348,7 @@ class Decoder {
     }
     const Meaning& meaning = found->second;
     i.execute = meaning.execute, i.flow = meaning.flow, i.counted = meaning.counted, i.mask_at = meaning.mask_at;
+    i.traffic = meaning.traffic, i.form = meaning.operands.c_str();
     if (i.flow == Flow::branch) {
       if (operands.size() != 1) refuse_here("a branch without a label");
       frame->branches.emplace_back(kernel_.code.size(), operands[0]);

@@ -83,10 +83,11 @@ void add_exchanges(Table* table) {
   together("redux.sync.add.u32", "w=ww", reduce<Sum>, 2);
   together("redux.sync.max.u32", "w=ww", reduce<Largest>, 2);
   together("bar.warp.sync", "=w", warp_barrier, 0);
+  t["bar.warp.sync"].traffic = Traffic::fence;
   t["bar.sync 0"] = {"=", Class::exchange, nullptr, Flow::barrier};
-  t["cp.async.commit_group"] = {"=", Class::memory, commit};
-  t["cp.async.wait_group"] = {"=w", Class::memory, wait_group};
-  t["cp.async.wait_all"] = {"=", Class::memory, wait_all};
+  t["cp.async.commit_group"] = {"=", Class::memory, commit, Flow::plain, 0, Traffic::commit};
+  t["cp.async.wait_group"] = {"=w", Class::memory, wait_group, Flow::plain, 0, Traffic::wait};
+  t["cp.async.wait_all"] = {"=", Class::memory, wait_all, Flow::plain, 0, Traffic::wait};
   t["bra"] = t["bra.uni"] = {"=", Class::control, nullptr, Flow::branch};
   t["ret"] = t["exit"] = {"=", Class::control, nullptr, Flow::exit};
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/ptx/executor/machine.h"
+#include "tests/ptx/executor/path.h"
 
 namespace orrery::ptx {
 
@@ -71,7 +72,10 @@ void Block::run(Dim3 block_index) {
       if (w.state == Warp::State::ended) ++n_ended;
       else w.state = Warp::State::running, waits = true;
     }
-    if (waits) ++executor.epoch_, ++counters.barriers;
+    if (waits) {
+      ++executor.epoch_, ++counters.barriers;
+      if (counters.path) counters.path->meet();
+    }
   }
 }
 
@@ -106,6 +110,7 @@ void Block::run_warp(Warp* warp) {
   const Instruction* code = kernel.code.data();
   uint64_t counted[static_cast<int>(Class::kCount)] = {};
   uint64_t* const executed = counters.executed.empty() ? nullptr : counters.executed.data();
+  Path* const path = counters.path;
   const auto settle = [&] {
     for (int c = 0; c < static_cast<int>(Class::kCount); ++c) counters.instructions[c] += counted[c];
   };
@@ -129,10 +134,13 @@ void Block::run_warp(Warp* warp) {
         if (i.guard >= 0) m &= i.guard_negated ? ~w.predicate(i.guard) : w.predicate(i.guard);
         ++counted[static_cast<int>(i.counted)];
         if (executed) ++executed[at];
+        if (path && i.flow != Flow::plain) path->executed(w.index, at, m != 0, false);
         if (m == 0) {
-          // no lane executes the instruction
+          if (path && i.flow == Flow::plain) path->executed(w.index, at, false, false);   // no lane executes the instruction
         } else if (i.flow == Flow::plain) {
+          const uint64_t link = counters.link_bytes;
           i.execute(w, i, m);
+          if (path) path->executed(w.index, at, true, counters.link_bytes != link);
         } else if (i.flow == Flow::branch) {
           place(&w, {m, i.target, false});
           place(&w, {all & ~m, at + 1, false});

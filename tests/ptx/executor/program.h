@@ -31,6 +31,18 @@ enum class Flow : uint8_t {
   barrier,      // of the block; .aligned
 };
 
+// What an instruction of Class::memory does.
+enum class Traffic : uint8_t {
+  none,
+  load,      // ldmatrix, too
+  store,
+  atomic,
+  copy,      // cp.async
+  commit,    // of the copies of a group
+  wait,      // for groups
+  fence,     // a barrier of the warp
+};
+
 enum class Space : uint8_t { generic, global, shared, local, parameter };
 
 inline constexpr int32_t kTrue = -1, kFalse = -2;   // operands that are constant predicates
@@ -53,6 +65,8 @@ struct Instruction {
   bool address_64 = false;
   bool read_only = false;         // ld.global.nc
   uint8_t mask_at = 0;            // which operand names lanes; or an immediate's value
+  Traffic traffic = Traffic::none;
+  const char* form = nullptr;     // Meaning::operands; null where kAddress and its like say what the operands are
 };
 
 // Text that the executor refuses; says where and why.
@@ -105,6 +119,7 @@ struct Meaning {
   Execute execute;
   Flow flow = Flow::plain;
   uint8_t mask_at = 0;
+  Traffic traffic = Traffic::none;
 };
 using Table = std::unordered_map<std::string, Meaning>;
 const Table& meanings();

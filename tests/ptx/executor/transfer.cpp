@@ -155,6 +155,8 @@ bool memory_instruction(const std::vector<std::string>& parts, unsigned register
     const bool transposed = next("trans");
     if (i->n_values == 0 || !next("shared") || !next("b16") || at != parts.size() || register_bits != 32) return false;
     i->flow = Flow::whole_warp;
+    i->space = Space::shared;
+    i->traffic = Traffic::load;
     i->execute = i->n_values == 4 ? (transposed ? load_matrices<4, true> : load_matrices<4, false>)
                                   : (transposed ? load_matrices<2, true> : load_matrices<2, false>);
     return true;
@@ -162,11 +164,13 @@ bool memory_instruction(const std::vector<std::string>& parts, unsigned register
   if (name == "cp") {
     i->execute = copy_async;
     i->value_bytes = 16;
+    i->traffic = Traffic::copy;
     return next("async") && next("cg") && next("shared") && next("global") && at == parts.size();
   }
   if (name != "ld" && name != "st" && name != "atom") return false;
   i->space = next("global") ? Space::global : next("shared") ? Space::shared : next("local") ? Space::local
              : next("param") ? Space::parameter : Space::generic;
+  i->traffic = name == "ld" ? Traffic::load : name == "st" ? Traffic::store : Traffic::atomic;
   if (name == "atom") {
     if (!next("add") || at + 1 != parts.size()) return false;
     const std::string& type = parts[at];
