@@ -31,8 +31,7 @@ namespace orrery::cuda {
 
 inline constexpr uint64_t kBounceBytes = uint64_t{4} << 20;   // of one half of the pinned memory
 inline constexpr uint64_t kResultsBytes = uint64_t{1} << 20;
-inline constexpr uint64_t kTablesBytes = uint64_t{4} << 20;
-inline constexpr size_t kMostTables = 1024;
+inline constexpr uint64_t kToldBytes = uint64_t{128} << 10;   // of FetchTold: 16,384 heads
 inline constexpr uint64_t kAheadBytes = uint64_t{1} << 20;
 inline constexpr size_t kMostOperations = 8192;
 inline constexpr size_t kMostCompensationParts = 4096, kMostCodesParts = 4096;
@@ -120,14 +119,14 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
   void key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) override;
   void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;
-  void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) override;
+  void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& told) override;
   void fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
-                     const QueryChange& change, const Download& tables) override;
+                     const QueryChange& change, const Download& told) override;
   void fetch_followers(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const QueryChange& change,
-                       Span<const Download> tables) override;
+                       const Download& told) override;
   uint64_t fetch_near_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, float alpha,
-                           const Download& tables) override;
-  void download_tables(Span<const Download> tables) override;
+                           const Download& told) override;
+  void download_told(const Download& told) override;
 
   // low_rank.cpp
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
@@ -185,7 +184,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
                      Candidates candidates = Candidates::of_both);
   void fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch);
   void fill_fetched(const FetchPart* parts, const FetchShape& fetch);
-  void send_table(const Download& table);
+  void note_told(const Download& told) { told_ = told, told_sent_ = false; }
+  void send_told();
   // The fills of ahead_parts_, in parallel with what comes behind.
   void fill_ahead();
   void upload_ahead(std::byte* to, const void* from, uint64_t bytes);
@@ -266,14 +266,11 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   std::vector<Collected> collected_;
   uint64_t collected_bytes_ = 0;
 
-  // Tables of fetch_best() on their way to the host, in this step, one behind the other. Tables without room are downloaded when they are
-  // asked for.
-  struct Table {
-    uint64_t from, bytes, at;
-  };
-  Pinned tables_;
-  std::vector<Table> tables_sent_;
-  uint64_t tables_bytes_ = 0;
+  // What the step's fetches tell the host. It goes to pinned memory ahead of the next download, behind which the host waits. More than
+  // kToldBytes is downloaded when it is asked for.
+  Pinned told_results_;
+  Download told_ = {};
+  bool told_sent_ = false;
 };
 
 }  // namespace orrery::cuda

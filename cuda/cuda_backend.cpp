@@ -56,8 +56,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   ORRERY_TRY(made->bounce_.allocate(opened, kBounceBytes));
   ORRERY_TRY(made->io_bounce_.allocate(opened, kBounceBytes));
   ORRERY_TRY(made->results_.allocate(opened, kResultsBytes));
-  ORRERY_TRY(made->tables_.allocate(opened, kTablesBytes));
-  made->tables_sent_.reserve(kMostTables);
+  ORRERY_TRY(made->told_results_.allocate(opened, kToldBytes));
   ORRERY_TRY(made->ahead_stream_.create(opened));
   made->ahead_queue_ = made->ahead_stream_.queue(&opened);
   ORRERY_TRY(made->ahead_bounce_.allocate(opened, kAheadBytes));
@@ -104,6 +103,7 @@ BackendInfo CudaBackend::info() const {
   BackendInfo info;
   info.name = "cuda", info.instruction_set = instruction_set(shape_.architecture), info.n_threads = 1;
   info.makes_moments = info.has_key_codes = info.fetches = info.moves_ahead = info.decodes_rows = info.decodes_together = true;
+  info.keeps_tiles = true;
   return info;
 }
 

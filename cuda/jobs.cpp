@@ -57,7 +57,10 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
         const uint64_t bytes = static_cast<uint64_t>(div_up(job.n_keys, kPageTokens)) * sizeof(uint64_t);
         key_parts_.push_back({});
         TopKeysPart& part = key_parts_.back();
-        part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
+        if (job.tile_bytes == 0)
+          part.tiles = reinterpret_cast<const uint64_t*>(scratch + tiles);
+        else if (job.n_keys > 0)
+          part.first_tile = job.tiles[0], part.tile_bytes = job.tile_bytes;
         part.offset = job.offset;
         part.queries = device(shape.queries.data) + row + job.kv_head * group_floats;
         part.n_keys = job.n_keys;
@@ -65,7 +68,7 @@ void CudaBackend::for_each_batch(Span<const Job> jobs, const KeysShape& shape, c
         part.n_positions = count;
         part.first_entry = n_entries;
         fill(job, next_position, &part);
-        if (part.n_keys > 0) uploads_.push_back({at + tiles, job.tiles, bytes}), tiles += bytes;
+        if (part.n_keys > 0 && part.tiles) uploads_.push_back({at + tiles, job.tiles, bytes}), tiles += bytes;
         key_owners_.push_back(&job);
         n_entries += count;
         most_keys = std::max(most_keys, job.n_keys);
@@ -227,7 +230,7 @@ void CudaBackend::add_fetch_part(const FetchJob& job, int32_t entry, int32_t n_o
   std::byte *scratch = scratch_ + plan_.top_keys, *at = scratch + plan.entries + static_cast<uint64_t>(entry) * plan.entry_bytes;
   FetchPart to = {};
   to.best = reinterpret_cast<uint32_t*>(scratch + plan.out) + n_out;
-  to.held = device(job.held), to.before = device(job.before);
+  to.held = device(job.held), to.before = device(job.before), to.told = device(job.told);
   to.misses = reinterpret_cast<FetchMiss*>(at);
   to.order = reinterpret_cast<unsigned long long*>(at + plan.pairs);
   to.slots = job.slots.address, to.from = job.from;
@@ -343,14 +346,14 @@ void CudaBackend::fetch_by_one_set(Span<const FetchJob> jobs, const TopKeysShape
   }
 }
 
-void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) {
+void CudaBackend::fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& told) {
   static_assert(sizeof(FetchMiss) + sizeof(uint32_t) <= 16, "an entry has 16 bytes for each of its keys, and 4 more");
   const OnDevice here(*gpu_, queue_);
   if (fetch.one_set)
     fetch_by_one_set(jobs, shape, fetch);
   else
     fetch_by_head(jobs, shape, fetch);
-  send_table(tables);
+  note_told(told);
 }
 
 const uint32_t* CudaBackend::find_changes(const TopKeysShape& shape, const QueryChange& change) {
@@ -362,19 +365,19 @@ const uint32_t* CudaBackend::find_changes(const TopKeysShape& shape, const Query
 }
 
 void CudaBackend::fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
-                                const QueryChange& change, const Download& tables) {
+                                const QueryChange& change, const Download& told) {
   const OnDevice here(*gpu_, queue_);
   const uint32_t* changed = find_changes(shape, change);
   ahead_shape_ = fetch;
   fetch_by_head(jobs, shape, fetch, changed, next.empty() ? Candidates::of_both : Candidates::of_this_step);
   if (!next.empty()) fetch_by_head(next, shape, fetch, changed, Candidates::of_next_step);
-  send_table(tables);
+  note_told(told);
 }
 
 // In batches of as many jobs as entries. A batch's first job of each leader has the leader's scores in its entry; these jobs stand first.
 // All jobs select by these scores before a plan overwrites them.
 void CudaBackend::fetch_followers(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const QueryChange& change,
-                                  Span<const Download> tables) {
+                                  const Download& told) {
   const OnDevice here(*gpu_, queue_);
   const uint32_t* changed = find_changes(shape, change);
   ahead_shape_ = fetch;
@@ -412,13 +415,13 @@ void CudaBackend::fetch_followers(Span<const FetchJob> jobs, const TopKeysShape&
           ahead_parts_.insert(ahead_parts_.end(), fetch_parts_.begin(), fetch_parts_.end());
         });
   }
-  for (const Download& table : tables) send_table(table);
+  note_told(told);
 }
 
 // The counts of all heads lie in the memory of moments. A batch's misses lie in its entries behind the scores. Where there are several
 // batches, a second pass makes the scores again, and selects.
 uint64_t CudaBackend::fetch_near_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, float alpha,
-                                      const Download& tables) {
+                                      const Download& told) {
   const OnDevice here(*gpu_, queue_);
   KeysShape products = shape;
   products.products = true;
@@ -445,7 +448,7 @@ uint64_t CudaBackend::fetch_near_best(Span<const FetchJob> jobs, const TopKeysSh
   };
   for_each_batch(jobs, products, fill, use);
   if (ahead_parts_.empty()) n_before = 0, counted = true, for_each_batch(jobs, products, fill, use);
-  send_table(tables);
+  note_told(told);
   ahead_shape_ = fetch;
   fill_ahead();
   return n_ahead_;
@@ -469,25 +472,23 @@ void CudaBackend::fill_ahead() {
   behind_ahead_[++n_ahead_ % kAheadEvents].mark(ahead_queue_);
 }
 
-void CudaBackend::send_table(const Download& table) {
-  if (queue_.failed() || table.bytes > kTablesBytes - tables_bytes_ || tables_sent_.size() == kMostTables) return;
-  queue_.copy(tables_.data() + tables_bytes_, device(table.from), table.bytes, "copying from the device");
-  tables_.mark(queue_);
-  tables_sent_.push_back({table.from.address, table.bytes, tables_bytes_});
-  tables_bytes_ += table.bytes;
+void CudaBackend::send_told() {
+  if (told_sent_ || told_.bytes == 0 || told_.bytes > kToldBytes || queue_.failed()) return;
+  queue_.copy(told_results_.data(), device(told_.from), told_.bytes, "copying from the device");
+  told_results_.mark(queue_);
+  told_sent_ = true;
 }
 
-void CudaBackend::download_tables(Span<const Download> tables) {
+void CudaBackend::download_told(const Download& told) {
   const OnDevice here(*gpu_, queue_);
-  if (!tables_sent_.empty() && !queue_.failed()) tables_.wait(queue_);
-  for (const Download& t : tables) {
-    const auto sent = std::find_if(tables_sent_.begin(), tables_sent_.end(),
-                                   [&](const Table& s) { return s.from == t.from.address && s.bytes == t.bytes; });
-    if (sent == tables_sent_.end() || queue_.failed())
-      download(t.to, t.from, t.bytes);
-    else
-      std::memcpy(t.to, tables_.data() + sent->at, t.bytes);
-  }
+  const bool of_this_step = told.from.address == told_.from.address && told.bytes == told_.bytes;
+  if (of_this_step) send_told();
+  if (!of_this_step || !told_sent_ || queue_.failed()) return download(told.to, told.from, told.bytes);
+  told_results_.wait(queue_);
+  if (queue_.failed())
+    std::memset(told.to, 0, told.bytes);
+  else
+    std::memcpy(told.to, told_results_.data(), told.bytes);
 }
 
 void CudaBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {

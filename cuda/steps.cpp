@@ -28,6 +28,9 @@ void set_format(KvFormat* to, const KvFormat& from) {
   to->head_dim = from.head_dim;
 }
 
+// The device may have a list of the head's tiles already.
+uint64_t n_sent_tiles(const HeadView& head) { return head.tiles_there ? 0 : static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)); }
+
 }  // namespace
 
 // Whether the scratch memory has room for the steps' upload. It has for any step, unless the step exceeds its StepLimits.
@@ -40,7 +43,7 @@ bool CudaBackend::within(Span<const Step> steps) const {
     for (const KvView& pages : step.sequences)
       if (pages.n_pages > plan_.max_pages) return false;
     if (step.heads.size() > static_cast<size_t>(plan_.n_heads)) return false;
-    for (const HeadView& head : step.heads) n_tiles += static_cast<uint64_t>(div_up(head.n_keys, kPageTokens));
+    for (const HeadView& head : step.heads) n_tiles += n_sent_tiles(head);
   }
   return n_rows <= static_cast<size_t>(plan_.max_rows) && n_sequences <= static_cast<size_t>(plan_.n_sequences) &&
          n_tiles * sizeof(uint64_t) <= plan_.tiles_bytes;
@@ -65,9 +68,10 @@ void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::by
   std::byte* const heads = upload + plan_.sequences + first_block * plan_.sequence_bytes + plan_.heads;
   for (size_t i = 0; i < step.heads.size(); ++i) {   // the heads' tiles lie one after another
     const HeadView& head = step.heads[i];
-    const uint64_t bytes = static_cast<uint64_t>(div_up(head.n_keys, kPageTokens)) * sizeof(uint64_t);
-    const DeviceHead there{reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_), head.append_at, device(head.compensation_token),
-                           device(head.compensation_logs), head.n_keys, head.compensation_weight};
+    const uint64_t bytes = n_sent_tiles(head) * sizeof(uint64_t);
+    const uint64_t* tiles = head.tiles_there ? device(head.tiles_there) : reinterpret_cast<const uint64_t*>(scratch_ + step_bytes_);
+    const DeviceHead there{tiles, head.append_at, device(head.compensation_token), device(head.compensation_logs), head.n_keys,
+                           head.compensation_weight};
     std::memcpy(heads + i * sizeof there, &there, sizeof there);
     if (bytes > 0) std::memcpy(upload + step_bytes_, head.tiles, bytes);
     step_bytes_ += bytes;
@@ -80,7 +84,7 @@ void CudaBackend::begin_steps(Span<const Step> steps) {
   std::copy_n(steps.begin(), n_steps_, steps_.begin());
   n_rows_ = 0;
   for (const Step& step : steps) n_rows_ += static_cast<int32_t>(step.rows.size());
-  tables_sent_.clear(), tables_bytes_ = 0;
+  told_ = {}, told_sent_ = false;
   ahead_parts_.clear();
   n_shortlists_ = 0;
   context_.phase = steps[0].phase;

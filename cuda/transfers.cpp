@@ -52,6 +52,7 @@ void CudaBackend::download(void* to, Ptr<const std::byte> from, uint64_t bytes) 
 void CudaBackend::download_all(Span<const Download> downloads) {
   const OnDevice here(*gpu_, queue_);
   send();
+  send_told();
   Cursor sent, fetched;
   for (Pinned* under_way = nullptr;;) {
     Pinned* next = nullptr;

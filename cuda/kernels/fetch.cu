@@ -83,10 +83,10 @@ __device__ __forceinline__ int list_missing(const FetchPart& part) {
   return list_in_order(
       part.n_wanted, [&](int j) { return part.resident()[j] == 0; }, [&](int j, int i) { part.misses[i].page = wanted_page(part, j); });
 }
-// The table gets its new pages.
-__device__ __forceinline__ void end_plan(const FetchPart& part, int n) {
+// The table gets its new pages, and the host is told.
+__device__ __forceinline__ void end_plan(const FetchPart& part, int n, bool has_entry) {
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kPlanThreads) part.held[part.misses[i].place] = part.misses[i].page;
-  if (threadIdx.x == 0) *part.n_misses() = n;
+  if (threadIdx.x == 0) *part.n_misses() = n, *part.told = {static_cast<uint32_t>(n), has_entry ? part.held[part.n_held] : 0};
 }
 
 __global__ void __launch_bounds__(kPlanThreads) plan_fetch_kernel(const FetchPart* parts) {
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_fetch_kernel(const FetchPar
   list_in_order(
       part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
       [&](int place, int i) { part.misses[i].place = static_cast<uint32_t>(place); });
-  end_plan(part, n);
+  end_plan(part, n, false);
 }
 
 // ---- the same plan by many thread blocks: a thread block has a slice of a head's places, or of its wanted pages
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kSliceThreads) list_misses_kernel(const FetchP
   const int first = slice * kSlice + static_cast<int>(threadIdx.x);
   if (of_pages && slice == 0) {
     const unsigned n_missing = sum_of_slices(missing_slices(part), n_slices(n));
-    if (threadIdx.x == 0) *part.n_misses() = static_cast<int32_t>(n_missing);
+    if (threadIdx.x == 0) *part.n_misses() = static_cast<int32_t>(n_missing), *part.told = {n_missing, 0};
   }
   if (slice * kSlice >= n) return;
   unsigned kinds[kOfThread], before[kOfThread];
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_replacing_kernel(const Fetc
     if (before == n && at >> 32 < kInfinity) part.held[part.n_held] = static_cast<uint32_t>(place);
   }
   __syncthreads();
-  end_plan(part, n);
+  end_plan(part, n, true);
 }
 
 // A warp has a KV head.
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_changed_kernel(const FetchP
       });
   for (int place = thread; place < part.n_held && !fetches_now; place += kPlanThreads) part.before[place] = part.held[place];
   __syncthreads();
-  end_plan(part, n);
+  end_plan(part, n, true);
   if (!fetches_now) {
     if (thread == 0) *part.n_misses() = 0;
     return;
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_changed_kernel(const FetchP
   for (int place = thread; place < part.n_held; place += kPlanThreads) {
     const uint32_t page = part.held[place];
     part.before[place] = page;
-    if (completes && page == leaving) part.held[part.n_held] = QueryChange::kChanged | static_cast<uint32_t>(place);
+    if (completes && page == leaving) part.told->entry = part.held[part.n_held] = QueryChange::kChanged | static_cast<uint32_t>(place);
   }
 }
 
@@ -303,6 +303,7 @@ __global__ void __launch_bounds__(kPlanThreads) plan_lowest_kernel(const FetchPa
   for (int place = thread; place < part.n_held; place += kPlanThreads) part.before[place] = part.held[place];
   __syncthreads();
   for (int i = thread; i < n; i += kPlanThreads) part.held[part.misses[i].place] = part.misses[i].page;
+  if (thread == 0) *part.told = {static_cast<uint32_t>(n), part.held[part.n_held]};
 }
 
 // Addresses of a miss: its slot, and its first token in the reservoir.

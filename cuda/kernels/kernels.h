@@ -172,6 +172,8 @@ void attend_prefill(Queue& queue, const DeviceShape& device, const StepView& ste
 // ---- top_keys.cu
 // The queries of one job within a batch. A batch's parts lie at the start of the scratch memory, in order.
 struct TopKeysPart {
+  // Of tiles that lie side by side: `tiles` is null, and these are the address of the first one and the bytes from tile to tile.
+  uint64_t first_tile, tile_bytes;
   const uint64_t* tiles;   // on the device
   uint64_t offset;         // of the layer and the KV head in a tile
   const float* queries;    // row 0 of this layer's ring, at the KV head's group
@@ -316,6 +318,7 @@ struct FetchPart {
   // Of entries over more than kManyKeys keys: working memory. flags: (n_keys + n_first and the pages behind the last key) 1: wanted, 2: held, too.
   uint32_t* selection;
   uint8_t* flags;
+  FetchTold* told;
   int32_t n_held, n_wanted, n_keys, k, first_page, n_first, kv_head, n_excluded;
   ORRERY_HOST_DEVICE uint32_t* resident() const { return reinterpret_cast<uint32_t*>(misses + n_held); }   // (n_wanted) working memory
   ORRERY_HOST_DEVICE const uint32_t* scores() const { return reinterpret_cast<const uint32_t*>(order); }   // (n_keys) numbers of order

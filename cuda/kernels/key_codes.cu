@@ -346,7 +346,7 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
     prepare_row<kBits>(of_warp < n_rows ? q : nullptr, dim, work.block, work.block_scale, w.scale, warp, lane, &rows);
     __syncthreads();
     for (int tile = first_tile + warp; tile < min(first_tile + G::kTiles, n_tiles); tile += kWarps) {
-      const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(in_global(part.tiles)[tile] + part.offset));
+      const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(tile_of(part, tile)));
       const std::byte* of_lane = codes + t * kHalfTile + 4 * column;
       // Words of group 4 j + t of a step. Only the last step may have half of its dimensions, which are in the first words.
       const auto load = [&](int step, uint32_t(&words)[kWords]) {
@@ -477,7 +477,7 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
   const int key = tile * kPageTokens + thread % kPageTokens;
   float square = 0.0f, counts = 0.0f;
   if (of < n_read && key >= part.first_key && key < part.n_keys) {
-    const auto* codes = reinterpret_cast<const std::byte*>(part.tiles[tile] + part.offset);
+    const auto* codes = reinterpret_cast<const std::byte*>(tile_of(part, tile));
     const float factor = half_at(codes + w.head_dim * bits / 4 * kHalfTile + 2 * (thread % kPageTokens));
     if (fabsf(factor) < INFINITY) square = factor * factor, counts = 1.0f;
   }

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int pitch = w.head_dim + 4;   // + 16 bytes: eight rows meet different banks
   float* keys = dynamic_shared<float>();
-  const std::byte* from = in_global(reinterpret_cast<const std::byte*>(in_global(part.tiles)[tile] + part.offset));
+  const std::byte* from = in_global(reinterpret_cast<const std::byte*>(tile_of(part, tile)));
   // A digest's two bounds are two halves in the place of one float.
   for (int key = warp; key < n; key += kWeightThreads / 32)
     for (int i = lane; i < w.head_dim; i += 32) {

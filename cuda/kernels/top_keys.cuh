@@ -53,6 +53,12 @@ __device__ __forceinline__ const TopKeysPart& part_of(const TopKeysWork& w, int 
   return parts[first];
 }
 
+// The address of a part's tile.
+__device__ __forceinline__ uint64_t tile_of(const TopKeysPart& part, int tile) {
+  const uint64_t at = part.tiles ? in_global(part.tiles)[tile] : part.first_tile + static_cast<uint64_t>(tile) * part.tile_bytes;
+  return at + part.offset;
+}
+
 // 2^(y - unit), or 0 for NaN. y is split into a whole number and the rest, so that the unit changes the exponent only.
 __device__ __forceinline__ float weight_of(float y, float unit) {
   const float whole = rintf(y), exponent = fmaxf(whole - unit, -1000.0f);

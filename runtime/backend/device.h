@@ -38,6 +38,7 @@ struct BackendInfo {
   bool attends_pages = false;             // decode steps attend to pages of the reservoir as fast as to the device's memory
   bool fetches = false;                   // Backend::fetches() works
   bool moves_ahead = false;               // KvMoves::move_kv_ahead() runs in parallel with operations
+  bool keeps_tiles = false;               // HeadView::tiles_there spares the upload of HeadView::tiles in each step
   bool has_key_codes = false;             // Backend::key_codes() is not null
 };
 

@@ -1,5 +1,6 @@
 // Selection on the device: a step's query finds the best keys of a KV head, and the device fetches the tokens that the head's slots lack.
-// The host learns later what has been chosen. It waits for nothing within the step.
+// The device keeps the table of what the slots hold. Behind the step each job tells the host two numbers. The host reads a table where it needs
+// it, and waits for nothing within the step.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,12 @@
 #include "runtime/backend/low_rank.h"
 
 namespace orrery {
+
+// What a job tells the host.
+struct FetchTold {
+  uint32_t n_missed = 0;         // pages that the slots lacked, also those that come for the next step
+  uint32_t entry = 0;            // held[n_held()], if the call has this entry
+};
 
 // A KV head's slots hold pages of tokens, in any order. The head wants the first n_first pages, the k best of the job's keys (key i is the
 // digest of page first_page + i), and the n_last pages behind the last key. These three ranges do not overlap. The slots hold as many pages,
@@ -19,7 +26,10 @@ struct FetchJob : TopKeysJob {   // of one position; without out, among, by_scor
   int32_t n_others = 0;          // only with FetchShape::lowest_first
   Span<const uint32_t> excluded = {};   // keys that are not among the best: at least k others remain
   Ptr<uint32_t> held;            // (n_held()) the page in each place, each page once; the job updates it. lowest_first: one more entry
-  Ptr<uint32_t> before;          // of fetch_changed() and the calls below it: (n_held()) working memory, until the step ends
+  // Of fetch_changed() and the calls below it: (n_held()) working memory, until the next step. Behind fetch_changed() and fetch_followers() it has
+  // the pages that the layer has attended to.
+  Ptr<uint32_t> before;
+  Ptr<FetchTold> told;           // on the device
   Ptr<std::byte> slots;          // the first place, page_tokens slots of FetchShape::slot_type
   uint64_t from = 0;             // of the head's first token in a page of the reservoir: KvFormat::head_offset()
   int32_t follower = 0;          // of fetch_followers(): the KV head that has `slots`; kv_head has the keys and the query
@@ -54,8 +64,8 @@ class FetchOperations {
  public:
   // Within a decode step of one row, behind Backend::send(), for heads that this step has not attended to yet. The tokens come from the pages of the step's
   // sequence. Later operations of the step find them in the slots. Slots get the bits that KvMoves::move_kv() stores.
-  // `tables`: device memory that has the jobs' tables. Its copy to the host begins at once, so that download_tables() need not wait for it.
-  virtual void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& tables) = 0;
+  // `told`: of the jobs of all calls in this step. It comes to the host with the step's results.
+  virtual void fetch_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const Download& told) = 0;
   // fetch_best() for those jobs whose query has changed. The others get the pages that the same query selects in the next step: these
   // arrive in parallel with the layers behind, once the layer has attended, before synchronize() returns. held[n_held()] becomes
   // QueryChange::kChanged where the query has changed, else 0. jobs: all KV heads of a layer, each with `before`; n_others is 0.
@@ -63,20 +73,20 @@ class FetchOperations {
   // one other page. They count where no query of the layer has changed; else the other heads select among the keys of `jobs`. The first
   // unwanted place stays as it is, for the completed page, and is added to held[n_held()].
   virtual void fetch_changed(Span<const FetchJob> jobs, Span<const FetchJob> next, const TopKeysShape& shape, const FetchShape& fetch,
-                             const QueryChange& change, const Download& tables) = 0;
+                             const QueryChange& change, const Download& told) = 0;
   // fetch_changed() for heads that follow another head of their layer, leader by leader: a job's keys and query are the leader's, and its
   // slots the follower's. What counts as changed is the follower's own query. Each job has `before`; n_first, n_last and n_others are 0.
   virtual void fetch_followers(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, const QueryChange& change,
-                               Span<const Download> tables) = 0;
+                               const Download& told) = 0;
   // InfiniGen. jobs: all KV heads of a layer, each with `before`, and n_others if the slots hold more than k keys. Pages are keys. A key's
   // score is its smallest distance, over the query heads, from a query head's best product. Each head wants as many of its best keys as
   // products lie less than alpha below their query head's best one, in the mean over the layer's query heads, at most k. held[n_held()]
   // becomes this number. Misses, ascending, take the places, ascending, of the unwanted keys with the lowest scores; of equal scores the
   // later key leaves. They arrive in parallel with the layers behind. Returns a number for KvMoves::join_moves(), before the layer attends.
   virtual uint64_t fetch_near_best(Span<const FetchJob> jobs, const TopKeysShape& shape, const FetchShape& fetch, float alpha,
-                                   const Download& tables) = 0;
-  // Behind the step: returns when the `tables` of its calls have arrived.
-  virtual void download_tables(Span<const Download> tables) = 0;
+                                   const Download& told) = 0;
+  // Behind the step: returns when `told` has arrived. Zeros if the device is lost.
+  virtual void download_told(const Download& told) = 0;
 
  protected:
   ~FetchOperations() = default;

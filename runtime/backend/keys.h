@@ -24,6 +24,7 @@ struct KeysJob {
   int32_t layer = 0, kv_head = 0;
   const uint64_t* tiles = nullptr;   // key s lies in the tile at tiles[s / kPageTokens] + offset
   uint64_t offset = 0;
+  uint64_t tile_bytes = 0;           // not 0: the tiles lie side by side, from tiles[0] on, as many bytes apart
   int32_t n_keys = 0;
   int32_t first_key = 0;             // only with KeysShape::codes: earlier keys are no candidates, and have no weight
   int32_t first_position = 0, n_positions = 0;   // in the ring

@@ -52,6 +52,7 @@ struct HeadView {
   // and Step::heads_kv equals Step::kv. CPU only.
   const uint32_t* positions = nullptr;
   int32_t own_slot = 0;
+  Ptr<const uint64_t> tiles_there = {};   // `tiles` in device memory, or null
 };
 
 // One token to compute.

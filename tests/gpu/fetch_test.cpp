@@ -49,6 +49,7 @@ struct Case {
 // The table and the slots of each job, after one job for each, and after the same jobs once more.
 struct Fetched {
   std::vector<std::vector<uint32_t>> tables[2];
+  std::vector<uint32_t> n_missed[2];
   std::vector<std::byte> slots[2];
 };
 
@@ -180,6 +181,7 @@ Fetched fetched(Machine* m, const Case& c) {
   std::vector<FetchJob> jobs(n_jobs);
   std::vector<std::vector<uint64_t>> own(n_jobs, tiles);
   Buffer<uint32_t> working(m, std::vector<uint32_t>(n_held * n_jobs, 7));
+  Buffer<FetchTold> told(m, std::vector<FetchTold>(n_jobs));
   for (size_t i = 0; i < n_jobs; ++i) {
     FetchJob& job = jobs[i];
     const auto head = static_cast<uint32_t>(i) % (kLayers * kKvHeads);
@@ -189,7 +191,7 @@ Fetched fetched(Machine* m, const Case& c) {
     job.n_keys = c.n_keys, job.k = c.k, job.n_positions = 1;
     job.first_page = c.first_page, job.n_first = c.n_first, job.n_last = c.n_last, job.n_others = c.n_others;
     job.held = held.back()->ptr(), job.slots = slots.ptr() + i * head_bytes, job.from = kv.head_offset(head);
-    job.before = working.ptr() + i * n_held;
+    job.before = working.ptr() + i * n_held, job.told = told.ptr() + i;
   }
   TopKeysShape shape;
   shape.kv = kv_format(KvType::f16, 1, kKvHeads, kDim), shape.n_heads = kKvHeads * kGroup, shape.scale = .2f, shape.queries = {q.ptr(), 1};
@@ -203,8 +205,8 @@ Fetched fetched(Machine* m, const Case& c) {
     if (m->cuda()) {
       m->begin(Phase::decode, 1, n_pages * c.page_tokens - 1, step);
       (*m)->send();
-      std::vector<uint32_t> table(tables[0].size());
-      const Download download = {table.data(), {held[0]->address()}, table.size() * sizeof(uint32_t)};
+      std::vector<FetchTold> results(n_jobs);
+      const Download download = {results.data(), {told.address()}, n_jobs * sizeof(FetchTold)};
       FetchShape fetch;
       fetch.reservoir = kv, fetch.slot_type = c.to, fetch.page_tokens = c.page_tokens;
       fetch.one_set = c.one_set, fetch.lowest_first = c.lowest_first;
@@ -213,9 +215,12 @@ Fetched fetched(Machine* m, const Case& c) {
       else
         (*m)->fetches()->fetch_best(jobs, shape, fetch, download);
       m->end();
-      (*m)->fetches()->download_tables({&download, 1});
-      EXPECT_EQ(table, held[0]->get());
-      for (size_t i = 0; i < n_jobs; ++i) result.tables[round].push_back(held[i]->get());
+      (*m)->fetches()->download_told(download);
+      for (size_t i = 0; i < n_jobs; ++i) {
+        result.tables[round].push_back(held[i]->get());
+        result.n_missed[round].push_back(results[i].n_missed);
+        EXPECT_EQ(results[i].entry, c.has_entry() ? result.tables[round][i].back() : 0);
+      }
     } else {
       const std::vector<float> scores = mean_products(m, jobs, shape);
       std::vector<TopKeysJob> asked(jobs.begin(), jobs.end());
@@ -234,6 +239,7 @@ Fetched fetched(Machine* m, const Case& c) {
       if (c.near_best()) moved = plan_near_best(c, products(m, jobs, shape), &tables);
       for (size_t i = 0; i < n_jobs; ++i) {
         if (!c.near_best()) moved[i] = plan(c, best[i], scores, &tables[i]);
+        result.n_missed[round].push_back(static_cast<uint32_t>(moved[i].size()));
         for (const auto& [place, page] : moved[i]) {
           const uint32_t position = page * static_cast<uint32_t>(c.page_tokens);
           moves.push_back({jobs[i].slots.address + uint64_t{place} * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes(),
@@ -254,6 +260,7 @@ void expect_as_planned(const Case& c) {
   const auto [expected, got] = on_both(limits(c.most_keys), [&](Machine* m) { return fetched(m, c); });
   for (int round = 0; round < 2; ++round) {
     EXPECT_EQ(got.tables[round], expected.tables[round]) << "round " << round;
+    EXPECT_EQ(got.n_missed[round], expected.n_missed[round]) << "round " << round;
     EXPECT_TRUE(got.slots[round] == expected.slots[round]) << "round " << round;
   }
   EXPECT_TRUE(got.slots[0] == got.slots[1]) << "nothing is missing the second time";
@@ -474,6 +481,7 @@ double cosine(const float* a, const float* b) {
 
 struct Changed {
   std::vector<std::vector<uint32_t>> tables;
+  std::vector<uint32_t> n_missed;
   std::vector<std::byte> slots, attended;   // behind the step; and as the layer's attention finds them
 };
 
@@ -495,6 +503,7 @@ Changed changed(Machine* m, const ChangeCase& c) {
   const uint64_t head_bytes = most_held * static_cast<uint64_t>(c.page_tokens) * slots_kv.token_bytes();
   Buffer<std::byte> slots(m, std::vector<std::byte>(n_jobs * head_bytes, std::byte{0x5A})), attended(m, std::vector<std::byte>(n_jobs * head_bytes));
   Buffer<uint32_t> working(m, std::vector<uint32_t>(most_held * n_jobs, 7));
+  Buffer<FetchTold> told(m, std::vector<FetchTold>(n_jobs));
   Changed result;
   Random random(3);
   for (size_t i = 0; i < n_jobs; ++i) {   // the last pages, and others in any order
@@ -514,7 +523,7 @@ Changed changed(Machine* m, const ChangeCase& c) {
     job.kv_head = c.kv_head(i), job.follower = c.slots_of(i), job.tiles = tiles.data();
     job.n_keys = c.n_keys, job.k = c.k_of(i), job.n_positions = 1;
     job.first_page = job.n_first = c.n_first, job.n_last = c.n_last;
-    job.held = held.back()->ptr(), job.before = working.ptr() + i * most_held;
+    job.held = held.back()->ptr(), job.before = working.ptr() + i * most_held, job.told = told.ptr() + i;
     job.slots = slots.ptr() + i * head_bytes, job.from = kv.head_offset(static_cast<uint32_t>(c.slots_of(i)));
   }
   for (const FetchJob& job : jobs) {
@@ -529,24 +538,25 @@ Changed changed(Machine* m, const ChangeCase& c) {
   if (m->cuda()) {
     m->begin(Phase::decode, 1, n_pages * c.page_tokens - 1, step);
     (*m)->send();
-    std::vector<uint32_t> tables[2] = {std::vector<uint32_t>(c.n_held(0) + 1), std::vector<uint32_t>(c.n_held(n_jobs - 1) + 1)};
-    const Download downloads[] = {{tables[0].data(), {held[0]->address()}, tables[0].size() * sizeof(uint32_t)},
-                                  {tables[1].data(), {held[n_jobs - 1]->address()}, tables[1].size() * sizeof(uint32_t)}};
+    std::vector<FetchTold> results(n_jobs);
+    const Download download = {results.data(), {told.address()}, n_jobs * sizeof(FetchTold)};
     FetchShape fetch;
     fetch.reservoir = kv, fetch.slot_type = c.to, fetch.page_tokens = c.page_tokens;
     QueryChange change;
     change.before = last.ptr(), change.tau = .9;
     if (c.n_followers > 0)
-      (*m)->fetches()->fetch_followers(jobs, shape, fetch, change, {downloads, 2});
+      (*m)->fetches()->fetch_followers(jobs, shape, fetch, change, download);
     else
-      (*m)->fetches()->fetch_changed(jobs, next, shape, fetch, change, downloads[0]);
+      (*m)->fetches()->fetch_changed(jobs, next, shape, fetch, change, download);
     (*m)->send();   // nothing: the layer has not attended
     (*m)->copy(attended.ptr(), slots.ptr(), n_jobs * head_bytes);
     m->end();
-    (*m)->fetches()->download_tables({downloads, 2});
-    EXPECT_EQ(tables[0], held[0]->get());
-    EXPECT_EQ(tables[1], held[n_jobs - 1]->get());
-    for (size_t i = 0; i < n_jobs; ++i) result.tables[i] = held[i]->get();
+    (*m)->fetches()->download_told(download);
+    for (size_t i = 0; i < n_jobs; ++i) {
+      result.tables[i] = held[i]->get();
+      result.n_missed.push_back(results[i].n_missed);
+      EXPECT_EQ(results[i].entry, result.tables[i].back());
+    }
     result.slots = slots.get(), result.attended = attended.get();
     return result;
   }
@@ -569,6 +579,7 @@ Changed changed(Machine* m, const ChangeCase& c) {
     table.back() = fetches_now ? QueryChange::kChanged : 0;
     size_t taken = 0;
     if (c.completes && !fetches_now) table.back() = free[taken++];
+    const size_t n_kept = taken;
     for (const uint32_t page : wanted) {
       if (in(old, page)) continue;
       const uint32_t place = free[taken++], position = page * static_cast<uint32_t>(c.page_tokens);
@@ -578,6 +589,7 @@ Changed changed(Machine* m, const ChangeCase& c) {
                       view.pages[position / kPageTokens] + jobs[i].from + position % kPageTokens * kv.token_bytes(),
                       static_cast<uint32_t>(c.page_tokens)});
     }
+    result.n_missed.push_back(static_cast<uint32_t>(taken - n_kept));
     const auto leaving = std::find(table.begin(), table.end() - 1, static_cast<uint32_t>(c.n_first + c.n_keys));
     if (c.completes && fetches_now) table.back() |= static_cast<uint32_t>(leaving - table.begin());
   }
@@ -596,6 +608,7 @@ void expect_changed(const ChangeCase& c) {
     of.first_changed = first, of.n_changed = n;
     const auto [expected, got] = on_both(limits(c.most_keys), [&](Machine* m) { return changed(m, of); });
     EXPECT_EQ(got.tables, expected.tables);
+    EXPECT_EQ(got.n_missed, expected.n_missed);
     EXPECT_TRUE(got.slots == expected.slots);
     EXPECT_TRUE(got.attended == expected.attended);
   }
@@ -660,11 +673,13 @@ TEST(GpuFetchChanged, AtTheThreshold) {
     Buffer<float> q(m, now), last(m, before);
     Buffer<std::byte> slots(m, std::vector<std::byte>(kKvHeads * 16 * kv.token_bytes()));
     Buffer<uint32_t> held(m, std::vector<uint32_t>(2 * kKvHeads, 0)), working(m, std::vector<uint32_t>(kKvHeads, 0));
+    Buffer<FetchTold> told(m, std::vector<FetchTold>(kKvHeads));
     std::vector<FetchJob> jobs(kKvHeads);
     for (size_t i = 0; i < jobs.size(); ++i) {
       FetchJob& job = jobs[i];
       job.kv_head = static_cast<int32_t>(i), job.tiles = keys.addresses(), job.n_keys = 8, job.k = 1, job.n_positions = 1;
       job.held = held.ptr() + 2 * i, job.before = working.ptr() + i, job.slots = slots.ptr() + i * 16 * kv.token_bytes();
+      job.told = told.ptr() + i;
     }
     TopKeysShape shape;
     shape.kv = kv_format(KvType::f16, 1, kKvHeads, kDim), shape.n_heads = kKvHeads * kGroup, shape.queries = {q.ptr(), 1};
@@ -672,16 +687,16 @@ TEST(GpuFetchChanged, AtTheThreshold) {
     step.kv = kv, step.sequences = {&view, 1};
     m->begin(Phase::decode, 1, 12 * 16 - 1, step);
     (*m)->send();
-    std::vector<uint32_t> table(2 * kKvHeads);
-    const Download download = {table.data(), {held.address()}, table.size() * sizeof(uint32_t)};
+    std::vector<FetchTold> results(kKvHeads);
+    const Download download = {results.data(), {told.address()}, kKvHeads * sizeof(FetchTold)};
     FetchShape fetch;
     fetch.reservoir = kv, fetch.page_tokens = 16;
     QueryChange change;
     change.before = last.ptr(), change.tau = tau;
     (*m)->fetches()->fetch_changed(jobs, {}, shape, fetch, change, download);
     m->end();
-    (*m)->fetches()->download_tables({&download, 1});
-    return std::vector<uint32_t>{table[1], table[3]};   // of each head
+    (*m)->fetches()->download_told(download);
+    return std::vector<uint32_t>{results[0].entry, results[1].entry};
   };
   std::vector<float> now = normal_values(kKvHeads * kGroup * kDim, 17), before = normal_values(kKvHeads * kGroup * kDim, 19);
   double mean = 0;
@@ -707,6 +722,7 @@ struct Told {
   uint64_t forked_ahead = 0;   // tokens that the last step before the fork has fetched for the next one
   uint64_t fetched = 0;        // tokens in all
   void add(Session* session) {
+    read_positions(session);
     const policy::Report report = session->resident()->report();
     const kv::Refills::Stats stats = session->resident()->refill_stats();
     for (const uint64_t x : {report.wanted_tokens, report.missed_tokens, report.n_settled, report.n_checks, stats.tokens, stats.bytes,

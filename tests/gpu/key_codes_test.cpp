@@ -627,6 +627,7 @@ TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
     size_t n_weighed = 0, n_checked = 0, n_all = 0;
     for (int32_t step = 0; step < 6; ++step) {
       feed(session.get(), 11 * step + 3);
+      read_positions(session.get());
       const Turn turn = model->runtime().take_turn();
       const uint32_t n_tokens = session->n_computed(), end = n_tokens - mode.n_last;
       const kv::KeyCodes& codes = *resident.key_codes();

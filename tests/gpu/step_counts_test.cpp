@@ -1,8 +1,11 @@
 // Tests how often a generated token makes a graph, waits for the device and launches, under each policy, on a model of 8 layers (in
-// emulation only). cuda/README.md has the table.
+// emulation only). cuda/README.md has the table. And at 32 layers behind a prompt of 128K tokens: the bytes that go up and down.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #ifdef ORRERY_EMULATED
 #include <nlohmann/json.hpp>
@@ -20,17 +23,19 @@ using engine::Session;
 
 constexpr int kLayers = 8;
 
-// The spec with its first layer's tensors in kLayers layers.
-std::vector<std::byte> model_of_layers() {
+// The spec with its first layer's tensors in n_layers layers.
+std::vector<std::byte> model_of_layers(int n_layers = kLayers, uint32_t n_context = 512) {
   nlohmann::json spec = load_model_spec("qwen3"), tensors = nlohmann::json::array();
-  for (nlohmann::json& key : spec["keys"])
-    if (key[0] == "qwen3.block_count") key[2] = kLayers;
+  for (nlohmann::json& key : spec["keys"]) {
+    if (key[0] == "qwen3.block_count") key[2] = n_layers;
+    if (key[0] == "qwen3.context_length") key[2] = n_context;
+  }
   const std::string first = "blk.0.";
   for (const nlohmann::json& tensor : spec["tensors"]) {
     const std::string name = tensor["name"];
     if (name.compare(0, 4, "blk.") != 0) tensors.push_back(tensor);
     if (name.compare(0, first.size(), first) != 0) continue;
-    for (int layer = 0; layer < kLayers; ++layer) {
+    for (int layer = 0; layer < n_layers; ++layer) {
       tensors.push_back(tensor);
       tensors.back()["name"] = "blk." + std::to_string(layer) + "." + name.substr(first.size());
     }
@@ -97,6 +102,81 @@ INSTANTIATE_TEST_SUITE_P(Modes, GpuStepCounts,
                                            Bound{"razorattention", 1}, Bound{"freekv", 2}, Bound{"quest", 2}, Bound{"arkvale", 2},
                                            Bound{"raas_top", 2}, Bound{"omnikv", 2}, Bound{"loki", 1}, Bound{"infinigen", 1},
                                            Bound{"shadowkv", 2}, Bound{"keycodes", 1}));
+
+// ---- 32 layers, 128K tokens
+
+// Kernels that compute nothing. What comes to the host is zeros; but each job of a fetch tells that it has missed many pages (FetchTold), once
+// told_bytes are the bytes of all that they tell.
+class NoKernels final : public emulated::Device {
+ public:
+  NoKernels() : before_(std::exchange(emulated::device, this)) {}
+  ~NoKernels() override { emulated::device = before_; }
+  bool load(const void*) override { return true; }
+  bool has(const std::string&) override { return true; }
+  size_t shared_bytes(const std::string&) override { return 0; }
+  void run(const CUfunc_st&, dim3, dim3, size_t, void* const*, const std::function<void()>&) override {}
+  void allocated(const void* at, size_t bytes, bool host) override {
+    if (host) pinned_[at] = bytes;
+  }
+  void released(const void* at) override { pinned_.erase(at); }
+  void copied(void* to, const void*, size_t bytes) override {
+    const auto next = pinned_.upper_bound(to);
+    if (next == pinned_.begin()) return;
+    const auto& [at, n] = *std::prev(next);
+    if (static_cast<const std::byte*>(to) + bytes <= static_cast<const std::byte*>(at) + n) std::memset(to, bytes == told_bytes ? 1 : 0, bytes);
+  }
+  void written(const void*, size_t) override {}
+  size_t told_bytes = 0;
+
+ private:
+  emulated::Device* before_;
+  std::map<const void*, size_t> pinned_;
+};
+
+constexpr uint32_t kLongPrompt = (128 << 10) + 3;   // the steps complete no page
+
+struct LongBound {
+  const char *name, *policy;
+  policy::Options options;
+  uint64_t waits, kib_up, kib_down;
+};
+class GpuLongStepCounts : public ::testing::TestWithParam<LongBound> {};
+
+TEST_P(GpuLongStepCounts, NoTableGoesUpOrDown) {
+  const LongBound& bound = GetParam();
+  NoKernels device;
+  emulated::memory_bytes = size_t{16} << 30;
+  const auto model = open_bytes(model_of_layers(32, kLongPrompt + 64), on_cuda(uint64_t{6} << 30));
+  const auto session = unwrap(Session::open(model, with_mode({"", bound.policy, bound.options, true}, .2, kLongPrompt + 64)));
+  unwrap(session->assume_prompt(random_tokens(*model, kLongPrompt, 1), [](uint32_t, Span<std::byte>) {}));
+  uint64_t up = 0, down = 0, waits = 0;
+  for (int token = 0; token < 6; ++token) {
+    if (token == 2) device.told_bytes = session->resident()->store().n_heads() * sizeof(FetchTold);
+    const uint64_t before_up = emulated::bytes_to_device(), before_down = emulated::bytes_to_host(), before = emulated::n_waits();
+    session->push_generated(7);
+    engine::Shortlist shortlist;
+    unwrap(session->decode(&shortlist));
+    if (token < 3) continue;
+    up = std::max(up, emulated::bytes_to_device() - before_up), down = std::max(down, emulated::bytes_to_host() - before_down);
+    waits = std::max(waits, emulated::n_waits() - before);
+  }
+  emulated::memory_bytes = size_t{8} << 30;
+  EXPECT_LE(up, bound.kib_up << 10);
+  EXPECT_LE(down, bound.kib_down << 10);
+  EXPECT_LE(waits, bound.waits);
+  RecordProperty("up", std::to_string(up));
+  RecordProperty("down", std::to_string(down));
+  RecordProperty("waits", std::to_string(waits));
+  std::printf("%s: %llu bytes up, %llu down, %llu waits\n", bound.name, static_cast<unsigned long long>(up),
+              static_cast<unsigned long long>(down), static_cast<unsigned long long>(waits));
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, GpuLongStepCounts,
+                         ::testing::Values(LongBound{"keycodes", "keycodes", {}, 2, 128, 8}, LongBound{"loki", "loki", {}, 2, 128, 8},
+                                           LongBound{"infinigen", "infinigen", {}, 2, 128, 8}, LongBound{"quest", "quest", {}, 2, 128, 8},
+                                           LongBound{"freekv", "freekv", {}, 2, 128, 8},
+                                           LongBound{"shadowkv", "shadowkv", {}, 2, 128, 8}),
+                         [](const auto& of) { return of.param.name; });
 
 }  // namespace
 }  // namespace orrery::step_counts_test

@@ -171,6 +171,13 @@ inline std::vector<float> answer(engine::Session* session, const std::vector<int
   return trace;
 }
 
+// Tells the session's store what its slots hold, where the device has chosen it.
+inline void read_positions(engine::Session* session) {
+  const Turn turn = session->model().runtime().take_turn();
+  const engine::Resident::Use use(session->resident(), turn);
+  unwrap(session->resident()->read_positions());
+}
+
 // The number of fetched tokens that are not in their slots yet.
 inline uint64_t pending_tokens(const engine::Session& session) {
   return session.resident()->report().missed_tokens - session.resident()->refill_stats().tokens;

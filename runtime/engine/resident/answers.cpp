@@ -29,6 +29,7 @@ uint64_t projected_bytes(const ResidentShape& s) {
 // Entries of all tables of held pages. 0: the host selects.
 uint32_t page_tokens(const ResidentShape& s) { return std::max(s.digests.page_tokens, 1u); }
 uint64_t table_entries(const ResidentShape& s) { return s.fetches ? s.n_slots / page_tokens(s) + 1 : 0; }
+uint64_t told_bytes(const ResidentShape& s) { return s.fetches ? align_up(s.n_heads() * sizeof(FetchTold), kv::kArenaAlignment) : 0; }
 uint64_t table_bytes(const ResidentShape& s) { return align_up(table_entries(s) * sizeof(uint32_t), kv::kArenaAlignment); }
 // Whether steps fetch for the next one: then each table has a working copy on the device.
 bool fetches_ahead(const ResidentShape& s) { return s.fetches && !s.policy->refills_its_layer(); }
@@ -55,9 +56,10 @@ kv::Region Answers::layout(const ResidentShape& s) {
   if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);   // while settling
   if (s.fetches)
     host += table_entries(s) * sizeof(uint32_t) +
-            s.n_heads() * (sizeof(uint8_t) + 2 * sizeof(uint32_t) + 2 * sizeof(FetchJob) + sizeof(Upload) + 2 * sizeof(Fetched) +
-                           sizeof(Download));
-  return {"answers to the policy", kv::Holds::staging, projected_bytes(s) + (fetches_ahead(s) ? 2 : 1) * table_bytes(s), 0, host, 0};
+            s.n_heads() * (sizeof(Table) + sizeof(FetchTold) + 2 * sizeof(uint32_t) + 2 * sizeof(FetchJob) + 2 * sizeof(Upload) +
+                           sizeof(Fetched) + sizeof(std::pair<uint32_t, uint64_t>) + sizeof(Download));
+  const uint64_t of_tables = (fetches_ahead(s) ? 2 : 1) * table_bytes(s);
+  return {"answers to the policy", kv::Holds::staging, told_bytes(s) + projected_bytes(s) + of_tables, 0, host, 0};
 }
 
 Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, const kv::PageTable* pages, Span<const HeadView> views,
@@ -67,16 +69,16 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
   queries_wanted_ = s.policy->queries_wanted();
   parts_ = parts, pages_ = pages, views_ = views, now_ = now;
   ORRERY_ASSIGN(region_, kv::ArenaRegion::take(arena, layout(s)));
-  projected_bytes_ = projected_bytes(s);
+  projected_bytes_ = projected_bytes(s), told_bytes_ = told_bytes(s);
   fetches_ = s.fetches;
   if (fetches_) {
     page_tokens_ = page_tokens(s);
     tables_.resize(table_entries(s));
-    on_device_.resize(s.n_heads());
+    held_.resize(s.n_heads()), told_.resize(s.n_heads());
     next_places_.resize(s.n_heads(), kNoPlace);
-    before_bytes_ = table_bytes(s);
+    before_bytes_ = fetches_ahead(s) ? table_bytes(s) : 0;
     changes_.resize(s.n_heads());
-    fetch_jobs_.reserve(s.n_heads()), next_jobs_.reserve(s.n_heads()), uploads_.reserve(s.n_heads()), tables_read_.reserve(s.n_heads());
+    fetch_jobs_.reserve(s.n_heads()), next_jobs_.reserve(s.n_heads()), uploads_.reserve(2 * s.n_heads()), downloads_.reserve(s.n_heads());
     fetched_.reserve(s.n_heads()), ahead_.reserve(s.n_heads());
     calls_.reserve(static_cast<size_t>(s.hyper->n_layers));
   }
@@ -100,7 +102,7 @@ void Answers::set_keys(const Query& query, KeysJob* job) const {
     job->tiles = pages_->view().pages;
     job->offset = pages_->format().head_offset(query.head);
   } else {
-    job->tiles = parts_->slots->tiles(query.head);
+    job->tiles = parts_->slots->tiles(query.head), job->tile_bytes = parts_->slots->tile_bytes();
     if (query.n_positions == 1 && query.first_position == now_->scored_position) job->exported = views_[query.head].exported;
   }
   if (now_->q) job->layer = 0;   // the ring has one layer's queries
@@ -194,12 +196,13 @@ void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, u
   job->first_position = static_cast<int32_t>(position);
   job->n_positions = 1;
   if (parts_->codes) {   // tiles are read whole
-    job->tiles = parts_->codes->tiles(head);
+    job->tiles = parts_->codes->tiles(head), job->tile_bytes = parts_->codes->format().tile_bytes();
     job->first_key = static_cast<int32_t>(first_page);
     job->n_keys = static_cast<int32_t>(first_page + n_pages);
     return;
   }
   job->tiles = parts_->digests ? parts_->digests->tiles(head) : parts_->low_rank->tiles(head);
+  job->tile_bytes = uint64_t{kPageTokens} * (parts_->digests ? parts_->digests->digest_bytes() : 2 * parts_->low_rank->rank());
   job->offset = first_page * (parts_->digests ? parts_->digests->digest_bytes() : 2 * parts_->low_rank->rank());
   job->n_keys = static_cast<int32_t>(n_pages);
 }
@@ -219,11 +222,10 @@ void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
   }
   const uint32_t layer = layer_of(head);
   const Ptr<const float> q = now_->q ? now_->q : parts_->queries->row(layer, position);
-  const Ptr<float> projected{region_.data().address};
-  parts_->low_rank->project(now_->backend, layer, hyper_->n_heads, q, projected);
+  parts_->low_rank->project(now_->backend, layer, hyper_->n_heads, q, projected());
   shape->kv.type = KvType::f16;
   shape->kv.head_dim = static_cast<int32_t>(parts_->low_rank->rank());
-  shape->queries = {projected, 1};
+  shape->queries = {projected(), 1};
 }
 
 Status Answers::top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {
@@ -270,8 +272,9 @@ void Answers::add_fetch_job(const policy::PageQuery& query, const policy::PagePl
 void Answers::set_places(uint32_t head, uint32_t first_slot, FetchJob* job) const {
   job->slots = parts_->slots->slot(head, first_slot);
   job->from = pages_->format().head_offset(head);
-  job->held = Ptr<uint32_t>{region_.data().address + projected_bytes_} + table_of(head);
+  job->held = table_there(table_of(head));
   job->before = Ptr<uint32_t>{job->held.address + before_bytes_};
+  job->told = Ptr<FetchTold>{region_.data().address} + uint64_t{head};
 }
 
 // Sends the tables of fetched_'s last heads, those of fetch_jobs_, where the device's are not valid.
@@ -279,23 +282,14 @@ void Answers::upload_tables(const policy::PagePlaces& places) {
   uploads_.clear();
   for (size_t i = 0; i < fetch_jobs_.size(); ++i) {
     const Fetched& f = fetched_[fetched_.size() - fetch_jobs_.size() + i];
-    if (on_device_[f.head]) continue;
+    if (held_[f.head].on_device) continue;
     const uint64_t at = table_of(f.head);
     const Span<const uint32_t> positions = parts_->slots->positions(f.head).subspan(places.first_slot, f.n_held * page_tokens_);
     for (uint32_t place = 0; place < f.n_held; ++place) tables_[at + place] = positions[size_t{place} * page_tokens_] / page_tokens_;
     uploads_.push_back({{fetch_jobs_[i].held.address}, &tables_[at], f.n_held * sizeof(uint32_t)});
-    on_device_[f.head] = 1;
+    held_[f.head] = {f.first_slot, f.n_held, true, true};
   }
   if (!uploads_.empty()) now_->backend->upload_all(uploads_);
-}
-
-// The tables from the first job's to the last one's, which finish_fetches() reads.
-const Download& Answers::add_tables(Entry entry, const FetchJob& first_job, const FetchJob& last) {
-  const uint64_t of_last = static_cast<uint64_t>(last.n_held()) + (entry != Entry::none);
-  const uint64_t first = first_job.held.address, end = (last.held + of_last).address;
-  const uint64_t at = (first - region_.data().address - projected_bytes_) / sizeof(uint32_t);
-  tables_read_.push_back({&tables_[at], {first}, end - first});
-  return tables_read_.back();
 }
 
 FetchShape Answers::fetch_shape(const policy::PagePlaces& places) const {
@@ -324,7 +318,7 @@ Status Answers::fetch_pages(Span<const policy::PageQuery> queries, const policy:
   FetchShape fetch = fetch_shape(places);
   LowRankKeys rebuilt;
   if (parts_->low_rank && !parts_->low_rank->by_head()) rebuilt = parts_->low_rank->of_layer(layer_of(queries[0].head)), fetch.rebuilt = &rebuilt;
-  now_->backend->fetches()->fetch_best(fetch_jobs_, shape, fetch, add_tables(entry));
+  now_->backend->fetches()->fetch_best(fetch_jobs_, shape, fetch, told());
   return ok_status();
 }
 
@@ -344,7 +338,7 @@ Status Answers::fetch_changed(Span<const policy::PageQuery> queries, Span<const 
     f.searched_ahead = next.empty() ? f.searched : static_cast<uint64_t>(next_jobs_[i].n_keys) * digest_bytes(shape);
   }
   upload_tables(places);
-  now_->backend->fetches()->fetch_changed(fetch_jobs_, next_jobs_, shape, fetch_shape(places), query_change(tau), add_tables(Entry::changed));
+  now_->backend->fetches()->fetch_changed(fetch_jobs_, next_jobs_, shape, fetch_shape(places), query_change(tau), told());
   return ok_status();
 }
 
@@ -370,13 +364,7 @@ Status Answers::fetch_followers(Span<const policy::FollowerQuery> queries, const
     fetch_jobs_.push_back(job);
   }
   upload_tables({});
-  const size_t n_before = tables_read_.size();
-  for (size_t i = 0, end = 0; i < queries.size(); i = end) {   // tables of neighbours lie side by side
-    for (end = i + 1; end < queries.size() && queries[end].head == queries[end - 1].head + 1;) ++end;
-    add_tables(Entry::changed, fetch_jobs_[i], fetch_jobs_[end - 1]);
-  }
-  now_->backend->fetches()->fetch_followers(fetch_jobs_, shape, fetch_shape({}), query_change(tau),
-                                            Span<const Download>(tables_read_).subspan(n_before, tables_read_.size() - n_before));
+  now_->backend->fetches()->fetch_followers(fetch_jobs_, shape, fetch_shape({}), query_change(tau), told());
   return ok_status();
 }
 
@@ -386,8 +374,7 @@ Status Answers::fetch_near_best(Span<const policy::PageQuery> queries, const pol
   const TopKeysShape shape = pages_shape(queries[0], {policy::GroupReduce::mean, policy::Pooling::none, 1, true, true});
   count_pages_searched(fetch_jobs_, shape);
   upload_tables(places);
-  const uint64_t call =
-      now_->backend->fetches()->fetch_near_best(fetch_jobs_, shape, fetch_shape(places), alpha, add_tables(Entry::n_wanted));
+  const uint64_t call = now_->backend->fetches()->fetch_near_best(fetch_jobs_, shape, fetch_shape(places), alpha, told());
   calls_.emplace_back(now_->layer, call);
   return ok_status();
 }
@@ -397,53 +384,36 @@ void Answers::join_fetches(int32_t layer) {
     now_->backend->kv_moves()->join_moves(calls_.front().second);
 }
 
-// Tokens of the head's table that its slots lack.
-uint64_t Answers::n_missed(const Fetched& f) const {
-  const Span<const uint32_t> positions = parts_->slots->positions(f.head).subspan(f.first_slot, size_t{f.n_held} * page_tokens_);
-  uint64_t n = 0;
-  for (uint32_t place = 0; place < f.n_held; ++place)
-    n += positions[size_t{place} * page_tokens_] == tables_[table_of(f.head) + place] * page_tokens_ ? 0 : page_tokens_;
-  return n;
-}
-
-// Tells the head's slots what its table says. Returns the number of new tokens.
-uint64_t Answers::take(const Fetched& f) {
-  const Span<const uint32_t> positions = parts_->slots->positions(f.head).subspan(f.first_slot, size_t{f.n_held} * page_tokens_);
-  const uint32_t* table = &tables_[table_of(f.head)];
-  uint64_t n = 0;
-  for (uint32_t place = 0; place < f.n_held; ++place) {
-    if (positions[size_t{place} * page_tokens_] == table[place] * page_tokens_) continue;
-    parts_->slots->take_slots(f.head, {f.first_slot + place * page_tokens_, table[place] * page_tokens_, page_tokens_});
-    n += page_tokens_;
-  }
-  if (n > 0) parts_->refills->count_fetched(n);
-  return n;
+void Answers::count_fetched(uint64_t n_tokens) {
+  if (n_tokens > 0) parts_->refills->count_fetched(n_tokens);
 }
 
 Status Answers::finish_fetches() {
   if (fetched_.empty()) return ok_status();
   Backend& backend = *now_->backend;
-  backend.fetches()->download_tables(tables_read_);
-  tables_read_.clear();
+  backend.fetches()->download_told(told());
   ORRERY_TRY(backend.synchronize());
-  const auto entry = [this](const Fetched& f) { return tables_[table_of(f.head) + f.n_held]; };
+  const auto entry = [this](const Fetched& f) { return told_[f.head].entry; };
   const auto changed = [&](const Fetched& f) { return f.entry == Entry::changed && (entry(f) & QueryChange::kChanged) != 0; };
   for (auto begin = fetched_.begin(), end = begin; begin != fetched_.end(); begin = end) {   // heads that select together
     end = std::find_if(begin, fetched_.end(), [&](const Fetched& f) { return f.leader != begin->leader; });
     const bool selects_now = std::any_of(begin, end, changed);
     for (auto f = begin; f != end; ++f) {
+      const uint64_t n_missed = uint64_t{told_[f->head].n_missed} * page_tokens_;
+      if (n_missed > 0) held_[f->head].known = false;
       next_places_[f->head] = f->entry == Entry::next_place ? entry(*f)
                               : f->entry == Entry::changed  ? entry(*f) & ~QueryChange::kChanged
                                                             : kNoPlace;
       if (f->entry == Entry::n_wanted) wanted_tokens_ += entry(*f);
       (selects_now ? searched_ : ahead_searched_) += selects_now ? f->searched : f->searched_ahead;
       if (f->entry == Entry::changed && !changed(*f)) {
-        ahead_tokens_ += n_missed(*f);
-        ahead_.push_back(*f);
+        ahead_tokens_ += n_missed;
+        ahead_.emplace_back(f->head, n_missed);
         continue;
       }
       changes_[f->head] += changed(*f);
-      fetched_tokens_ += take(*f);
+      fetched_tokens_ += n_missed;
+      count_fetched(n_missed);
     }
   }
   fetched_.clear();
@@ -451,14 +421,80 @@ Status Answers::finish_fetches() {
 }
 
 void Answers::begin_step() {
-  for (const Fetched& f : ahead_) take(f);
+  for (const auto& [head, n_tokens] : ahead_) count_fetched(n_tokens);
   ahead_.clear();
 }
 
+// Whether the device's table is already that of the next step.
+bool Answers::fetched_ahead(uint32_t head) const {
+  return std::any_of(ahead_.begin(), ahead_.end(), [head](const auto& of) { return of.first == head; });
+}
+
+// Of heads whose next pages have come already: the pages of the last step. These heads stay unknown.
+Status Answers::read_positions() {
+  downloads_.clear();
+  for (uint32_t head = 0; head < held_.size(); ++head) {
+    if (held_[head].known) continue;
+    const uint64_t at = table_of(head), before = fetched_ahead(head) ? before_bytes_ : 0;
+    downloads_.push_back({&tables_[at], {table_there(at).address + before}, held_[head].n_held * sizeof(uint32_t)});
+  }
+  if (downloads_.empty()) return ok_status();
+  Backend& backend = *now_->backend;
+  backend.download_all(downloads_);
+  ORRERY_TRY(backend.synchronize());
+  for (uint32_t head = 0; head < held_.size(); ++head) {
+    Table& table = held_[head];
+    if (table.known) continue;
+    const uint32_t* pages = &tables_[table_of(head)];
+    for (uint32_t place = 0; place < table.n_held; ++place)
+      parts_->slots->take_slots(head, {table.first_slot + place * page_tokens_, pages[place] * page_tokens_, page_tokens_});
+    table.known = !fetched_ahead(head);
+  }
+  return ok_status();
+}
+
+Status Answers::take_back_table(uint32_t head) {
+  if (held_.empty() || !held_[head].on_device) return ok_status();
+  if (!held_[head].known) ORRERY_TRY(read_positions());
+  held_[head].on_device = false;
+  return ok_status();
+}
+
+// A page moves, so its table follows.
+void Answers::move_last(uint32_t head, uint32_t n, uint32_t slot) {
+  Backend& backend = *now_->backend;
+  parts_->slots->move_last(&backend, head, n, slot);
+  if (held_.empty() || !held_[head].on_device || slot < held_[head].first_slot) return;
+  const uint32_t first = (slot - held_[head].first_slot) / page_tokens_, end = std::min(first + n / page_tokens_, held_[head].n_held);
+  if (first >= end) return;
+  const uint64_t at = table_of(head) + first;
+  for (uint32_t i = 0; i < end - first; ++i) tables_[at + i] = positions(head)[slot + i * page_tokens_] / page_tokens_;
+  const uint64_t there = table_there(at).address, bytes = (end - first) * sizeof(uint32_t);
+  uploads_.clear();
+  uploads_.push_back({{there}, &tables_[at], bytes});
+  if (before_bytes_ > 0) uploads_.push_back({{there + before_bytes_}, &tables_[at], bytes});
+  backend.upload_all(uploads_);
+}
+
+void Answers::go_on_from(const Answers& other) {
+  ahead_ = other.ahead_, held_ = other.held_;
+  const uint64_t bytes = tables_.size() * sizeof(uint32_t);
+  if (bytes == 0 || std::none_of(held_.begin(), held_.end(), [](const Table& t) { return t.on_device; })) return;
+  Backend& backend = *now_->backend;
+  backend.copy({table_there(0).address}, {other.table_there(0).address}, bytes);
+  if (before_bytes_ > 0) backend.copy({table_there(0).address + before_bytes_}, {other.table_there(0).address + before_bytes_}, bytes);
+}
+
+// The slots are about to be filled again. What they hold is not read first.
 void Answers::forget_fetches() {
-  fetched_.clear(), ahead_.clear(), tables_read_.clear(), calls_.clear();
+  for (const Fetched& f : fetched_) held_[f.head].known = false;   // a step that has failed
+  fetched_.clear(), ahead_.clear(), calls_.clear();
   ahead_tokens_ = ahead_searched_ = 0;
-  std::fill(on_device_.begin(), on_device_.end(), uint8_t{0});
+  for (uint32_t head = 0; head < held_.size(); ++head) {
+    if (held_[head].on_device && !held_[head].known)
+      parts_->slots->forget_positions(head, held_[head].first_slot, held_[head].n_held * page_tokens_);
+    held_[head] = {};
+  }
 }
 
 Status Answers::find_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) {

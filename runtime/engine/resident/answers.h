@@ -5,8 +5,10 @@
 // After make() only make_low_rank() takes memory.
 //
 // fetch_pages() leaves the choice to the device (FetchOperations). The device has a table of the pages that a head's places hold. The host
-// sends it where its own copy has changed, and finish_fetches() reads the tables of a step's heads, in one download. What fetch_changed()
-// has fetched for the next step is in the slots when the step ends, and in the books (HeadStore, Refills) when the next step begins.
+// sends it behind a settlement, and a completed page's place when it moves. From then on the device's table is the one that is right.
+// finish_fetches() reads two numbers of each head, which are enough for statistics. HeadStore's positions follow in read_positions(), for whoever
+// asks. A fork copies the tables on the device. What fetch_changed() has fetched for the next step is in the slots when the step ends, and in
+// the books (Refills, read_positions()) when the next step begins.
 #pragma once
 
 #include <cstdint>
@@ -55,14 +57,16 @@ class Answers final : public policy::Heads {
 
   // Before a layer attends, within a step: waits on the device for what fetch_near_best() fetches for layers up to `layer`.
   void join_fetches(int32_t layer);
-  // Behind a step: tells the slots what the step has fetched for itself.
+  // Behind a step: counts what the step has fetched.
   Status finish_fetches();
-  // Before a step: tells the slots what the last one has fetched ahead.
+  // Before a step: counts what the last one has fetched ahead.
   void begin_step();
   // `other` has just been copied, with its slots.
-  void go_on_from(const Answers& other) { tables_ = other.tables_, ahead_ = other.ahead_; }
+  void go_on_from(const Answers& other);
   // Drops what the last step has fetched, and all tables: the slots are about to change.
   void forget_fetches();
+  // Reads what the device has chosen, and waits for it: HeadStore's positions become those of the last step. 4 bytes for each page on the device.
+  Status read_positions();
   // For tests: the host selects, as without FetchOperations.
   void select_on_host() { fetches_ = false; }
 
@@ -92,18 +96,14 @@ class Answers final : public policy::Heads {
   }
   uint32_t next_place(uint32_t head) const override { return next_places_[head]; }
   Status refill(uint32_t head, Span<const policy::Replacement> what, uint64_t visible_at) override {
-    forget_table(head);
+    ORRERY_TRY(take_back_table(head));
     return parts_->refills->add(now_->backend, *pages_, head, what, visible_at);
   }
   void hold(uint32_t head, uint32_t n_first, Span<const uint32_t> found, uint32_t n_last, uint32_t end) override {
     parts_->slots->hold(head, n_first, found, n_last, end);
   }
   Status query_similarity(Span<float> out) override;
-  void move_last(uint32_t head, uint32_t n, uint32_t slot) override {
-    forget_table(head);
-    if (!ahead_.empty()) tables_[table_of(head) + slot / page_tokens_] = positions(head)[positions(head).size() - n] / page_tokens_;
-    parts_->slots->move_last(now_->backend, head, n, slot);
-  }
+  void move_last(uint32_t head, uint32_t n, uint32_t slot) override;
   Span<const float> page_cosines(uint32_t head) const override { return parts_->digests->cosines(head); }
   void hide_page(uint32_t head, uint32_t page, bool hidden) override {
     parts_->digests->hide(now_->backend, *pages_, head, page, hidden);
@@ -138,14 +138,16 @@ class Answers final : public policy::Heads {
   QueryChange query_change(double tau) const;
   // A head's table begins at the index of its first slot, divided by page_tokens_.
   uint64_t table_of(uint32_t head) const { return parts_->slots->first_slot(head) / page_tokens_; }
-  void forget_table(uint32_t head) {
-    if (!on_device_.empty()) on_device_[head] = 0;
-  }
+  Ptr<uint32_t> table_there(uint64_t at) const { return Ptr<uint32_t>{region_.data().address + told_bytes_ + projected_bytes_} + at; }
+  // The host is about to choose tokens for the head.
+  Status take_back_table(uint32_t head);
+  bool fetched_ahead(uint32_t head) const;
   // TopKeysJob::log_evicted within a step; else null.
   Ptr<float> logs_of_evicted(int32_t kv_head) const {
     return now_->q && parts_->codes && parts_->codes->format().values ? logs_of(static_cast<uint32_t>(kv_head)) : Ptr<float>{};
   }
-  Ptr<float> logs_of(uint32_t kv_head) const { return Ptr<float>{region_.data().address} + uint64_t{kv_head} * group(); }
+  Ptr<float> projected() const { return {region_.data().address + told_bytes_}; }
+  Ptr<float> logs_of(uint32_t kv_head) const { return projected() + uint64_t{kv_head} * group(); }
 
   const model::Hyperparameters* hyper_ = nullptr;
   KvFormat format_;                          // of the slots; pages_ has its own
@@ -154,8 +156,9 @@ class Answers final : public policy::Heads {
   uint32_t queries_wanted_ = 0;              // Policy::queries_wanted()
   Span<const HeadView> views_;
   const Moment* now_ = nullptr;
-  // Projected queries, or evicted_logs(); tables of held pages.
+  // What jobs tell, (n_heads) FetchTold; projected queries, or evicted_logs(); tables of held pages, and as many FetchJob::before.
   kv::ArenaRegion region_;
+  uint64_t told_bytes_ = 0;
   // (n_heads, rank) projected queries of a layer, if low-rank keys find tokens; or its (n_heads) evicted_logs(), if codes compensate.
   uint64_t projected_bytes_ = 0;
   std::vector<float> q_now_, q_before_;      // (q_dim), if the policy asks before layers attend
@@ -172,25 +175,29 @@ class Answers final : public policy::Heads {
   };
   void begin_fetches(Span<const policy::PageQuery> queries, const policy::PagePlaces& places, Entry entry);
   void upload_tables(const policy::PagePlaces& places);
-  const Download& add_tables(Entry entry, const FetchJob& first_job, const FetchJob& last);
-  const Download& add_tables(Entry entry) { return add_tables(entry, fetch_jobs_.front(), fetch_jobs_.back()); }
-  uint64_t n_missed(const Fetched& f) const;
-  uint64_t take(const Fetched& f);
+  Download told() { return {told_.data(), {region_.data().address}, told_.size() * sizeof(FetchTold)}; }
+  void count_fetched(uint64_t n_tokens);
   bool fetches_ = false;
   uint32_t page_tokens_ = 1;
-  std::vector<uint32_t> tables_;             // as on the device, when it was last sent or read
-  std::vector<uint8_t> on_device_;           // (n_heads) whether the device's table is valid
+  std::vector<uint32_t> tables_;             // on their way to the device, or from there
+  // Of each head: whether the device has its table, whose places begin at first_slot; and whether HeadStore's positions are still the table's.
+  struct Table {
+    uint32_t first_slot = 0, n_held = 0;
+    bool on_device = false, known = true;
+  };
+  std::vector<Table> held_;                  // (n_heads)
+  std::vector<FetchTold> told_;              // (n_heads)
   std::vector<uint32_t> next_places_;        // (n_heads)
   std::vector<FetchJob> fetch_jobs_, next_jobs_;
   std::vector<Upload> uploads_;
   std::vector<Fetched> fetched_;             // in this step
-  std::vector<Fetched> ahead_;               // in the last step, for the next one
+  std::vector<std::pair<uint32_t, uint64_t>> ahead_;   // in the last step, for the next one: the head, and the number of tokens
   std::vector<uint32_t> changes_;            // (n_heads) of take_changes()
   std::vector<std::pair<int32_t, uint64_t>> calls_;   // of fetch_near_best(), not joined: the layer, and a number for join_moves()
   uint64_t wanted_tokens_ = 0;               // since take_wanted_tokens()
+  std::vector<Download> downloads_;
   uint64_t before_bytes_ = 0;                // behind the tables: room for FetchJob::before
   uint64_t ahead_tokens_ = 0, ahead_searched_ = 0;   // since take_fetched_tokens()
-  std::vector<Download> tables_read_;        // of each call of fetch_pages() in this step
   uint64_t fetched_tokens_ = 0;              // since take_fetched_tokens()
   uint64_t searched_ = 0;
 };

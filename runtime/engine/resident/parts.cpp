@@ -24,7 +24,7 @@ Status copy_part(Backend* backend, const kv::Refills& from, const kv::PageTable&
 }
 
 kv::Region slots_layout(const ResidentShape& shape) {
-  kv::Region slots = kv::HeadStore::layout(shape.resident, shape.n_slots, shape.in_place);
+  kv::Region slots = kv::HeadStore::layout(shape.resident, shape.n_slots, shape.in_place, shape.backend.keeps_tiles);
   const uint64_t full = shape.policy->n_full_heads() * uint64_t{shape.n_context} * shape.resident.token_bytes();
   slots.full_heads_bytes = std::min(slots.device_bytes, full);
   return slots;
@@ -65,7 +65,7 @@ Result<Parts> Parts::make(const ResidentShape& s, Runtime* runtime, const RopeSp
     ORRERY_ASSIGN(parts.compensation_tokens, kv::CompensationTokens::make(arena, s.kept, s.n_compensation_tokens));
   }
   if (s.policy->sums_attention()) parts.sums = std::make_unique<AttentionSums>(h, s.n_context, s.n_slots);
-  ORRERY_ASSIGN(parts.slots, kv::HeadStore::make(arena, s.resident, s.n_slots, s.in_place));
+  ORRERY_ASSIGN(parts.slots, kv::HeadStore::make(arena, s.resident, s.n_slots, s.in_place, s.backend.keeps_tiles));
   if (s.refills) {
     kv::IoThread* io = nullptr;
     if (s.staging_tokens > 0) {

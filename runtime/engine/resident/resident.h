@@ -59,7 +59,9 @@ class Resident final : public model::LayerHook {
   // Host memory of a step's tables.
   static kv::Region layout(const ResidentShape& shape);
 
+  // Its positions() of slots that the device fills by itself are those of the last read_positions(), which needs a Use.
   const kv::HeadStore& store() const { return *parts_.slots; }
+  Status read_positions() { return answers_.read_positions(); }
   const kv::LowRank* low_rank() const { return parts_.low_rank.get(); }   // or null
   const kv::KeyCodes* key_codes() const { return parts_.codes.get(); }    // or null
   bool settled() const { return settled_; }

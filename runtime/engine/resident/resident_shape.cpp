@@ -104,7 +104,8 @@ kv::Layout resident_layout(const model::Hyperparameters& h, const BackendInfo& b
   kv::Layout layout;
   const auto made = ResidentShape::make(h, backend, options, n_context, moves_directly);
   if (!made.ok()) {
-    kv::Region slots = kv::HeadStore::layout(kv_format(h, options.resident_type(h)), resident_slots(h, options, n_context));
+    kv::Region slots = kv::HeadStore::layout(kv_format(h, options.resident_type(h)), resident_slots(h, options, n_context), false,
+                                              backend.keeps_tiles);
     slots.host_bytes = 0;
     layout.add(slots);
     return layout;

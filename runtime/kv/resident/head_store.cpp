@@ -16,29 +16,35 @@ uint64_t HeadStore::region_bytes(const KvFormat& format, uint64_t n_slots) {
   return align_up(n_slots * format.token_bytes(), kArenaAlignment);
 }
 
-Region HeadStore::layout(const KvFormat& format, uint64_t n_slots, bool in_place) {
-  const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
-  const uint64_t tables = n_heads * sizeof(Head) + n_slots * sizeof(uint32_t);
-  const uint64_t of_moves = (n_slots / kTile + n_heads) * sizeof(uint64_t) + kMostMoves * sizeof(KvMove) +
-                            (kMostMoves / kPart + n_heads) * sizeof(Part);
-  if (in_place) return {"positions of attended tokens", Holds::kv, 0, 0, tables, 0};
-  return {"resident KV", Holds::kv, region_bytes(format, n_slots), 0, tables + of_moves, 0};
+// The last tile of a head may be partly filled.
+uint64_t HeadStore::most_tiles(const KvFormat& format, uint64_t n_slots) {
+  return n_slots / kTile + static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
 }
 
-HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots, bool in_place)
-    : format_(format), in_place_(in_place), region_(std::move(region)) {
+Region HeadStore::layout(const KvFormat& format, uint64_t n_slots, bool in_place, bool keeps_tiles) {
+  const uint64_t n_heads = static_cast<uint64_t>(format.n_layers) * static_cast<uint64_t>(format.n_kv_heads);
+  const uint64_t tables = n_heads * sizeof(Head) + n_slots * sizeof(uint32_t);
+  const uint64_t of_tiles = most_tiles(format, n_slots) * sizeof(uint64_t);
+  const uint64_t of_moves = of_tiles + kMostMoves * sizeof(KvMove) + (kMostMoves / kPart + n_heads) * sizeof(Part);
+  if (in_place) return {"positions of attended tokens", Holds::kv, 0, 0, tables, 0};
+  const uint64_t there = keeps_tiles ? align_up(of_tiles, kArenaAlignment) : 0;
+  return {"resident KV", Holds::kv, region_bytes(format, n_slots) + there, 0, tables + of_moves, 0};
+}
+
+HeadStore::HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots, bool in_place, bool keeps_tiles)
+    : format_(format), in_place_(in_place), keeps_tiles_(keeps_tiles && !in_place), region_(std::move(region)) {
   const size_t n_heads = static_cast<size_t>(format.n_layers) * static_cast<size_t>(format.n_kv_heads);
   heads_.resize(n_heads);
   positions_.resize(n_slots);
   if (in_place) return;
-  tiles_.reserve(n_slots / kTile + n_heads);   // the last tile of a head may be partly filled
+  tiles_.reserve(most_tiles(format, n_slots));
   moves_.resize(kMostMoves);
   parts_.reserve(kMostMoves / kPart + n_heads);
 }
 
-Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots, bool in_place) {
-  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(format, n_slots, in_place)));
-  return std::unique_ptr<HeadStore>(new HeadStore(format, std::move(region), n_slots, in_place));
+Result<std::unique_ptr<HeadStore>> HeadStore::make(Arena* arena, const KvFormat& format, uint64_t n_slots, bool in_place, bool keeps_tiles) {
+  ORRERY_ASSIGN(ArenaRegion region, ArenaRegion::take(arena, layout(format, n_slots, in_place, keeps_tiles)));
+  return std::unique_ptr<HeadStore>(new HeadStore(format, std::move(region), n_slots, in_place, keeps_tiles));
 }
 
 uint64_t HeadStore::used_bytes() const {
@@ -90,6 +96,10 @@ size_t HeadStore::fill(Backend* backend, const PageTable& reservoir, uint32_t in
     std::copy(positions.begin(), positions.end(), positions_.begin() + static_cast<ptrdiff_t>(head.first));
     return 0;
   }
+  if (keeps_tiles_) {
+    const size_t n_tiles = div_up(uint64_t{head.capacity}, kTile);
+    backend->upload({tiles_there(head).address}, tiles(index), n_tiles * sizeof(uint64_t));
+  }
   const KvType from_type = reservoir.format().type;
   const PageTable::HeadTokens tokens = reservoir.tokens_of(index);
   const auto before = positions_.begin() + static_cast<ptrdiff_t>(head.first);
@@ -116,7 +126,7 @@ HeadView HeadStore::view_with_append(uint32_t index, uint32_t slot) const {
   if (in_place_)
     view.positions = positions_.data() + head.first, view.own_slot = static_cast<int32_t>(slot);
   else
-    view.tiles = tiles_.data() + head.first_tile, view.append_at = slot_address(head, slot);
+    view.tiles = tiles_.data() + head.first_tile, view.tiles_there = tiles_there(head), view.append_at = slot_address(head, slot);
   return view;
 }
 
@@ -205,6 +215,11 @@ Ptr<std::byte> HeadStore::take_slots(uint32_t index, const Replacement& what) {
   return {slot_address(head, what.slot)};
 }
 
+void HeadStore::forget_positions(uint32_t index, uint32_t slot, uint32_t n) {
+  const auto first = positions_.begin() + static_cast<ptrdiff_t>(heads_[index].first + slot);
+  std::fill(first, first + n, kNoPosition);
+}
+
 void HeadStore::move_last(Backend* backend, uint32_t index, uint32_t n, uint32_t slot) {
   Head& head = heads_[index];
   head.length -= n;
@@ -221,6 +236,7 @@ void HeadStore::copy_from(Backend* backend, const HeadStore& other) {
   for (const Head& head : heads_)
     for (uint64_t slot = 0; slot < head.capacity; slot += kTile) tiles_.push_back(slot_address(head, slot));
   backend->copy(region_.data(), other.region_.data(), other.positions_.size() * format_.token_bytes());
+  if (keeps_tiles_) backend->upload({tiles_there({}).address}, tiles_.data(), tiles_.size() * sizeof(uint64_t));
 }
 
 }  // namespace orrery::kv

@@ -8,6 +8,8 @@
 // The memory is one region of the arena, taken when the session opens. lay_out() divides it among the heads, any number of times. Nothing
 // here allocates after make().
 //
+// A store that keeps_tiles also has the heads' tiles in device memory (HeadView::tiles_there): they go there when heads are filled.
+//
 // A store in place has slots with positions and without memory: attention reads its tokens in the reservoir. Then the formats are equal.
 #pragma once
 
@@ -27,8 +29,9 @@ namespace orrery::kv {
 class HeadStore {
  public:
   // n_slots: of all heads together. A slot holds one token of one head, in `format`.
-  static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots, bool in_place = false);
-  static Region layout(const KvFormat& format, uint64_t n_slots, bool in_place = false);
+  static Result<std::unique_ptr<HeadStore>> make(Arena* arena, const KvFormat& format, uint64_t n_slots, bool in_place = false,
+                                                 bool keeps_tiles = false);
+  static Region layout(const KvFormat& format, uint64_t n_slots, bool in_place = false, bool keeps_tiles = false);
   static uint64_t region_bytes(const KvFormat& format, uint64_t n_slots);
 
   static constexpr size_t kMostMoves = 16384;  // moves that the backend gets at once: tokens, or runs of tokens
@@ -47,8 +50,9 @@ class HeadStore {
   // In place: the head's slots are the first n_first tokens, `found`, and the n_last tokens before `end`.
   void hold(uint32_t head, uint32_t n_first, Span<const uint32_t> found, uint32_t n_last, uint32_t end);
 
-  // Addresses of the head's tiles. A tile holds kPageTokens slots. Not in place.
+  // Addresses of the head's tiles, which lie side by side. A tile holds kPageTokens slots. Not in place.
   const uint64_t* tiles(uint32_t head) const { return tiles_.data() + heads_[head].first_tile; }
+  uint64_t tile_bytes() const { return static_cast<uint64_t>(kPageTokens) * format_.token_bytes(); }
 
   // Fills slots 0 .. n-1 of the head with `positions` (n <= capacity) from the reservoir, whose type is not coarser. The other slots are
   // empty. Among the first n_held positions, a slot that held the same position at the same address before lay_out() is not copied: the
@@ -81,6 +85,9 @@ class HeadStore {
   Ptr<std::byte> slot(uint32_t head, uint32_t at) const { return {slot_address(heads_[head], at)}; }
   // Gives the slots of `what` their new positions, and returns their address. The caller writes the KV.
   Ptr<std::byte> take_slots(uint32_t head, const Replacement& what);
+  // Nobody knows which tokens the n slots from `slot` on hold: fill() copies all of theirs.
+  static constexpr uint32_t kNoPosition = UINT32_MAX;
+  void forget_positions(uint32_t head, uint32_t slot, uint32_t n);
   KvType type() const { return format_.type; }
   // Moves the head's last n tokens to the slots from `slot` on (slot + 2 n <= length), and makes the head n slots shorter.
   void move_last(Backend* backend, uint32_t head, uint32_t n, uint32_t slot);
@@ -102,7 +109,11 @@ class HeadStore {
     size_t at;                         // index of their first move in moves_
   };
   static constexpr size_t kPart = 512;   // most replacements of a Part
-  HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots, bool in_place);
+  HeadStore(const KvFormat& format, ArenaRegion region, uint64_t n_slots, bool in_place, bool keeps_tiles);
+  static uint64_t most_tiles(const KvFormat& format, uint64_t n_slots);
+  Ptr<uint64_t> tiles_there(const Head& head) const {
+    return {keeps_tiles_ ? region_.data().address + region_bytes(format_, n_slots()) + head.first_tile * sizeof(uint64_t) : 0};
+  }
   void move(Backend* backend, const KvMove& one, KvType from_type);
   void make_moves(const Part& part);
   void finish_moves(Backend* backend, KvType from_type);
@@ -112,8 +123,8 @@ class HeadStore {
   }
 
   KvFormat format_;
-  const bool in_place_;
-  ArenaRegion region_;
+  const bool in_place_, keeps_tiles_;
+  ArenaRegion region_;                 // slots; behind them, if keeps_tiles_, the tiles
   std::vector<Head> heads_;
   std::vector<uint32_t> positions_;    // (n_slots) by the slot's index in the region
   std::vector<uint64_t> tiles_;        // the heads' tiles, head by head

@@ -96,8 +96,7 @@ class PagePolicy final : public PagedPolicy {
     if (!paged_) return ok_status();
     if (fetches_pages() && heads->fetches_pages()) {
       if (!all_change()) return end_changed_step(heads, position + 1);
-      if (options_.asked < 1) return end_fetched_step(heads, position + 1);
-      note_fetched(heads, position);
+      return options_.asked < 1 ? end_fetched_step(heads, position + 1) : end_fetched_step_of_all(heads, position + 1);
     }
     const uint32_t n_tokens = position + 1;
     queries_.clear();
@@ -159,34 +158,39 @@ class PagePolicy final : public PagedPolicy {
   // after_step() where fetch_pages() has asked for a part of the pages: the heads hold what they want, and the device has named the page that a
   // completed page replaces.
   Status end_fetched_step(Heads* heads, uint32_t n_tokens) {
-    const uint32_t page = settings_.page, n_pages = n_tokens / page;
+    const uint32_t page = settings_.page;
     report_.missed_tokens += heads->take_fetched_tokens();
     std::fill(corrected_.begin(), corrected_.end(), uint8_t{0});
     for (size_t i = 0; i < heads_.size(); ++i) {
       report_.wanted_tokens += uint64_t{n_asked(i)} * page;
       if (n_tokens % page != 0) continue;
       uint32_t place = heads->next_place(heads_[i]);
-      if (place == Heads::kNoPlace) {   // the page that leaves the window, which has no score yet
-        const Span<const uint32_t> held = heads->positions(heads_[i]);
-        for (place = 0; held[size_t{place} * page] / page != n_pages - 1 - n_window_pages_;) ++place;
-      }
+      if (place == Heads::kNoPlace) place = place_leaving(heads, i, n_tokens);   // it has no score yet
       heads->move_last(heads_[i], page, place * page);
     }
     return ok_status();
   }
 
-  // What fetch_pages() has selected of n_tokens: the pages among its candidates that the heads hold.
-  void note_fetched(Heads* heads, uint32_t n_tokens) {
+  // after_step() where fetch_pages() has asked for all pages. Heads hold what they want, and a completed page replaces the one that leaves the
+  // window.
+  Status end_fetched_step_of_all(Heads* heads, uint32_t n_tokens) {
+    const uint32_t page = settings_.page;
     report_.missed_tokens += heads->take_fetched_tokens();
+    std::fill(corrected_.begin(), corrected_.end(), uint8_t{0});
     for (size_t i = 0; i < heads_.size(); ++i) {
-      const Span<const uint32_t> held = heads->positions(heads_[i]);
-      size_t n = 0;
-      for (uint32_t place = 0; place < head_pages(i) && n < selected(i).size(); ++place) {
-        const uint32_t page = held[size_t{place} * settings_.page] / settings_.page;
-        if (page >= n_sink_pages_ && page - n_sink_pages_ < n_candidates(n_tokens)) selected(i)[n++] = page;
-      }
-      std::sort(selected(i).begin(), selected(i).end());
+      report_.wanted_tokens += uint64_t{n_asked(i)} * page;
+      if (n_tokens % page == 0) heads->move_last(heads_[i], page, place_leaving(heads, i, n_tokens) * page);
     }
+    return ok_status();
+  }
+
+  // The place of the page that leaves the window when n_tokens complete a page. It lies where it came to the head.
+  uint32_t place_leaving(Heads* heads, size_t i, uint32_t n_tokens) const {
+    const Span<const uint32_t> held = heads->positions(heads_[i]);
+    const uint32_t page = settings_.page, leaving = n_tokens / page - 1 - n_window_pages_;
+    uint32_t place = 0;
+    while (place + 1 < head_pages(i) && held[size_t{place} * page] / page != leaving) ++place;
+    return place;
   }
 
   // Whether every query counts as changed: no cosine reaches this tau.

@@ -155,7 +155,7 @@ class Heads {
   // Whether fetch_pages() works.
   virtual bool fetches_pages() const { return false; }
   // Within before_attend(), for heads of its layer: top_pages(), and a refill of the misses in this step, by the device alone. `out` is not
-  // written. positions() shows the new pages from after_step() on. Misses, ascending, take the places of unwanted pages, ascending.
+  // written. positions() does not show the new pages. Misses, ascending, take the places of unwanted pages, ascending.
   virtual Status fetch_pages(Span<const PageQuery> queries, const ScoreRule& rule, const PagePlaces& places) {
     (void)queries, (void)rule, (void)places;
     return ok_status();
@@ -163,8 +163,7 @@ class Heads {
   // Within before_attend(), for all heads of its layer: fetch_pages() for the heads whose query has changed, that is whose cosine with the
   // last step's query is less than tau (query_similarity()). The other heads hold the same query's pages from the next step on. next: empty,
   // unless the step completes a page. Then the queries of the next step, with one more page. They count where no query of the layer has
-  // changed. In after_step() next_place() names the place that the completed page takes; positions() shows the new pages of the heads whose
-  // query has changed, and of the others from the next step on.
+  // changed. In after_step() next_place() names the place that the completed page takes.
   virtual Status fetch_changed(Span<const PageQuery> queries, Span<const PageQuery> next, const ScoreRule& rule, const PagePlaces& places,
                                double tau) {
     (void)queries, (void)next, (void)rule, (void)places, (void)tau;
@@ -181,8 +180,7 @@ class Heads {
   }
   // Within before_attend(), for followers of its layer, leader by leader. A follower's first k slots hold tokens that a query of its leader has
   // selected. Where the follower's own query has changed (query_similarity() is less than tau), this step's tokens arrive within the step.
-  // Other followers hold them from the next step on. Misses, ascending, take the places of unwanted tokens, ascending. positions() as
-  // with fetch_changed().
+  // Other followers hold them from the next step on. Misses, ascending, take the places of unwanted tokens, ascending.
   virtual Status fetch_followers(Span<const FollowerQuery> queries, const ScoreRule& rule, double tau) {
     (void)queries, (void)rule, (void)tau;
     return ok_status();
@@ -216,7 +214,9 @@ class Heads {
   virtual Span<const float> attention_sums(uint32_t head) const = 0;
 
   // ---- Slots ----
-  virtual Span<const uint32_t> positions(uint32_t head) const = 0;   // the position that each slot of the head holds
+  // The position that each slot of the head holds. Of slots that the device fills by itself (fetch_pages() and the calls below it): the one that
+  // select(), refill() or move_last() has put there last. So a page that came in one of these ways is found while the head holds it.
+  virtual Span<const uint32_t> positions(uint32_t head) const = 0;
   // Schedules a refill: from step `visible_at` on, the slots hold the given tokens; until then their old ones. List misses only: every entry
   // is fetched. A head has at most one pending refill.
   virtual Status refill(uint32_t head, Span<const Replacement> what, uint64_t visible_at) = 0;
