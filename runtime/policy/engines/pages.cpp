@@ -185,7 +185,7 @@ class PagePolicy final : public PagedPolicy {
   }
 
   // The place of the page that leaves the window when n_tokens complete a page. It lies where it came to the head.
-  uint32_t place_leaving(Heads* heads, size_t i, uint32_t n_tokens) const {
+  uint32_t place_leaving(Heads* heads, size_t i, uint32_t n_tokens) {
     const Span<const uint32_t> held = heads->positions(heads_[i]);
     const uint32_t page = settings_.page, leaving = n_tokens / page - 1 - n_window_pages_;
     uint32_t place = 0;
