@@ -60,7 +60,7 @@ Result<std::unique_ptr<Backend>> CudaBackend::make(const Options& options) {
   ORRERY_TRY(made->ahead_stream_.create(opened));
   made->ahead_queue_ = made->ahead_stream_.queue(&opened);
   ORRERY_TRY(made->ahead_bounce_.allocate(opened, kAheadBytes));
-  made->pinned_bytes_ = 4 * kBounceBytes + kResultsBytes + kTablesBytes + 2 * kAheadBytes;
+  made->pinned_bytes_ = 4 * kBounceBytes + kResultsBytes + kToldBytes + 2 * kAheadBytes;
   ORRERY_TRY(made->before_ahead_.create(opened));
   for (EventOwner& event : made->behind_ahead_) ORRERY_TRY(event.create(opened));
   ORRERY_TRY(made->staging_.create(opened));

@@ -187,7 +187,7 @@ Status CudaBackend::report() {
   staging_.drain();
   operations_.clear(), step_waits_ = false;
   ahead_parts_.clear(), collected_.clear(), collected_bytes_ = 0;
-  tables_sent_.clear(), tables_bytes_ = 0;
+  told_ = {}, told_sent_ = false;
   n_joined_ = n_ahead_;
   gpu_->latch().recover();
   return queue_.failed() ? gpu_->status() : std::move(s);
