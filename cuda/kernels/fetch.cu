@@ -193,7 +193,7 @@ __device__ __forceinline__ unsigned long long replaced_at(const FetchPart& p, co
 
 __global__ void __launch_bounds__(kPlanThreads) plan_replacing_kernel(const FetchPart* parts, const uint32_t* scores) {
   constexpr uint32_t kInfinity = 0xFF800000u;   // order_of() it
-  const FetchPart part = parts[blockIdx.x];
+  const FetchPart& part = parts[blockIdx.x];
   const int n = list_missing(part);
   const int n_free = list_in_order(
       part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
@@ -277,11 +277,14 @@ __global__ void __launch_bounds__(kPlanThreads) plan_changed_kernel(const FetchP
 // Misses take the unwanted places with the lowest scores, of equal scores those of the later pages; both ascend. Meanwhile `before` lists
 // the unwanted places, and resident() their scores, inverted.
 __global__ void __launch_bounds__(kPlanThreads) plan_lowest_kernel(const FetchPart* parts) {
-  FetchPart part = parts[blockIdx.x];
+  const FetchPart& part = parts[blockIdx.x];   // in memory: a copy takes more registers than there are
   const int thread = static_cast<int>(threadIdx.x);
-  part.k = part.n_wanted = static_cast<int32_t>(part.held[part.n_held]);
   int n = 0;
-  if (part.n_wanted > 0) n = list_missing(part);
+  if (const auto n_wanted = static_cast<int32_t>(part.held[part.n_held]); n_wanted > 0) {
+    FetchPart wanted = part;
+    wanted.k = wanted.n_wanted = n_wanted;
+    n = list_missing(wanted);
+  }
   if (n > 0) {
     uint32_t *places = part.before, *scores = part.resident();
     const int n_free = list_in_order(

@@ -378,7 +378,7 @@ DriverError cuFuncGetAttribute(int* value, FunctionAttribute attribute, Function
 DriverError cuFuncSetAttribute(Function function, FunctionAttribute, int value) { return allow_shared(function, value); }
 // early: the kernel may start early, so each of its threads must wait. Here it starts when its turn comes.
 DriverError launch_now(Function f, dim3 grid, dim3 block, unsigned shared_bytes, Stream stream, void** parameters, bool early) {
-  ORRERY_FAULTY();
+  if (const DriverError e = faulty("cuLaunchKernel"); e != DriverError::none) return e;
   ORRERY_STREAM(stream);
   if (n_modules_with(f) == 0) return DriverError::invalid_handle;   // they are gone
   if (const DriverError e = check_launch(*f, grid, block, shared_bytes); e != DriverError::none) return e;
