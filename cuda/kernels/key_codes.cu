@@ -346,7 +346,8 @@ __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_ker
     prepare_row<kBits>(of_warp < n_rows ? q : nullptr, dim, work.block, work.block_scale, w.scale, warp, lane, &rows);
     __syncthreads();
     for (int tile = first_tile + warp; tile < min(first_tile + G::kTiles, n_tiles); tile += kWarps) {
-      const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(tile_of(part, tile)));
+      // The part in memory: what finds a tile is read once a tile, and stays in no register meanwhile.
+      const std::byte* codes = in_global(reinterpret_cast<const std::byte*>(tile_of(parts_of(w)[blockIdx.y], tile)));
       const std::byte* of_lane = codes + t * kHalfTile + 4 * column;
       // Words of group 4 j + t of a step. Only the last step may have half of its dimensions, which are in the first words.
       const auto load = [&](int step, uint32_t(&words)[kWords]) {
