@@ -182,6 +182,7 @@ Status CudaBackend::report() {
   Status s = gpu_->status();
   if (s.ok()) return s;
   if (loses_device(static_cast<DriverError>(s.detail().native_code))) return s;
+  const OnDevice here(*gpu_);   // the caller's own may be what failed
   // What was sent before the failure may run still. What was to come behind it is given up.
   for (Queue* queue : {&queue_, &ahead_queue_}) queue->drain();
   staging_.drain();

@@ -417,7 +417,7 @@ DriverError cuLaunchKernel(Function f, unsigned grid_x, unsigned grid_y, unsigne
 }
 DriverError cuLaunchKernelEx(const LaunchConfig* c, Function f, void** parameters, void**) {
   if (c->n_attributes != 1 || c->attributes->id != LaunchAttribute::kStartsEarly || c->attributes->value[0] != 1) return DriverError::invalid_value;
-  if (!capturing() || architecture < 90) return DriverError::invalid_value;   // the backend does so in graphs, on GPUs that can
+  if (!capturing()) return DriverError::invalid_value;   // the backend does so in graphs alone
   ++n_early_launches;
   return launch_now(f, dim3(c->grid_x, c->grid_y, c->grid_z), dim3(c->block_x, c->block_y, c->block_z), c->shared_bytes, c->stream, parameters, true);
 }

