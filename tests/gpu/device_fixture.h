@@ -34,7 +34,8 @@ class Machine {
       pooled_ = pool().take(products, limits, kMemory);
       backend_ = pooled_.backend.get();
       next_ = backend_->arena().address, end_ = next_ + pooled_.arena_bytes;
-      backend_->set_scratch(take(backend_->scratch_bytes(limits)), limits);
+      const Status placed = backend_->set_scratch(take(backend_->scratch_bytes(limits)), limits);
+      if (!placed.ok()) throw std::runtime_error(placed.message());
       return;
     }
 #endif
