@@ -47,6 +47,7 @@ inline __m512i from_i16(__m256i v) { return converted<Lanes<int16_t, __m256i>, W
 inline __m512i from_u16(__m256i v) { return converted<Lanes<uint16_t, __m256i>, Words>(v); }
 inline __m512i from_i8(__m128i v) { return converted<Lanes<int8_t, __m128i>, Words>(v); }
 inline __m512i from_u8(__m128i v) { return converted<Lanes<uint8_t, __m128i>, Words>(v); }
+inline __m256i to_i16(__m512i v) { return converted<Words, Lanes<int16_t, __m256i>>(v); }
 inline __m128i to_i8(__m512i v) { return converted<Words, Lanes<int8_t, __m128i>>(v); }
 inline __m512 to_floats(__m512i v) { return converted<Words, Floats>(v); }
 inline __m512d to_doubles(__m256 v) { return converted<Lanes<float, __m256>, Lanes<double, __m512d>>(v); }
@@ -133,17 +134,22 @@ inline int32_t largest(__m512i v) {
 }  // namespace emulated
 
 // Some of these are macros in the compiler's header in builds without optimization.
+#undef _mm256_maskz_loadu_epi64
+#undef _mm512_cvtepi32_epi16
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtps_ph
 #undef _mm512_extractf32x8_ps
 #undef _mm512_madd_epi16
+#undef _mm512_maskz_loadu_epi64
 #undef _mm512_permute_ps
 #undef _mm512_shuffle_f32x4
 #define _mm256_maskz_loadu_epi16 (emulated::load_masked<int16_t, __m256i>)
+#define _mm256_maskz_loadu_epi64 (emulated::load_masked<int64_t, __m256i>)
 #define _mm512_cvtepi16_epi32 emulated::from_i16
 #define _mm512_cvtepu16_epi32 emulated::from_u16
 #define _mm512_cvtepi8_epi32 emulated::from_i8
 #define _mm512_cvtepu8_epi32 emulated::from_u8
+#define _mm512_cvtepi32_epi16 emulated::to_i16
 #define _mm512_cvtepi32_epi8 emulated::to_i8
 #define _mm512_cvtepi32_ps emulated::to_floats
 #define _mm512_cvtps_epi32 emulated::to_words
@@ -154,6 +160,7 @@ inline int32_t largest(__m512i v) {
 #define _mm512_zextps256_ps512 emulated::with_zeros
 #define _mm512_madd_epi16 emulated::add_pairs
 #define _mm512_mask_storeu_ps emulated::store_masked
+#define _mm512_maskz_loadu_epi64 (emulated::load_masked<int64_t, __m512i>)
 #define _mm512_maskz_loadu_ps (emulated::load_masked<float, __m512>)
 #define _mm512_permute_ps emulated::permute
 #define _mm512_shuffle_f32x4 emulated::shuffle_quarters
