@@ -279,8 +279,9 @@ __global__ void __launch_bounds__(kPlanThreads) plan_changed_kernel(const FetchP
 __global__ void __launch_bounds__(kPlanThreads) plan_lowest_kernel(const FetchPart* parts) {
   const FetchPart& part = parts[blockIdx.x];   // in memory: a copy takes more registers than there are
   const int thread = static_cast<int>(threadIdx.x);
+  const auto n_wanted = static_cast<int32_t>(part.held[part.n_held]);
   int n = 0;
-  if (const auto n_wanted = static_cast<int32_t>(part.held[part.n_held]); n_wanted > 0) {
+  if (n_wanted > 0) {
     FetchPart wanted = part;
     wanted.k = wanted.n_wanted = n_wanted;
     n = list_missing(wanted);
@@ -288,7 +289,12 @@ __global__ void __launch_bounds__(kPlanThreads) plan_lowest_kernel(const FetchPa
   if (n > 0) {
     uint32_t *places = part.before, *scores = part.resident();
     const int n_free = list_in_order(
-        part.n_held, [&](int place) { return index_of(part, part.held[place]) < 0; },
+        part.n_held,
+        [&](int place) {
+          FetchPart wanted = part;
+          wanted.k = wanted.n_wanted = n_wanted;
+          return index_of(wanted, part.held[place]) < 0;
+        },
         [&](int place, int i) {
           places[i] = static_cast<uint32_t>(place);
           scores[i] = ~part.scores()[part.held[place] - static_cast<uint32_t>(part.first_page)];

@@ -17,6 +17,7 @@
 #include "tests/unit/cpu/fixture.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/device.h"
+#include "tests/emulation/cuda/memory.h"
 #else
 #include "tests/gpu/pool.h"
 #endif
@@ -108,7 +109,7 @@ class Buffer {
  public:
   Buffer(Machine* machine, size_t n) : machine_(*machine), n_(n) {
 #ifdef ORRERY_EMULATED
-    if (!emulated::device) {
+    if (!emulated::device || !machine->cuda()) {   // the CPU backend's memory is the host's
       memory_ = std::make_unique<Guarded<T>>(n);
       at_ = {memory_->ptr().address};
       return;
@@ -116,6 +117,7 @@ class Buffer {
     // An allocation of its own: the device knows its bounds, and it is aligned as on a GPU.
     void* at = emulated::allocate(n * sizeof(T));
     if (!at) throw std::runtime_error("no memory for a buffer");
+    const emulated::AsDevice now(emulated::AsDevice::Work::copy);
     std::memset(at, 0xFF, n * sizeof(T));
     at_ = {reinterpret_cast<uintptr_t>(at)};
 #else
