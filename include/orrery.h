@@ -62,34 +62,25 @@
  *              while the session's handle is held, and orrery_cancel() while the generation's is. Callbacks run on the thread
  *              that called in. Threads that want a token of sessions of one model at the same time share a step.
  *   Memory     Opening a session reserves the memory that it needs, as orrery_plan() foretells. Generating allocates nothing
- *              on the device. (A GPU's driver takes memory of its own for graphs and cuBLAS: driver_bytes of orrery_runtime_info.
- *              Where it has none left, tokens are computed without graphs, with the same results.) A policy's KV in host memory
- *              is locked for a GPU: a gigabyte when the session is opened, the rest in parallel with its first calls. If the
- *              system refuses a part, the call that needs it returns ORRERY_OUT_OF_PINNED_MEMORY, and the session stays as it
- *              was. A refusal names the option that helps. The library has an allocator of its own: it never calls or
- *              replaces operator new of the application. host_bytes of a runtime, a model and a session counts what the library
- *              has allocated for the handle: not the arena, the reservoir, mapped files and weights that were read. Where a build
- *              has no allocator of its own (sanitizers, systems other than Linux), host_bytes is 0.
+ *              on the device (a GPU's driver does: driver_bytes). If the system does not lock a part of a policy's KV for a GPU, the
+ *              call that needs it returns ORRERY_OUT_OF_PINNED_MEMORY, and the session stays as it was. A refusal names the option
+ *              that helps. The library's allocator is its own, never the application's operator new. host_bytes counts what it has
+ *              allocated for a handle: not the arena, the reservoir, mapped files and weights that were read. Where a build has
+ *              no allocator of its own (sanitizers, systems other than Linux), host_bytes is 0.
  *   fork()     A child process must not use its parent's handles. It may free them, in any order: that returns at once, and
  *              gives no memory back. orrery_cancel() and orrery_session_cancel() do nothing. Other calls with a runtime, a
  *              model, a session or a generation of the parent return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations
- *              have no threads, and stay usable. The child may use every handle that it creates itself. It cannot use a GPU if
- *              its parent has asked for one (CUDA does not survive fork()): "cuda" is ORRERY_UNSUPPORTED there, "auto" computes
- *              on the processor. exec() closes every descriptor of the library.
- *   Signals    The library's threads block all signals, so that handlers run on the application's threads. A system call that
- *              a signal interrupts is repeated. A signal handler may call orrery_cancel(), and nothing else of this header.
+ *              have no threads, and stay usable. The child may use what it creates itself, but no GPU ("cuda": ORRERY_UNSUPPORTED) if
+ *              its parent has asked for one. exec() closes every descriptor of the library.
+ *   Signals    The library's threads block all signals. A system call that a signal interrupts is repeated. A signal handler may
+ *              call orrery_cancel(), and nothing else of this header.
  *   Suspending While the machine sleeps, no time limit runs, and no figure in *_us grows. A GPU may be lost: see "Lost GPU".
- *   Floats     Every call rounds to nearest, with subnormal numbers and without traps, whichever settings the calling thread has
- *              (fesetround(), FTZ, DAZ, feenableexcept()). On return the thread has its own settings and exception flags
- *              back. Callbacks run with the library's settings.
+ *   Floats     Every call rounds to nearest, with subnormal numbers and without traps, whichever settings the thread has
+ *              (fesetround(), FTZ, DAZ, feenableexcept()); on return it has them and its flags back. Callbacks run with ours.
  *   Stacks     1 MiB of stack is enough for every call, without sanitizers; callbacks come on top.
  *   Lost GPU   After ORRERY_DEVICE_LOST every step of that runtime fails in the same way. Messages can still be read
  *              (orrery_session_message()); KV cannot be saved. Free the generations, sessions, models and the runtime, in
- *              any order, and create them again. A device's context is the process's: other libraries share it (PyTorch). A
- *              broken one stays broken until each of them has released it. Until then creating the runtime fails as well, and a
- *              new process helps. Other errors of a step leave runtime and session usable: the session is as it was before
- *              the step, and the call may be repeated.
- *
+ *              any order, and create them again. That fails while PyTorch, say, holds the context. Other errors leave all as it was.
  * C99 and C++17. Versioned by ORRERY_ABI_VERSION: bindings compare it with orrery_abi_version() when they load the library.
  */
 #ifndef ORRERY_H
@@ -208,14 +199,13 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_device_get_info(size_t index, or
 typedef struct orrery_runtime_options {
   uint32_t struct_size;
   int32_t n_threads;            /* 1 to 1024. 0: one for each processor that this process may use, less one where there are four or more,
-                                   which leaves one to the programs of a desktop. On a GPU: while a model is loaded; 0: up to eight */
+                                   for a desktop. On a GPU: while a model is loaded; 0: up to eight */
   const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda" */
   const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon":
                                    instruction set of the CPU backend */
-  uint64_t device_budget_bytes; /* size of the device arena. 0 on a GPU: its free memory less driver_bytes (orrery_runtime_info), and less
-                                   256 MiB for other programs. 0 on the CPU backend: half of the machine's memory, or of a container's
-                                   limit (control group) if that is less, and at most a quarter of the rest under RLIMIT_AS and
-                                   RLIMIT_DATA. The CPU backend commits the arena lazily */
+  uint64_t device_budget_bytes; /* size of the device arena. 0 on a GPU: its free memory less driver_bytes and 256 MiB. 0 on the CPU
+                                   backend: half of the machine's memory, or of a container's limit (control group) if that is less, and
+                                   at most a quarter of the rest under RLIMIT_AS and RLIMIT_DATA. The CPU commits the arena lazily */
   orrery_log_fn log;            /* NULL: silent */
   void *log_user;
   int32_t log_level;            /* the most verbose level wanted; default ORRERY_LOG_WARNING */
@@ -255,10 +245,8 @@ typedef struct orrery_runtime_info {
   uint64_t arena_used_bytes;    /* of the regions of models and sessions, now */
   uint64_t host_bytes;          /* allocated for the runtime itself, now; see "Memory" */
   uint64_t host_peak_bytes;     /* the most that host_bytes has been */
-  uint64_t pinned_bytes;        /* host memory that is locked now: of the reservoir, for a GPU or as reservoir_mode says; and
-                                   buffers for a GPU */
-  uint64_t driver_bytes;        /* of a GPU: device memory that its driver takes beside the arena for graphs and cuBLAS, at most; an
-                                   estimate. The context and the kernels, which it takes before the arena, are not part of it */
+  uint64_t pinned_bytes;        /* host memory that is locked now: of the reservoir, and buffers for a GPU */
+  uint64_t driver_bytes;        /* of a GPU: an estimate of what its driver takes beside the arena, for graphs and cuBLAS */
 } orrery_runtime_info;
 ORRERY_API void orrery_runtime_info_init(orrery_runtime_info *info, size_t struct_size);
 ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, orrery_runtime_info *info, orrery_error *error);

@@ -12,7 +12,6 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels/moves.cuh"
-#include "cuda/kernels/slices.cuh"
 #include "cuda/kernels/top_keys.cuh"
 
 namespace orrery::cuda {

@@ -25,7 +25,26 @@ bool has_window(const model::Hyperparameters& h) {
 // Every architecture, and every way of the fixtures' to differ within one.
 class WholeBudget : public ::testing::TestWithParam<std::string> {};
 
-// Windowed layers' slots are a ring, whose order differs from the pages': there the tokens are the same, not the bits. Each model runs every
+// Logits of each step, (n_steps, n_vocab), that differ by roundings alone. Where two tokens weigh the same but for these, greedy answers part, and
+// what follows is not compared: on which instruction set they do is chance.
+void expect_alike_until_a_tie(const std::vector<float>& expected, const std::vector<float>& found, size_t n_vocab) {
+  ASSERT_EQ(expected.size(), found.size());
+  for (size_t at = 0; at + n_vocab <= expected.size(); at += n_vocab) {
+    float most = 0, largest = 0;
+    for (size_t i = at; i < at + n_vocab; ++i) most = std::max(most, std::abs(expected[i] - found[i])), largest = std::max(largest, std::abs(expected[i]));
+    ASSERT_LE(most, 1e-3f * largest) << "step " << at / n_vocab;
+    const auto best = [&](const std::vector<float>& logits) {
+      const auto begin = logits.begin() + static_cast<ptrdiff_t>(at);
+      return static_cast<size_t>(std::max_element(begin, begin + static_cast<ptrdiff_t>(n_vocab)) - begin);
+    };
+    const size_t a = best(expected), b = best(found);
+    if (a == b) continue;
+    EXPECT_LE(expected[at + a] - expected[at + b], 2 * most) << "step " << at / n_vocab;
+    return;
+  }
+}
+
+// Windowed layers' slots are a ring, whose order differs from the pages': there logits are alike, not the bits. Each model runs every
 // policy and every KV type; each policy runs with every type, on models that take turns.
 TEST_P(WholeBudget, GivesFullAttentionsTokens) {
   const auto model = open_spec(GetParam(), runtime_options(1));
@@ -44,8 +63,10 @@ TEST_P(WholeBudget, GivesFullAttentionsTokens) {
       SCOPED_TRACE(std::string(mode.name) + ", KV type " + std::to_string(static_cast<int>(kv)));
       const auto whole = unwrap(Session::open(model, with_mode(mode, 1.0, 256, kv)));
       const std::vector<float> found = answer(whole.get(), prompt, 80);
-      EXPECT_EQ(as_vector(full->tokens()), as_vector(whole->tokens()));
-      if (!has_window(model->hyper())) {
+      if (has_window(model->hyper())) {
+        expect_alike_until_a_tie(expected, found, static_cast<size_t>(model->hyper().n_vocab));
+      } else {
+        EXPECT_EQ(as_vector(full->tokens()), as_vector(whole->tokens()));
         EXPECT_TRUE(same_bits(expected, found));
       }
       EXPECT_EQ(whole->resident()->report().n_settled, 1u);
