@@ -77,7 +77,7 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
     if (options.backend == "cuda") return cuda::make_backend(gpu);
     if (device >= 0) {
       auto made = cuda::make_backend(gpu);
-      if (made.ok() || made.status().code() != Code::unsupported) return made;
+      if (made.ok() || options.device >= 0 || made.status().code() != Code::unsupported) return made;   // whoever names a device wants it
       warn(options, std::string("the processor computes: ") + made.status().message());   // the driver does not take the kernels
     }
   }
