@@ -25,14 +25,15 @@ bool has_window(const model::Hyperparameters& h) {
 // Every architecture, and every way of the fixtures' to differ within one.
 class WholeBudget : public ::testing::TestWithParam<std::string> {};
 
-// Logits of each step, (n_steps, n_vocab), that differ by roundings alone. Where two tokens weigh the same but for these, greedy answers part, and
+// Logits of each step, (n_steps, n_vocab), that differ by roundings alone: of sums, and of the codes that quantized KV is rounded to. Where two tokens weigh the same but for these, greedy answers part, and
 // what follows is not compared: on which instruction set they do is chance.
-void expect_alike_until_a_tie(const std::vector<float>& expected, const std::vector<float>& found, size_t n_vocab) {
+void expect_alike_until_a_tie(const std::vector<float>& expected, const std::vector<float>& found, size_t n_vocab, float share) {
   ASSERT_EQ(expected.size(), found.size());
   for (size_t at = 0; at + n_vocab <= expected.size(); at += n_vocab) {
     float most = 0, largest = 0;
-    for (size_t i = at; i < at + n_vocab; ++i) most = std::max(most, std::abs(expected[i] - found[i])), largest = std::max(largest, std::abs(expected[i]));
-    ASSERT_LE(most, 1e-3f * largest) << "step " << at / n_vocab;
+    for (size_t i = at; i < at + n_vocab; ++i)
+      most = std::max(most, std::abs(expected[i] - found[i])), largest = std::max(largest, std::abs(expected[i]));
+    ASSERT_LE(most, share * largest) << "step " << at / n_vocab;
     const auto best = [&](const std::vector<float>& logits) {
       const auto begin = logits.begin() + static_cast<ptrdiff_t>(at);
       return static_cast<size_t>(std::max_element(begin, begin + static_cast<ptrdiff_t>(n_vocab)) - begin);
@@ -64,7 +65,9 @@ TEST_P(WholeBudget, GivesFullAttentionsTokens) {
       const auto whole = unwrap(Session::open(model, with_mode(mode, 1.0, 256, kv)));
       const std::vector<float> found = answer(whole.get(), prompt, 80);
       if (has_window(model->hyper())) {
-        expect_alike_until_a_tie(expected, found, static_cast<size_t>(model->hyper().n_vocab));
+        // A code of four bits that falls to the other side shows in all that follows.
+        const float share = kv == KvType::f32 || kv == KvType::f16 ? 1e-3f : kv == KvType::q8_0 ? 0.05f : 0.2f;
+        expect_alike_until_a_tie(expected, found, static_cast<size_t>(model->hyper().n_vocab), share);
       } else {
         EXPECT_EQ(as_vector(full->tokens()), as_vector(whole->tokens()));
         EXPECT_TRUE(same_bits(expected, found));
