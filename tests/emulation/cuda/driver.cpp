@@ -380,7 +380,7 @@ DriverError cuFuncSetAttribute(Function function, FunctionAttribute, int value) 
 DriverError launch_now(Function f, dim3 grid, dim3 block, unsigned shared_bytes, Stream stream, void** parameters, bool early) {
   if (const DriverError e = faulty("cuLaunchKernel"); e != DriverError::none) return e;
   ORRERY_STREAM(stream);
-  if (n_modules_with(f) == 0) return DriverError::invalid_handle;   // they are gone
+  if (n_modules_with(f) == 0 && (!device || device->has(f->name))) return DriverError::invalid_handle;   // they are gone
   if (const DriverError e = check_launch(*f, grid, block, shared_bytes); e != DriverError::none) return e;
   ++n_launches, ++f->n_launches;
   // The parameters are copied: the caller's end with the call.
