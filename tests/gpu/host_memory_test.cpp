@@ -78,7 +78,7 @@ TEST_F(GpuHostMemory, RegionsAreSharedInParts) {
   EXPECT_EQ(emulated::pinned_bytes(), before);
   EXPECT_EQ(arena->pinned_bytes(), 0u);
   EXPECT_EQ(arena->used(), 0u);
-  for (int i = 0; i < 50; ++i) unwrap(ArenaRegion::take(arena.get(), (1 + i % 9) * kPart, "given back while its parts are shared"));
+  for (uint64_t i = 0; i < 50; ++i) unwrap(ArenaRegion::take(arena.get(), (1 + i % 9) * kPart, "given back while its parts are shared"));
   EXPECT_EQ(emulated::pinned_bytes(), before);
 }
 
