@@ -391,8 +391,8 @@ void Bench::gather() {
     std::vector<std::string> cells = {std::to_string(piece), writes ? "written" : "read"};
     double rates[std::size(places)] = {};   // bytes per second
     for (size_t i = 0; i < std::size(places); ++i) {
-      const auto at = places[i].first;
-      const auto bytes = places[i].second;
+      const auto at = places[i].at;
+      const auto bytes = places[i].bytes;
       if (!at) {
         cells.push_back("");
         continue;
