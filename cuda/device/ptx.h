@@ -122,6 +122,15 @@ __device__ __forceinline__ void wait_for_earlier_kernels() {
   asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif
 }
+// A load, behind the wait, of what an earlier kernel wrote.
+template <class T>
+__device__ __forceinline__ T load_result(const T* p) {
+#if __CUDA_ARCH__ >= 900
+  return *p;
+#else
+  return __ldg(p);
+#endif
+}
 __device__ __forceinline__ unsigned warp_total(unsigned x) { return __reduce_add_sync(0xFFFFFFFFu, x); }
 __device__ __forceinline__ unsigned warp_largest(unsigned x) { return __reduce_max_sync(0xFFFFFFFFu, x); }
 template <class T>
@@ -166,6 +175,10 @@ T* in_global(T* p) {
 inline float exp2_approx(float x) { return std::exp2(x); }
 inline void let_next_kernel_start() {}
 inline void wait_for_earlier_kernels() { emulated::wait_for_earlier_kernels(); }
+template <class T>
+T load_result(const T* p) {
+  return *p;
+}
 inline unsigned warp_total(unsigned x) {
   return emulated::butterfly(x, [](unsigned a, unsigned b) { return a + b; });
 }
@@ -199,6 +212,8 @@ T* in_global(T* p);
 float exp2_approx(float x);
 void let_next_kernel_start();
 void wait_for_earlier_kernels();
+template <class T>
+T load_result(const T* p);
 unsigned warp_total(unsigned x);
 unsigned warp_largest(unsigned x);
 template <class T>

@@ -72,10 +72,10 @@ struct BlockUnit {
   static __device__ __forceinline__ Weights unpack(const Loaded& in, int unit) { return unpack_products<kType>(in, unit); }
   static __device__ __forceinline__ Input input(const DecodeArgs&, const InputPlace& at, int, int ahead = 0) {
     const uint4* q = reinterpret_cast<const uint4*>(at.q + 32 * ahead);
-    const uint4 first = q[0], second = q[1];
+    const uint4 first = load_result(q), second = load_result(q + 1);
     return {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w},
-            *reinterpret_cast<const int*>(at.sums + 2 * ahead),
-            at.d[ahead]};
+            load_result(reinterpret_cast<const int*>(at.sums + 2 * ahead)),
+            load_result(at.d + ahead)};
   }
   // n[0] * (sum of columns 0 .. 15) + n[1] * (sum of the others) + c. n: of eight bits.
   static __device__ __forceinline__ int add_sums(const Input& x, int n0, int n1, int c) {
@@ -155,12 +155,12 @@ struct FloatUnit {
     if (a.aligned && n == kColumns) {
 #pragma unroll
       for (int i = 0; i < kColumns; i += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(x + i);
+        const float4 four = load_result(reinterpret_cast<const float4*>(x + i));
         out.v[i] = four.x, out.v[i + 1] = four.y, out.v[i + 2] = four.z, out.v[i + 3] = four.w;
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) out.v[i] = i < n ? x[i] : 0.0f;
+      for (int i = 0; i < kColumns; ++i) out.v[i] = i < n ? load_result(x + i) : 0.0f;
     }
     return out;
   }

@@ -109,7 +109,7 @@ bool raise_exception(Interp& in, Args& args, Value* out) {
   TRY(in.bind(args, "raise_exception", {"message"}, 1, &message));
   std::string text;
   TRY(in.text_of(*message, &text));
-  return in.raise(text);
+  return in.raise(std::move(text));
 }
 
 // The C locale's names, because the application may have set another locale.

@@ -48,10 +48,13 @@ bool Interp::fail(const char* fmt, ...) {
   return false;
 }
 
-bool Interp::raise(const std::string& message) {
-  status_ = error(Code::invalid_argument, "%s", message.c_str());
-  status_.detail().line = at_.line;
-  status_.detail().column = at_.column;
+bool Interp::raise(std::string message) {
+  ErrorDetail detail;
+  detail.code = Code::invalid_argument;
+  detail.message = std::move(message);
+  detail.line = at_.line;
+  detail.column = at_.column;
+  status_ = Status(std::move(detail));
   return false;
 }
 

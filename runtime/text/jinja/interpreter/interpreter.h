@@ -139,7 +139,7 @@ class Interp {
 
   // --- failure and budgets ---
   bool fail(const char* fmt, ...) ORRERY_PRINTF(2, 3);  // at the current expression
-  bool raise(const std::string& message);  // the template's own raise_exception
+  bool raise(std::string message);  // the template's own raise_exception
   bool stop(Status status);                // a limit or the caller ends the rendering; `status` becomes the failure
   bool step(uint64_t count = 1);
   bool charge(uint64_t bytes);  // announces `bytes` of new values
