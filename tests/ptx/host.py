@@ -17,7 +17,8 @@ import subprocess
 import bounds
 
 Site = collections.namedtuple("Site", "file line begin end text key")
-FILES = ["cuda_backend.cpp", "jobs.cpp", "key_codes.cpp", "low_rank.cpp", "operations.cpp", "shortlist.cpp", "staging.cpp", "steps.cpp", "transfers.cpp"]
+FILES = ["cuda_backend.cpp", "jobs.cpp", "key_codes.cpp", "low_rank.cpp", "operations.cpp", "shortlist.cpp", "staging.cpp", "steps.cpp", "transfers.cpp",
+         "weights.cpp"]
 ORDERS = re.compile(r"(?:[A-Za-z_]\w*)(?:\[[^\]]*\]|\.now\(\))*(?:->|\.)(mark|order|wait|next|take)\(")
 QUEUES = {"queue_": "ahead_queue_", "ahead_queue_": "queue_", "io_queue_": "queue_", "copies_": "queue", "queue": "copies_"}
 BYTES = ("tiles entries out pairs moments moments_scores moments_totals top_keys moves moves_ahead sequences sequence_bytes entry_bytes frequencies heads "

@@ -85,6 +85,7 @@ HOST = {
     "shortlist.cpp": "GpuShortlist.*:GpuSampling.*",
     "staging.cpp": "GpuAttendPrefill.Segments*:GpuAttendPrefill.Staged*:" + SESSIONS,
     "steps.cpp": "GpuTogether.*:" + SESSIONS,
+    "weights.cpp": "GpuFormats.*:GpuTransfer.*",
     "transfers.cpp": "GpuTransfer.*:GpuKv.MovesAheadAreInOrder:" + SESSIONS,
 }
 HEAD = """# Made by mutate.py: what a test says when this instruction is removed, or this bound is halved. README.md explains the verdicts. A
