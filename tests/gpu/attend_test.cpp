@@ -3,6 +3,7 @@
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/device.h"
+#include "tests/emulation/cuda/memory.h"
 #include "tests/emulation/cuda/threads.h"
 #endif
 
@@ -327,7 +328,7 @@ TEST(GpuAttendPrefill, SegmentsKeepTheirOrder) {
   for (const Case& c : kStaged) {
     Machine m(true, staged_limits(c, 1));
     const std::vector<float> expected = attend<HostPages>(&m, Phase::prefill, c);
-    for (uint64_t seed = 1; seed <= 4; ++seed) {
+    for (const uint64_t seed : emulated::schedules()) {
       emulated::set_schedule(seed);
       const std::vector<float> got = attend<CopiedPages>(&m, Phase::prefill, c);
       emulated::set_schedule(0);

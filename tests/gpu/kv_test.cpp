@@ -2,6 +2,7 @@
 #include "tests/gpu/kv_pages.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/device.h"
+#include "tests/emulation/cuda/memory.h"
 #endif
 
 namespace orrery::kv_test {
@@ -140,7 +141,11 @@ TEST(GpuKv, MovesAheadAreInOrder) {
   constexpr uint64_t kValues = 64, kTokens = 3000;   // more moves than one list holds
   const uint64_t bytes = kTokens * row_bytes(TensorType::f16, kValues);
   const std::vector<std::byte> before(bytes, std::byte{0x11}), source(bytes, std::byte{0x22});
-  for (const uint64_t schedule : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{3}, UINT64_MAX}) {   // UINT64_MAX: emulated::kLatest
+  std::vector<uint64_t> schedules = {0};   // a GPU has its own
+#ifdef ORRERY_EMULATED
+  for (const uint64_t seed : emulated::schedules()) schedules.push_back(seed);
+#endif
+  for (const uint64_t schedule : schedules) {
     SCOPED_TRACE(schedule);
     Machine m(true, limits(32));
     Buffer<std::byte> in(&m, before), to(&m, before), out(&m, before), late(&m, before);

@@ -9,6 +9,7 @@
 #include "tests/support/policy_sessions.h"
 #ifdef ORRERY_EMULATED
 #include "tests/emulation/cuda/device.h"
+#include "tests/emulation/cuda/memory.h"
 #endif
 
 namespace orrery::policy_test {
@@ -97,7 +98,9 @@ TEST(GpuPolicySchedules, ChangeNothing) {
   for (const char* name : {"streaming", "shadowkv", "quest", "loki", "omnikv", "infinigen", "freekv", "synckv_every_step", "keycodes"}) {
     const PolicyMode& mode = name == std::string("freekv") ? seldom_corrected : mode_of(name);
     std::vector<float> expected;
-    for (const uint64_t schedule : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{3}, emulated::kLatest}) {
+    std::vector<uint64_t> schedules = {0};
+    for (const uint64_t seed : emulated::schedules()) schedules.push_back(seed);
+    for (const uint64_t schedule : schedules) {
       const auto model = open_spec("qwen3", on_cuda());
       const auto session = unwrap(Session::open(model, with_mode(mode, 0.6, 256, KvType::f16, 70)));
       emulated::set_schedule(schedule);
