@@ -7,7 +7,7 @@
 #             library, is looked up outside. So what its operator new has allocated, its operator delete gives back, and the other way round
 #   needs     only the C, math, C++ and compiler's own libraries
 #   calls     nothing that ends the process, prints, reads the environment or installs handlers
-#   globals   no writable data: two runtimes in one process share nothing
+#   globals   no writable data but what is named below: two runtimes in one process share the allocator, and an opened device
 #
 # With the CUDA backend the shared library holds NVIDIA's runtime too, the archive our objects alone: those keep to the same rules, and
 # what the runtime calls beyond them is a list of its own. What nvcc adds to a .cu file registers its kernels: their handles, and the end of
@@ -91,13 +91,15 @@ done <"$work/forbidden"
 
 # Variables in .data and .bss, plain and per thread, of every object in the archive.  (.data.rel.ro is constant once loaded;
 # DW.ref is made by the compiler for exceptions.)  These are allowed: the paths that this machine can run, found once; the allocator,
-# which is one for the process as the C library's is, the account that a thread works for, and the number of accounts.
+# which is one for the process as the C library's is, the account that a thread works for, and the number of accounts; and with the CUDA
+# backend the list of opened devices and its lock, as the runtimes of a process share a context and the compiled kernels.
 objdump -t "$objects" | awk -F '\t' '
   /file format/ { object = $1 }
   NF == 2 && match($1, / \.(data|bss|tdata|tbss)[^ ]*$/) && $1 !~ /\.data\.rel\.(ro|local\.DW\.ref)/ {
     split($2, field, " ")
     if (field[1] ~ /^0+$/ || field[2] ~ /available_pathsEvE9available$/) next
     if (object ~ /blocks_mimalloc\.c\.o:/ || field[2] ~ /12_GLOBAL__N_1(15current_account|8accounts)E$/) next
+    if (object ~ /gpu\.cpp\.o:/ && field[2] ~ /12_GLOBAL__N_1(12opened_mutex|10all_opened)E$/) next
     sub(/:.*/, "", object)
     print object, field[length(field)], "size 0x" field[1]
   }' >"$work/globals"
