@@ -10,7 +10,7 @@
 
 namespace orrery::engine {
 
-kv::Layout Session::layout(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+kv::Layout Session::layout(const model::Description& h, const SessionOptions& options, uint32_t n_context) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), embd = static_cast<uint64_t>(h.n_embd);
   kv::Layout layout;
   const auto add = [&](const char* name, uint64_t bytes) { layout.add({name, kv::Holds::tables, 0, 0, bytes, 0}); };
@@ -28,17 +28,17 @@ namespace {
 // The time of one row in one layer before any has been measured, in microseconds: a slow processor's, or a slow GPU's.
 double expected_row_layer_us(const model::Model& model, const BackendInfo& device) {
   const double operations_per_us = device.unified_memory ? 6e4 * std::max(device.n_threads, 1) : 1e7;
-  return 2.0 * static_cast<double>(model.n_parameters) / model.hyper.n_layers / operations_per_us;
+  return 2.0 * static_cast<double>(model.n_parameters) / model.description.n_layers / operations_per_us;
 }
 
 }  // namespace
 
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
     : model_(std::move(model)), member_(&model_->runtime().turns()), options_(options), n_context_(n_context), owner_(model_->runtime().new_id()),
-      pace_(model_->hyper(), options.chunk(), model_->runtime().prompt_part_us(),
+      pace_(model_->description(), options.chunk(), model_->runtime().prompt_part_us(),
             expected_row_layer_us(model_->weights(), model_->runtime().device().info())) {
-  const model::Hyperparameters& h = model_->hyper();
-  rope_ = model::make_rope_table(h, model_->weights().rope_factors, n_context);
+  const model::Description& h = model_->description();
+  rope_ = model::make_rope_table(h.rope, model_->weights().rope_factors, n_context);
   tokens_.reserve(size_t{n_context} + 1);
   by_decode_.reserve(size_t{n_context} + 1);
   logits_.resize(static_cast<size_t>(h.n_vocab));
@@ -47,7 +47,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
   Runtime& runtime = model_->runtime();
   LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
-  if (options_.draft_model) input.draft.hyper = &options_.draft_model->hyper();
+  if (options_.draft_model) input.draft.description = &options_.draft_model->description();
   layout_ = session_layout(input, n_context);
 }
 
@@ -58,7 +58,7 @@ Session::~Session() {
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
-  ORRERY_TRY(options.validate(model->hyper()));
+  ORRERY_TRY(options.validate(model->description()));
   if (options.speculate == Speculate::draft) {   // its weights take their part of the arena before the session is planned
     ORRERY_TRY(options.check_device(model->runtime().device().info()));
     if (!options.draft_model) {
@@ -69,16 +69,16 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     ORRERY_TRY(model->vocabulary()->check_same_tokens(*options.draft_model->vocabulary()));
   }
   if (options.head_profile) {
-    const model::Hyperparameters& h = model->hyper();
+    const model::Description& h = model->description();
     policy::Fingerprint fingerprint;
     std::memcpy(fingerprint.data(), model->weights().fingerprint, fingerprint.size());
-    const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.n_kv_heads));
+    const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.kv().n_kv_heads));
     ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
   }
   const bool given = options.compressed();
   const SessionOptions wanted = options;
   const kv::Plan plan = plan_session(*model, &options);
-  ORRERY_TRY(options.validate(model->hyper()));   // now with a decided policy
+  ORRERY_TRY(options.validate(model->description()));   // now with a decided policy
   ORRERY_TRY(options.check_device(model->runtime().device().info()));
   if (options.compressed() && !given)
     model->runtime().log(LogLevel::info,
@@ -98,7 +98,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
                         plan.largest_context);
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
   if (options.compressed()) {   // the policy's errors come before memory is taken
-    ORRERY_ASSIGN(const auto policy, make_policy(session->model_->hyper(), options, plan.n_context));
+    ORRERY_ASSIGN(const auto policy, make_policy(session->model_->description(), options, plan.n_context));
     ORRERY_TRY(options.check_drafts(*policy));
   }
   ORRERY_TRY(session->acquire());
@@ -127,7 +127,7 @@ void log_regions(Runtime* runtime, const char* where, const kv::Layout& layout, 
 // Logs the length of the context and why, the policy, and the regions of the plan.
 void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
   Runtime& runtime = model_->runtime();
-  const model::Hyperparameters& h = model_->hyper();
+  const model::Description& h = model_->description();
   const auto trained = static_cast<uint32_t>(h.trained_context);
   if (wanted.n_context == 0 && n_context_ < trained)
     runtime.log(LogLevel::warning,
@@ -159,7 +159,7 @@ Status Session::acquire() {
   ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
   ORRERY_TRY(model_->ensure_workspace(n_context_, options_));
   auto table = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
-  const kv::Region means = key_means_layout(model_->hyper(), options_);
+  const kv::Region means = key_means_layout(model_->description(), options_);
   kv::ArenaRegion means_region;
   if (!means.empty()) {
     ORRERY_ASSIGN(means_region, kv::ArenaRegion::take(&model_->runtime().arena(), means));
@@ -225,7 +225,7 @@ void Session::upload_means(Backend* backend) {
 }
 
 Status Session::choose_form(const Turn& turn, const std::atomic<bool>* cancel) {
-  const model::Hyperparameters& h = model_->hyper();
+  const model::Description& h = model_->description();
   form_.rotated = options_.rotated(h);
   if (!options_.centred(h)) {
     form_.means = nullptr;
@@ -239,7 +239,7 @@ Status Session::choose_form(const Turn& turn, const std::atomic<bool>* cancel) {
 }
 
 Result<bool> Session::take_form(const Turn& turn, const StoredForm& loaded) {
-  const model::Hyperparameters& h = model_->hyper();
+  const model::Description& h = model_->description();
   const bool alike = loaded.rotated == options_.rotated(h) && static_cast<bool>(loaded.means) == options_.centred(h);
   const bool coarser_slots = options_.form_type(h) != options_.kv_type;
   if (alike || (options_.centred(h) && !coarser_slots)) {
@@ -303,7 +303,7 @@ uint32_t Session::next_chunk(size_t left, bool all_logits) const {
   const auto most = static_cast<uint32_t>(std::min<size_t>(options_.chunk(), left));
   // On a GPU the last bits may depend on the chunk (StepOperations::matmul), and a layer is short.
   if (!model_->runtime().device().info().unified_memory) return most;
-  const model::Hyperparameters& h = model_->hyper();
+  const model::Description& h = model_->description();
   const double of_logits = static_cast<double>(h.n_vocab) * h.n_embd * h.n_layers / static_cast<double>(model_->weights().n_parameters);
   return pace_.rows(most, all_logits ? of_logits : 1);
 }
@@ -544,7 +544,7 @@ Result<bool> Session::fetch_more(Shortlist* shortlist, const Cancel& cancel) {
   if (!logits) return false;
   Backend& backend = turn.backend();
   const Ptr<std::byte> out = model_->workspace(turn).shortlist;
-  const int64_t n_vocab = model_->hyper().n_vocab;
+  const int64_t n_vocab = model_->description().n_vocab;
   const Span<float> block = shortlist->block();
   switch (shortlist->wanted()) {
     case Shortlist::Stage::block:

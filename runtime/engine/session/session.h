@@ -33,7 +33,7 @@
 #include "runtime/kv/memory/page_table.h"
 #include "runtime/kv/memory/plan.h"
 #include "runtime/kv/memory/prefix_tree.h"
-#include "runtime/model/rope.h"
+#include "runtime/model/description/rope.h"
 #include "runtime/os/os.h"
 #include "runtime/text/json/value.h"
 
@@ -68,7 +68,7 @@ class Drafter {
 class Session {
  public:
   // The host memory of every session: tokens, page table, logits, and the sampler of its generations.
-  static kv::Layout layout(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+  static kv::Layout layout(const model::Description& h, const SessionOptions& options, uint32_t n_context);
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, SessionOptions options);
   ~Session();
 

@@ -168,7 +168,7 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
 
   // Does it belong to this model and its formats?
   const std::array<uint8_t, 16> rope = hash_rope(session_rope);
-  const KvFormat kv = kv_format(session.model().hyper(), session.options().kv_type);
+  const KvFormat kv = kv_format(session.model().description(), session.options().kv_type);
   if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
     return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
   if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
@@ -237,7 +237,7 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
   if (n > 0) std::memcpy(token_room.data(), at, n * sizeof(int32_t));
   tokens = token_room;
   for (const int32_t t : tokens)
-    if (t < 0 || t >= session.model().hyper().n_vocab)
+    if (t < 0 || t >= session.model().description().n_vocab)
       return damaged(name, sizeof header, "a token is outside the vocabulary");
   phases = reinterpret_cast<const uint8_t*>(at + n * sizeof(int32_t));
   auto parsed = text::parse_json({reinterpret_cast<const char*>(phases + n), header.conversation_bytes});

@@ -243,7 +243,7 @@ void SessionStep::end(const Turn& turn) {
         request_.shortlist->arrived();
         const WaitingRows::Owner owner{&s.row_waits_, s.logits_.data(), s.embedding_.data()};
         WaitingRows& rows = s.model_->waiting_rows(turn);
-        together_ ? rows.add_row(owner, row_) : rows.add(owner, s.model_->hyper(), static_cast<int32_t>(n));
+        together_ ? rows.add_row(owner, row_) : rows.add(owner, s.model_->description(), static_cast<int32_t>(n));
       }
       if (on_resident()) return s.resident_->commit(from_);
       if (s.resident_) s.resident_->note_queries(from_, from_ + n);

@@ -40,7 +40,7 @@ class EngineSession : public ::testing::TestWithParam<Case> {
     Random random(seed);
     std::vector<int32_t> tokens(n);
     for (int32_t& t : tokens)
-      t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model->hyper().n_vocab)));
+      t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model->description().n_vocab)));
     return tokens;
   }
   static constexpr uint32_t kContext = 320;
@@ -105,7 +105,7 @@ TEST_P(EngineSession, AReusedPrefixGivesWhatAFreshSessionGives) {
 
 TEST_P(EngineSession, RewindingAndReplayingGivesTheSame) {
   const auto model = open();
-  const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+  const size_t n_vocab = static_cast<size_t>(model->description().n_vocab);
   const std::vector<int32_t> tokens = prompt(model);
   const auto s = session(model);
   const Trace t = run(s.get(), tokens, 40);
@@ -183,7 +183,7 @@ TEST_P(EngineSession, ForksOfForksFreedInAnyOrder) {
     for (Branch& b : branches)
       if (random.below(2) == 0) {
         const int32_t token =
-            static_cast<int32_t>(random.below(static_cast<uint64_t>(model->hyper().n_vocab)));
+            static_cast<int32_t>(random.below(static_cast<uint64_t>(model->description().n_vocab)));
         feed(b.session.get(), token);
         b.tokens.push_back(token);
       }

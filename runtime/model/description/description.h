@@ -1,0 +1,93 @@
+// A model as it is described to everyone above its weights: sizes, constants, and each layer's shape. Structs only: families read them from a
+// file (families/family.h), blocks compute by them. After read_description(), every product of two sizes fits an int64, and every value is in the
+// range that the kernels support.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace orrery::model {
+
+enum class RopeScaling : uint8_t { none, linear, yarn, llama3, longrope };
+
+struct RopeParameters {
+  bool interleaved = false;         // rotary pairs are neighbours (NORM), else halves (NEOX)
+  bool long_factors = false;        // the file may have rope_factors_long and rope_factors_short
+  int32_t n_rot = 0;                // rotated dimensions of a head, from its start; even
+  RopeScaling scaling = RopeScaling::none;
+  float base = 10000.0f;
+  float factor = 1.0f;              // ratio of the extended context to the trained context
+  float attention_factor = 1.0f;    // multiplies cos and sin, in addition to yarn's own magnitude
+  uint32_t original_context = 0;    // tokens of the original training; 0: the model's context
+  float beta_fast = 32.0f, beta_slow = 1.0f;          // yarn
+  float low_frequency = 1.0f, high_frequency = 4.0f;  // llama3, if set by an override
+};
+
+// A caller's replacement for the file's RoPE scaling.
+struct RopeOverride {
+  bool set = false;                 // `scaling` and `factor` replace the file's
+  RopeScaling scaling = RopeScaling::none;
+  float factor = 0.0f;
+  float base = 0.0f;                // > 0: replaces the file's, with or without `set`
+  uint32_t original_context = 0;    // > 0: replaces the file's
+};
+
+// Attention of one layer. K and V have heads of the same size.
+struct AttentionShape {
+  int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int32_t window = 0;               // keys with position > row position - window; 0: all
+  float scale = 0.0f;               // of q k
+  bool qk_norm = false;             // RMS norm of each query and key head, before RoPE
+
+  int32_t q_dim() const { return n_heads * head_dim; }
+  int32_t kv_dim() const { return n_kv_heads * head_dim; }
+};
+
+// down(silu(gate x) * up x).
+struct FeedForwardShape {
+  int32_t width = 0;                // of gate and up
+  bool fused = false;               // the file has gate and up in one matrix, gate first
+};
+
+struct LayerShape {
+  AttentionShape attention;
+  FeedForwardShape feed_forward;
+  bool post_norms = false;          // RMS norm of the attention's and the FFN's output, before the residual addition
+};
+
+// Layers whose KV has equal shape. Pages, plans, policies, residency and files go by group.
+struct KvGroup {
+  int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  std::vector<int32_t> layers;      // ascending
+
+  int32_t q_dim() const { return n_heads * head_dim; }
+  int32_t kv_dim() const { return n_kv_heads * head_dim; }
+};
+
+struct Description {
+  const char* family = "";          // general.architecture
+  std::string name;                 // general.name, shown to people
+  int32_t n_layers = 0, n_embd = 0, n_vocab = 0;
+  int32_t trained_context = 0;
+  float norm_eps = 1e-5f;
+  RopeParameters rope;              // of every layer
+  std::vector<LayerShape> layers;   // (n_layers)
+  std::vector<KvGroup> groups;      // as group_layers() makes them
+
+  const LayerShape& layer(int32_t i) const { return layers[static_cast<size_t>(i)]; }
+  // The one group. The engine runs models with one: read_description() refuses others.
+  const KvGroup& kv() const { return groups[0]; }
+  // Each layer's window, (n_layers); 0: none.
+  std::vector<int32_t> windows() const;
+  int32_t max_ff() const;
+  bool any_post_norms() const;
+};
+
+// Makes the groups out of the layers, in the order of their first layers.
+void group_layers(Description* d);
+
+// Tokens up to which the rotary positions mean something: the trained context, or what its scaling makes of that.
+uint32_t reach_of_context(const Description& d);
+
+}  // namespace orrery::model
