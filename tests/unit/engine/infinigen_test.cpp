@@ -43,7 +43,7 @@ class Recorder final : public model::LayerHook {
 // The session's last step once more, exactly: the same token at the same position writes the same KV.
 std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel& model, const Session& session, bool ahead, const Turn& turn) {
   const Resident& resident = *session.resident();
-  const model::RopeTable rope = model::make_rope_table(model.description(), model.weights().rope_factors, session.n_context());
+  const model::RopeTable rope = model::make_rope_table(model.description().rope, model.weights().rope_factors, session.n_context());
   Backend& backend = turn.backend();
   Recorder recorder(&backend, model.description(), ahead);
   const uint32_t position = session.n_computed() - 1;
