@@ -504,7 +504,7 @@ TEST(DeviceTypeOfAPolicy, AutosHasFourBitsWhereTheBudgetIsSmall) {
   o.n_context = 512, o.kv_budget_bytes = bytes_of_f16(h, .501);
   EXPECT_EQ(o.resident_type(h), KvType::q8_0);
   model::Description wider = h;
-  wider.n_kv_heads = 3;
+  wider.groups[0].n_kv_heads = 3;
   EXPECT_EQ(o.resident_type(wider), KvType::q4_0) << "the same bytes are a third of the share";
   o.kv_budget_bytes = 0, o.kv_share = .1;
   EXPECT_EQ(o.resident_type(open_demo()->description()), KvType::q8_0) << "heads of 32";
