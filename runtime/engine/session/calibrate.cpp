@@ -29,6 +29,7 @@ constexpr ScoreRule kStarRule{GroupReduce::mean, Pooling::avg, 5, true};
 constexpr ScoreRule kSyncRule{GroupReduce::max, Pooling::none, 1, true};
 
 Status check_options(const CalibrationOptions& o, const model::Description& h) {
+  if (h.recurrent()) return error(Code::unsupported, "heads of a model with recurrent layers are not calibrated: KV policies do not run it");
   const auto fraction = [](double x) { return x >= 0 && x <= 1; };
   if (o.n_steps < 1 || o.n_steps > kMostSteps)
     return error(Code::invalid_argument, "calibration over %u steps, expected 1 to %u", o.n_steps, kMostSteps);

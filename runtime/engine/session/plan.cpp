@@ -44,6 +44,7 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type), pages - std::min(pages, in.shared.spare_pages), compressed));
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
   layout.add(key_means_layout(h, in.options));
+  layout.add(RecurrentState::layout(h));
   layout.add(Session::layout(h, in.options, n_context));
   if (in.draft.description) layout.add(draft_layout(in, n_context));
   return layout;
@@ -84,7 +85,7 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budg
   constexpr int kLeast = 100, kMost = 999, kMostInPlace = 250;   // thousandths
   const kv::Plan full = plan_of(input, budget);
   if (!options->automatic) return full;
-  if (options->n_context == 0 || full.fits) {
+  if (options->n_context == 0 || full.fits || input.description.recurrent()) {
     options->automatic = false;
     return full;
   }

@@ -45,6 +45,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
+  if (h.recurrent()) state_ = std::make_unique<RecurrentState>(h);
   Runtime& runtime = model_->runtime();
   LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
   if (options_.draft_model) input.draft.description = &options_.draft_model->description();
@@ -66,13 +67,15 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     }
     if (&options.draft_model->runtime() != &model->runtime() || options.draft_model == model)
       return error(Code::invalid_argument, "the draft model is the session's model itself, or belongs to another runtime");
+    if (options.draft_model->description().recurrent())
+      return error(Code::unsupported, "the draft model has recurrent layers, which cannot take drafted tokens back; expected one without");
     ORRERY_TRY(model->vocabulary()->check_same_tokens(*options.draft_model->vocabulary()));
   }
   if (options.head_profile) {
     const model::Description& h = model->description();
     policy::Fingerprint fingerprint;
     std::memcpy(fingerprint.data(), model->weights().fingerprint, fingerprint.size());
-    const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.kv().n_kv_heads));
+    const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.kv().n_layers()), static_cast<uint32_t>(h.kv().n_kv_heads));
     ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
   }
   const bool given = options.compressed();
@@ -164,6 +167,10 @@ Status Session::acquire() {
   if (!means.empty()) {
     ORRERY_ASSIGN(means_region, kv::ArenaRegion::take(&model_->runtime().arena(), means));
   }
+  kv::ArenaRegion state_region;
+  if (state_) {
+    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(model_->description())));
+  }
   if (compressed) {
     ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, table.get(), rope_.spec()));
   }
@@ -171,6 +178,7 @@ Status Session::acquire() {
   slot_ = std::move(slot);
   reservation_ = std::move(reservation);
   means_region_ = std::move(means_region);
+  if (state_) state_->place(std::move(state_region));
   if (form_.means) {
     const Turn turn = model_->runtime().take_turn();
     upload_means(&turn.backend());
@@ -212,6 +220,7 @@ void Session::truncate(uint32_t n_tokens) {
   tokens_.resize(n_tokens);
   by_decode_.resize(n_tokens);
   if (n_tokens == 0) foreign_ = false;
+  if (state_) state_->truncate(n_tokens);
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
   if (n_tokens < n_computed()) {
     n_computed_ = n_tokens;
@@ -290,6 +299,36 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   return status;
 }
 
+Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel) {
+  Backend& backend = turn.backend();
+  ORRERY_TRY(state_->restore(&backend, n_tokens));
+  uint32_t from = state_->position();
+  if (from == n_tokens) return ok_status();
+  stats_.recomputed_tokens += n_tokens - from;
+  ORRERY_TRY(table_->make_writable(&backend, from, n_tokens));
+  const KvView view = table_->view();
+  while (from < n_tokens) {
+    // Each token by the phase that computed it first.
+    const auto same = [&](uint32_t at) { return by_decode_[at] == by_decode_[from]; };
+    uint32_t n = 1;
+    while (!by_decode_[from] && from + n < n_tokens && n < options_.chunk() && same(from + n)) ++n;
+    rows_.resize(n);
+    for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
+    Step step;
+    step.phase = by_decode_[from] ? Phase::decode : Phase::prefill;
+    step.rows = rows_;
+    step.sequences = {&view, 1};
+    step.kv = table_->format();
+    step.transform = transform();
+    state_->begin_step();
+    ORRERY_TRY(model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(turn), step, cancel, {}, nullptr, state_->data()));
+    from += n;
+    state_->end_step(from);
+    if (state_->due()) ORRERY_TRY(state_->checkpoint(&backend));
+  }
+  return ok_status();
+}
+
 void Session::drop_part() {
   if (!pace_.under_way()) return;
   const uint32_t n = pace_.n_rows(), from = n_computed();
@@ -298,8 +337,13 @@ void Session::drop_part() {
   if (resident_) resident_->forget_queries(from, from + n), resident_->truncate(from);
 }
 
-uint32_t Session::next_chunk(size_t left, bool all_logits) const {
+uint32_t Session::next_chunk(size_t left, bool all_logits) {
   if (pace_.under_way()) return pace_.n_rows();
+  // A prompt's last tokens are a chunk of their own, with a checkpoint before it.
+  if (state_ && left > 2 * RecurrentState::kTail && left - RecurrentState::kTail <= options_.chunk()) {
+    left -= RecurrentState::kTail;
+    checkpoint_at_ = n_computed() + static_cast<uint32_t>(left);
+  }
   const auto most = static_cast<uint32_t>(std::min<size_t>(options_.chunk(), left));
   // On a GPU the last bits may depend on the chunk (StepOperations::matmul), and a layer is short.
   if (!model_->runtime().device().info().unified_memory) return most;
@@ -375,6 +419,7 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   tokens_.assign(tokens.begin(), tokens.end());
   by_decode_.assign(tokens.size(), 0);
   n_computed_ = n;
+  if (state_) state_->assume(n);
   foreign_ = true;
   if (resident_) resident_->assume(n);
   return backend.synchronize();
@@ -584,6 +629,10 @@ Result<std::unique_ptr<Session>> Session::fork() {
   ORRERY_TRY(resume());
   forget_guesses();
   ORRERY_TRY(fetch_logits());
+  if (state_) {
+    const Turn turn = model_->runtime().take_turn();
+    ORRERY_TRY(state_->checkpoint(&turn.backend()));
+  }
   std::unique_ptr<Session> child(new Session(model_, options_, n_context_));
   child->tokens_.assign(tokens_.begin(), tokens_.end());
   child->by_decode_.assign(by_decode_.begin(), by_decode_.end());
@@ -597,6 +646,11 @@ Result<std::unique_ptr<Session>> Session::fork() {
   Status room = child->acquire();
   if (room.ok()) {
     child->table_->share(*table_);
+    if (state_) {
+      const Turn turn = model_->runtime().take_turn();
+      child->state_->copy_from(&turn.backend(), *state_);
+      ORRERY_TRY(turn.backend().synchronize());
+    }
     if (resident_) {
       const Turn turn = model_->runtime().take_turn();
       const Resident::Use use(child->resident_.get(), turn);
@@ -604,6 +658,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
     }
   } else if (room.code() == Code::out_of_device_memory) {
     ORRERY_TRY(child->park_copy_of(*this));
+    if (state_) child->state_->share_checkpoints(*state_);
   } else {
     return room;
   }
@@ -638,6 +693,7 @@ Status Session::resume() {
   }();
   if (!filled.ok()) {   // the KV is in parked_pages_ alone: parked as before
     resident_.reset(), table_.reset();
+    if (state_) state_->place({});
     means_region_ = {}, reservation_ = {}, slot_ = {};
     return Status(filled.detail());
   }

@@ -23,17 +23,17 @@ double share_of_f16(const model::Description& h, const SessionOptions& options) 
   const auto token = static_cast<double>(kv_format(h, KvType::f16).token_bytes());
   if (options.kv_budget_bytes == 0) return options.kv_share * static_cast<double>(kv_format(h, options.kv_type).token_bytes()) / token;
   if (options.n_context == 0) return 1;
-  const double full = token * static_cast<double>(h.n_layers * h.kv().n_kv_heads) * static_cast<double>(options.n_context);
+  const double full = token * static_cast<double>(h.kv().n_layers() * h.kv().n_kv_heads) * static_cast<double>(options.n_context);
   return static_cast<double>(options.kv_budget_bytes) / full;
 }
 
 Status check_profile_shape(const model::Description& h, const policy::HeadProfile& profile) {
-  bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
+  bool fits = profile.layers.size() == static_cast<size_t>(h.kv().n_layers());
   for (const policy::ProfileLayer& layer : profile.layers)
     fits = fits && layer.n_kv_heads() == static_cast<uint32_t>(h.kv().n_kv_heads);
   if (fits) return ok_status();
   return error(Code::invalid_argument, "the head profile is for %zu layers with %u KV heads, the model has %d with %d",
-               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.n_layers,
+               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.kv().n_layers(),
                h.kv().n_kv_heads);
 }
 
@@ -93,6 +93,11 @@ Status SessionOptions::validate(const model::Description& h) const {
   if (!compressed() && !policy_options.empty())
     return error(Code::invalid_argument, "policy full has no options; '%.40s' was given",
                  policy_options[0].first.c_str());
+  if (h.recurrent() && compressed())
+    return error(Code::unsupported, "policy %.40s keeps some tokens of each head; a model with recurrent layers is run with all of them: expected policy full",
+                 policy.c_str());
+  if (h.recurrent() && speculate != Speculate::off)
+    return error(Code::unsupported, "a guessed token that is wrong cannot be taken out of a recurrent layer's state: expected speculate off");
   if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
   return ok_status();
 }
@@ -138,7 +143,7 @@ namespace {
 
 policy::Shape policy_shape(const model::Description& h, KvType device, uint32_t n_context) {
   policy::Shape shape;
-  shape.n_layers = static_cast<uint32_t>(h.n_layers);
+  shape.n_layers = static_cast<uint32_t>(h.kv().n_layers());
   shape.n_kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads);
   shape.n_context = n_context;
   shape.window = h.windows();
@@ -168,6 +173,7 @@ KvType SessionOptions::form_type(const model::Description& h) const {
 }
 
 bool SessionOptions::centred(const model::Description& h) const {
+  if (h.recurrent()) return false;   // measuring the means would change a state
   const KvType type = form_type(h);
   if (!finer(KvType::f16, type) || !has_blocks(h, type)) return false;
   // With room for all tokens every policy computes what full attention computes.
@@ -213,7 +219,7 @@ uint64_t resident_slots(const model::Description& h, const SessionOptions& optio
 KvFormat kv_format(const model::Description& h, KvType type) {
   KvFormat format;
   format.type = type;
-  format.n_layers = h.n_layers;
+  format.n_layers = h.kv().n_layers();
   format.n_kv_heads = h.kv().n_kv_heads;
   format.head_dim = h.kv().head_dim;
   return format;

@@ -159,6 +159,7 @@ Status read_rope(Reading& in, const Parts& parts) {
 Status read(Reading& in, const Parts& parts) {
   AttentionShape shape;
   shape.qk_norm = parts.qk_norm;
+  shape.gated = parts.gated;
   ORRERY_TRY(read_heads(in, &shape));
   for (LayerShape& layer : in.d.layers) layer.attention = shape;
   ORRERY_TRY(parts.windows ? read_windows(in) : refuse_windows(in));
@@ -166,15 +167,15 @@ Status read(Reading& in, const Parts& parts) {
 }
 
 Status find(Tensors* tensors, const Description& d, const AttentionShape& shape, const std::string& prefix, Weights* out) {
-  const int64_t n = d.n_embd, q = shape.q_dim(), kv = shape.kv_dim();
-  if (tensors->has(prefix + "attn_qkv.weight")) {
+  const int64_t n = d.n_embd, q = shape.q_dim(), kv = shape.kv_dim(), asked = shape.gated ? 2 * q : q;
+  if (!shape.gated && tensors->has(prefix + "attn_qkv.weight")) {
     ORRERY_TRY(tensors->matrix(prefix + "attn_qkv.weight", q + 2 * kv, n, true, &out->qkv));
     ORRERY_TRY(tensors->vector(prefix + "attn_qkv.bias", q + 2 * kv, false, &out->qkv_bias));
   } else {
-    ORRERY_TRY(tensors->matrix(prefix + "attn_q.weight", q, n, true, &out->q));
+    ORRERY_TRY(tensors->matrix(prefix + "attn_q.weight", asked, n, true, &out->q));
     ORRERY_TRY(tensors->matrix(prefix + "attn_k.weight", kv, n, true, &out->k));
     ORRERY_TRY(tensors->matrix(prefix + "attn_v.weight", kv, n, true, &out->v));
-    ORRERY_TRY(tensors->vector(prefix + "attn_q.bias", q, false, &out->q_bias));
+    ORRERY_TRY(tensors->vector(prefix + "attn_q.bias", asked, false, &out->q_bias));
     ORRERY_TRY(tensors->vector(prefix + "attn_k.bias", kv, false, &out->k_bias));
     ORRERY_TRY(tensors->vector(prefix + "attn_v.bias", kv, false, &out->v_bias));
   }
@@ -220,6 +221,11 @@ void transform(const Pass& pass, const AttentionShape& shape, Ptr<float> x, int6
   pass.backend.transform_rows(x, stride, n_heads, shape.head_dim, {of_steps.data(), pass.steps.size()});
 }
 
+// Of a gated layer's rows, (n_rows, q_dim), behind queries and gates as they are projected.
+Ptr<float> gates_of(const Pass& pass, const AttentionShape& shape) {
+  return pass.work.mixer + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(2 * shape.q_dim());
+}
+
 // Projects Workspace::normed to queries, keys and values of a layer, as Step::transform wants them. `queries_alone`: only
 // queries, if the layer has separate Q, K and V weights.
 void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
@@ -230,11 +236,13 @@ void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
     const Product p{&w.qkv, w.qkv_bias, rows.q, rows.stride, false};
     pass.project({&p, 1});
   } else {
-    const Product p[] = {{&w.q, w.q_bias, rows.q, rows.stride, false},
+    const Product p[] = {shape.gated ? Product{&w.q, w.q_bias, pass.work.mixer, 2 * int64_t{shape.q_dim()}, false}
+                                     : Product{&w.q, w.q_bias, rows.q, rows.stride, false},
                          {&w.k, w.k_bias, rows.k, rows.stride, false},
                          {&w.v, w.v_bias, rows.v, rows.stride, false}};
     pass.project({p, queries_alone ? size_t{1} : size_t{3}});
   }
+  if (shape.gated) b.recurrent()->split_gates(pass.work.mixer, shape.n_heads, shape.head_dim, rows.q, rows.stride, gates_of(pass, shape));
   const auto normed_and_rotated = [&](Ptr<float> x, Ptr<const float> norm, int32_t n_heads) {
     if (norm) b.rms_norm(x, rows.stride, norm, x, rows.stride, n_heads, shape.head_dim, pass.d.norm_eps);
     b.rope(x, rows.stride, n_heads, shape.head_dim);
@@ -243,7 +251,7 @@ void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
   if (pass.rotated) transform(pass, shape, rows.q, rows.stride, shape.n_heads, -1);
   if (queries_alone) return;
   normed_and_rotated(rows.k, w.k_norm, shape.n_kv_heads);
-  if (pass.transformed) transform(pass, shape, rows.k, rows.stride, shape.n_kv_heads, int64_t{layer} * shape.kv_dim());
+  if (pass.transformed) transform(pass, shape, rows.k, rows.stride, shape.n_kv_heads, int64_t{pass.d.kv_layers[static_cast<size_t>(layer)]} * shape.kv_dim());
   if (pass.rotated) transform(pass, shape, rows.v, rows.stride, shape.n_kv_heads, -1);
 }
 
@@ -262,8 +270,9 @@ bool run(Pass& pass, const Place& at) {
     if (!hooks.before_layer(at.layer, at.next ? rows.q : Ptr<float>(), rows.stride)) return false;
   }
   project(pass, at.layer, *at.weights, false);
-  pass.backend.append_kv(at.layer, rows.k, rows.v, rows.stride);
-  if (hooks.at_attention && !hooks.before_attend(at.layer, rows.q, rows.stride)) return false;
+  const int32_t kv_layer = pass.d.kv_layers[static_cast<size_t>(at.layer)];
+  pass.backend.append_kv(kv_layer, rows.k, rows.v, rows.stride);
+  if (hooks.at_attention && !hooks.before_attend(kv_layer, rows.q, rows.stride)) return false;
 
   AttendShape attend;
   attend.n_heads = shape.n_heads;
@@ -271,8 +280,9 @@ bool run(Pass& pass, const Place& at) {
   attend.out_stride = shape.q_dim();
   attend.scale = shape.scale;
   attend.window = shape.window;
-  pass.backend.attend(at.layer, rows.q, pass.work.attn, attend);
+  pass.backend.attend(kv_layer, rows.q, pass.work.attn, attend);
   if (pass.rotated) transform(pass, shape, pass.work.attn, attend.out_stride, shape.n_heads, -1);
+  if (shape.gated) pass.backend.recurrent()->apply_gates(pass.work.attn, gates_of(pass, shape), shape.q_dim());
   pass.add_branch(at.weights->out, at.weights->out_bias, at.post_norm, pass.work.attn, attend.out_stride);
   return true;
 }

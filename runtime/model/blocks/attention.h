@@ -14,13 +14,14 @@ struct Parts {
   bool rope_interleaved = false;               // rotary pairs are neighbours (NORM), else halves (NEOX)
   bool qk_norm = false;                        // RMS norm of each query and key head, before RoPE
   bool windows = false;                        // attention.sliding_window sets the window; in other families the key is a leftover
+  bool gated = false;                          // AttentionShape::gated
   bool long_factors = false;                   // the file may have rope_factors_long and rope_factors_short
 };
 
 // Vectors are null if the file has none.
 struct Weights {
   Weight qkv;                                  // (q_dim + 2 kv_dim, n_embd) fused; if null:
-  Weight q, k, v;                              // (q_dim, n_embd), (kv_dim, n_embd) twice
+  Weight q, k, v;                              // (q_dim, n_embd), (kv_dim, n_embd) twice; q (2 q_dim, n_embd) if gated
   Ptr<const float> qkv_bias;                   // (q_dim + 2 kv_dim)
   Ptr<const float> q_bias, k_bias, v_bias;
   Ptr<const float> q_norm, k_norm;             // (head_dim)

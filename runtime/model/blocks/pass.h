@@ -14,6 +14,7 @@ struct Workspace {
   Ptr<float> normed;   // (max_rows, n_embd)
   Ptr<float> qkv;      // (max_rows, q_dim + 2 kv_dim)
   Ptr<float> attn;     // (max_rows, q_dim)
+  Ptr<float> mixer;    // (max_rows, Description::mixer_floats()); null in a model without gates and recurrent layers
   Ptr<float> ffn;      // (max_rows, 2 max_ff)
   Ptr<float> act;      // (max_rows, max_ff)
   Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; null in a model without post norms
@@ -40,6 +41,7 @@ struct Pass {
   const Description& d;
   const Workspace& work;
   Span<const Step> steps;
+  Span<const Ptr<float>> states;                 // each step's recurrent state (Description::state_floats); empty if the model has none
   HookCalls& hooks;
   int32_t n_rows = 0;                            // of all steps
   bool rotated = false, transformed = false;     // some session's KV is

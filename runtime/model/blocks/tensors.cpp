@@ -15,6 +15,16 @@ std::string shape_text(int64_t rows, int64_t cols) {
 // the frequencies follow from the base.
 constexpr std::string_view kHarmlessTensors[] = {".attn_rot_embd", ".attn_rot_embd.weight", ".rotary_emb.inv_freq"};
 
+// The number N of "blk.N.NAME"; -1 for other names.
+int64_t block_of(std::string_view name) {
+  constexpr std::string_view kPrefix = "blk.";
+  if (name.substr(0, kPrefix.size()) != kPrefix) return -1;
+  int64_t n = 0;
+  size_t at = kPrefix.size();
+  for (; at < name.size() && at < kPrefix.size() + 6 && name[at] >= '0' && name[at] <= '9'; ++at) n = 10 * n + (name[at] - '0');
+  return at > kPrefix.size() && at < name.size() && name[at] == '.' ? n : -1;
+}
+
 bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
@@ -46,8 +56,8 @@ Status Tensors::matrix(const std::string& name, int64_t rows, int64_t cols, bool
   return t ? visitor_->matrix(*t, out) : ok_status();
 }
 
-Status Tensors::vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) {
-  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, n, required));
+Status Tensors::floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out) {
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, rows, cols, required));
   return t ? visitor_->vector(*t, out) : ok_status();
 }
 
@@ -59,7 +69,8 @@ Status Tensors::factors(const std::string& name, int64_t n, bool required, std::
 Status Tensors::refuse_the_rest(const Description& d) const {
   for (size_t i = 0; i < used_.size(); ++i) {
     const gguf::Tensor& t = file_.tensors()[i];
-    bool harmless = used_[i];
+    const int64_t block = block_of(t.name);
+    bool harmless = used_[i] || (block >= d.n_layers && block < d.n_layers + d.n_skipped_blocks);
     for (const std::string_view end : kHarmlessTensors) harmless = harmless || ends_with(t.name, end);
     if (harmless) continue;
     Status s = error(Code::unsupported_architecture, "%s: tensor '%s' is not a part of architecture '%s' with %d layers as it is run here",

@@ -29,7 +29,8 @@ class Tensors {
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
   // Each refuses with bad_model a tensor of another shape, and a required one that is missing. *out stays as it is without a tensor.
   Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out);
-  Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out);
+  Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) { return floats(name, 1, n, required, out); }
+  Status floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out);   // a table of float32
   Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out);
   // A tensor that nothing has read belongs to a model that we do not support. Ignoring the tensor would give wrong
   // answers.

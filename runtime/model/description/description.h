@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/backend/recurrent.h"
+
 namespace orrery::model {
 
 enum class RopeScaling : uint8_t { none, linear, yarn, llama3, longrope };
@@ -39,6 +41,7 @@ struct AttentionShape {
   int32_t window = 0;               // keys with position > row position - window; 0: all
   float scale = 0.0f;               // of q k
   bool qk_norm = false;             // RMS norm of each query and key head, before RoPE
+  bool gated = false;               // the output is multiplied by sigmoid(gate); attn_q has each head's query, then its gate
 
   int32_t q_dim() const { return n_heads * head_dim; }
   int32_t kv_dim() const { return n_kv_heads * head_dim; }
@@ -50,8 +53,14 @@ struct FeedForwardShape {
   bool fused = false;               // the file has gate and up in one matrix, gate first
 };
 
+// What mixes the tokens of a layer: attention over KV, or a gated delta net, whose state is recurrent.
+enum class Mixer : uint8_t { attention, delta_net };
+
 struct LayerShape {
+  Mixer mixer = Mixer::attention;
   AttentionShape attention;
+  DeltaNetShape delta_net;
+  const char* ffn_norm = "ffn_norm";   // the tensor of the norm before the FFN
   FeedForwardShape feed_forward;
   bool post_norms = false;          // RMS norm of the attention's and the FFN's output, before the residual addition
 };
@@ -61,6 +70,7 @@ struct KvGroup {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   std::vector<int32_t> layers;      // ascending
 
+  int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
   int32_t q_dim() const { return n_heads * head_dim; }
   int32_t kv_dim() const { return n_kv_heads * head_dim; }
 };
@@ -69,19 +79,29 @@ struct Description {
   const char* family = "";          // general.architecture
   std::string name;                 // general.name, shown to people
   int32_t n_layers = 0, n_embd = 0, n_vocab = 0;
+  int32_t n_skipped_blocks = 0;     // further blocks of the file, which guess tokens (MTP); they are not loaded
   int32_t trained_context = 0;
   float norm_eps = 1e-5f;
   RopeParameters rope;              // of every layer
   std::vector<LayerShape> layers;   // (n_layers)
-  std::vector<KvGroup> groups;      // as group_layers() makes them
+  // As group_layers() makes them:
+  std::vector<KvGroup> groups;
+  std::vector<int32_t> kv_layers;   // (n_layers) each layer's place in its group; -1: it has no KV
+  std::vector<uint64_t> states;     // (n_layers) where a layer's state begins in a sequence's recurrent state, in floats
+  uint64_t state_floats = 0;        // of a sequence; 0: no layer is recurrent
 
   const LayerShape& layer(int32_t i) const { return layers[static_cast<size_t>(i)]; }
   // The one group. The engine runs models with one: read_description() refuses others.
   const KvGroup& kv() const { return groups[0]; }
-  // Each layer's window, (n_layers); 0: none.
+  bool recurrent() const { return state_floats > 0; }
+  uint64_t state_bytes() const { return state_floats * sizeof(float); }
+  // The window of each layer of kv(); 0: none.
   std::vector<int32_t> windows() const;
   int32_t max_ff() const;
+  int64_t mixer_floats() const;     // of a row, beside queries, keys and values: gates, and rows of recurrent layers
+  int64_t max_in() const;           // the widest input of a product
   bool any_post_norms() const;
+  bool gated() const;               // some layer's attention is
 };
 
 // Makes the groups out of the layers, in the order of their first layers.

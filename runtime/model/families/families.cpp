@@ -10,7 +10,7 @@ namespace orrery::model {
 namespace {
 
 constexpr Family kFamilies[] = {
-    {"llama", describe_llama}, {"qwen2", describe_qwen2}, {"qwen3", describe_qwen3},
+    {"llama", describe_llama}, {"qwen2", describe_qwen2}, {"qwen3", describe_qwen3}, {"qwen35", describe_qwen35},
     {"phi3", describe_phi3},   {"glm4", describe_glm4},   {"chatglm", describe_chatglm},
 };
 

@@ -19,6 +19,7 @@ struct Family {
 Status describe_llama(Reading& in);
 Status describe_qwen2(Reading& in);
 Status describe_qwen3(Reading& in);
+Status describe_qwen35(Reading& in);
 Status describe_phi3(Reading& in);
 Status describe_glm4(Reading& in);
 Status describe_chatglm(Reading& in);

@@ -59,8 +59,9 @@ class Hooks final : public HookCalls {
   Span<SessionPart> parts_;
 };
 
-Pass make_pass(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, HookCalls* hooks) {
-  Pass pass{*backend, model.description, work, steps, *hooks};
+Pass make_pass(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const Ptr<float>> states,
+               HookCalls* hooks) {
+  Pass pass{*backend, model.description, work, steps, states, *hooks};
   for (const Step& step : steps) {
     pass.n_rows += static_cast<int32_t>(step.rows.size());
     pass.rotated |= step.transform.rotated;
@@ -78,7 +79,10 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   const Layer& l = w.layers[static_cast<size_t>(i)];
   const Layer* next = i + 1 < pass.d.n_layers ? &l + 1 : nullptr;
   pass.norm(pass.work.x, l.attn_norm, pass.work.normed);
-  if (!attention::run(pass, {i, &l.attention, next ? &next->attention : nullptr, l.post_attn_norm})) return false;
+  if (pass.d.layer(i).mixer == Mixer::delta_net)
+    delta_net::run(pass, i, l.delta_net, l.post_attn_norm);
+  else if (!attention::run(pass, {i, &l.attention, next ? &next->attention : nullptr, l.post_attn_norm}))
+    return false;
   pass.norm(pass.work.x, l.ffn_norm, pass.work.normed);
   feed_forward::run(pass, pass.d.layer(i).feed_forward, l.feed_forward, l.post_ffn_norm);
   return true;
@@ -147,8 +151,8 @@ StepLimits step_limits(const Description& d, int32_t max_rows, int32_t max_conte
   limits.n_heads = d.kv().n_heads;
   limits.n_kv_heads = d.kv().n_kv_heads;
   limits.head_dim = d.kv().head_dim;
-  limits.max_in = std::max({d.n_embd, d.kv().q_dim(), d.max_ff()});
-  limits.n_layers = d.n_layers;
+  limits.max_in = d.max_in();
+  limits.n_layers = d.kv().n_layers();
   return limits;
 }
 
@@ -166,6 +170,7 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
   work.normed = floats(rows, d.n_embd);
   work.qkv = floats(rows, d.kv().q_dim() + 2 * int64_t{d.kv().kv_dim()});
   work.attn = floats(rows, d.kv().q_dim());
+  if (const int64_t n = d.mixer_floats(); n > 0) work.mixer = floats(rows, n);
   work.ffn = floats(rows, 2 * int64_t{d.max_ff()});
   work.act = floats(rows, d.max_ff());
   if (d.any_post_norms()) work.branch = floats(rows, d.n_embd);
@@ -186,7 +191,9 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
   {
     const StepScope scope(backend, steps);
     Hooks hooks(steps, parts);
-    Pass pass = make_pass(backend, model, work, steps, &hooks);
+    std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states;
+    for (size_t i = 0; i < parts.size(); ++i) states[i] = parts[i].state;
+    Pass pass = make_pass(backend, model, work, steps, {states.data(), model.description.recurrent() ? parts.size() : 0}, &hooks);
     if (layers.first == 0)
       backend->embed(model.weights.embedding, work.x);
     else
@@ -206,8 +213,8 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 }
 
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook) {
-  SessionPart part{out, hook, ok_status(), nullptr};
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, Ptr<float> state) {
+  SessionPart part{out, hook, state, ok_status(), nullptr};
   Status status = forward_together(backend, model, work, {&step, 1}, {&rope, 1}, {&part, 1}, cancel);
   if (part.thrown) std::rethrow_exception(part.thrown);
   return part.status.ok() ? std::move(status) : std::move(part.status);

@@ -73,6 +73,7 @@ class LayerHook {
 struct SessionPart {
   ForwardOutput out;
   LayerHook* hook = nullptr;
+  Ptr<float> state;           // the sequence's recurrent state (Description::state_floats), which the step changes; null if the model has none
   // An error, or an exception, of the hook.
   Status status;
   std::exception_ptr thrown;
@@ -90,6 +91,6 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 // status is cancelled and the KV appended for the step's rows is invalid. hook: null, or called in every layer. An
 // error of the hook ends the step in the same way.
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr);
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, Ptr<float> state = {});
 
 }  // namespace orrery::model

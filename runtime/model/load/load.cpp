@@ -28,12 +28,13 @@ Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) 
   const std::string prefix = "blk." + std::to_string(i) + ".";
   const LayerShape& shape = d.layer(i);
   ORRERY_TRY(tensors->vector(prefix + "attn_norm.weight", d.n_embd, true, &l->attn_norm));
-  ORRERY_TRY(attention::find(tensors, d, shape.attention, prefix, &l->attention));
+  ORRERY_TRY(shape.mixer == Mixer::attention ? attention::find(tensors, d, shape.attention, prefix, &l->attention)
+                                             : delta_net::find(tensors, d, shape.delta_net, prefix, &l->delta_net));
   if (shape.post_norms) {
     ORRERY_TRY(tensors->vector(prefix + "post_attention_norm.weight", d.n_embd, true, &l->post_attn_norm));
     ORRERY_TRY(tensors->vector(prefix + "post_ffw_norm.weight", d.n_embd, true, &l->post_ffn_norm));
   }
-  ORRERY_TRY(tensors->vector(prefix + "ffn_norm.weight", d.n_embd, true, &l->ffn_norm));
+  ORRERY_TRY(tensors->vector(prefix + shape.ffn_norm + ".weight", d.n_embd, true, &l->ffn_norm));
   return feed_forward::find(tensors, d, shape.feed_forward, prefix, &l->feed_forward);
 }
 
@@ -230,6 +231,9 @@ Status check_tensors(const gguf::File& file, const Description& d) {
 
 Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device,
                                 uint64_t arena_bytes) {
+  if ((d.recurrent() || d.gated()) && !device.info().has_recurrent)
+    return error(Code::unsupported_architecture, "%s: architecture '%s' has recurrent layers, which backend %s does not compute; the CPU does",
+                 file.path().c_str(), d.family, device.info().name);
   if (const Status heads = device.check_heads(d.kv().head_dim); !heads.ok())
     return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(file, device);

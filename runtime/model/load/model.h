@@ -15,6 +15,7 @@
 #include "runtime/gguf/gguf.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/model/blocks/attention.h"
+#include "runtime/model/blocks/delta_net.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/blocks/vocabulary.h"
 
@@ -24,7 +25,8 @@ namespace orrery::model {
 // them.
 struct Layer {
   Ptr<const float> attn_norm;                  // (n_embd)
-  attention::Weights attention;
+  attention::Weights attention;                // or
+  delta_net::Weights delta_net;                // by the layer's mixer
   Ptr<const float> post_attn_norm;             // (n_embd)
   Ptr<const float> ffn_norm;                   // (n_embd)
   feed_forward::Weights feed_forward;
