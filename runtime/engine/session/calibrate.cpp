@@ -238,7 +238,7 @@ class Calibrator {
   }
 
   Result<CalibrationResult> finish() {
-    const std::vector<int32_t> window = model_.description().windows();
+    const std::vector<int32_t>& window = model_.description().kv().windows;
     CalibrationResult result;
     policy::HeadProfile& profile = result.profile;
     profile.has_model = true;

@@ -146,7 +146,7 @@ policy::Shape policy_shape(const model::Description& h, KvType device, uint32_t 
   shape.n_layers = static_cast<uint32_t>(h.kv().n_layers());
   shape.n_kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads);
   shape.n_context = n_context;
-  shape.window = h.windows();
+  shape.window = h.kv().windows;
   shape.slot_bytes = kv_format(h, device).token_bytes();
   shape.digest_bytes = kv::Digests::digest_bytes(h.kv().head_dim);
   shape.head_dim = static_cast<uint32_t>(h.kv().head_dim);
@@ -157,7 +157,7 @@ policy::Shape policy_shape(const model::Description& h, KvType device, uint32_t 
 // Slots of layers with a sliding window: they keep their whole window under every policy.
 uint64_t window_slots(const model::Description& h, uint32_t n_context) {
   uint64_t slots = 0;
-  for (const int32_t window : h.windows()) slots += std::min(static_cast<uint64_t>(window), uint64_t{n_context});
+  for (const int32_t window : h.kv().windows) slots += std::min(static_cast<uint64_t>(window), uint64_t{n_context});
   return slots * static_cast<uint64_t>(h.kv().n_kv_heads);
 }
 

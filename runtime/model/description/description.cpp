@@ -4,12 +4,6 @@
 
 namespace orrery::model {
 
-std::vector<int32_t> Description::windows() const {
-  std::vector<int32_t> windows;
-  for (const int32_t i : kv().layers) windows.push_back(layer(i).attention.window);
-  return windows;
-}
-
 int32_t Description::max_ff() const {
   int32_t most = 0;
   for (const LayerShape& layer : layers) most = std::max(most, layer.feed_forward.width);
@@ -59,9 +53,10 @@ void group_layers(Description* d) {
     const AttentionShape& a = d->layer(i).attention;
     const auto same = [&](const KvGroup& g) { return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim; };
     auto group = std::find_if(d->groups.begin(), d->groups.end(), same);
-    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, {}});
+    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, {}, {}});
     d->kv_layers[at] = group->n_layers();
     group->layers.push_back(i);
+    group->windows.push_back(a.window);
   }
 }
 

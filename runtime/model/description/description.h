@@ -69,6 +69,7 @@ struct LayerShape {
 struct KvGroup {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   std::vector<int32_t> layers;      // ascending
+  std::vector<int32_t> windows;     // each layer's window; 0: none
 
   int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
   int32_t q_dim() const { return n_heads * head_dim; }
@@ -95,8 +96,6 @@ struct Description {
   const KvGroup& kv() const { return groups[0]; }
   bool recurrent() const { return state_floats > 0; }
   uint64_t state_bytes() const { return state_floats * sizeof(float); }
-  // The window of each layer of kv(); 0: none.
-  std::vector<int32_t> windows() const;
   int32_t max_ff() const;
   int64_t mixer_floats() const;     // of a row, beside queries, keys and values: gates, and rows of recurrent layers
   int64_t max_in() const;           // the widest input of a product

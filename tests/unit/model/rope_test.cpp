@@ -220,10 +220,10 @@ TEST(ModelRope, WhatOverridesDo) {
 
 TEST(ModelWindows, AreHonouredWhereTheFamilyDefinesThem) {
   using Windows = std::vector<int32_t>;
-  EXPECT_EQ(read(load_model_spec("phi3-window"))->windows(), (Windows{24, 24}));
-  EXPECT_EQ(read(load_model_spec("phi3"))->windows(), (Windows{0, 0}));
-  EXPECT_EQ(read(load_model_spec("llama-window-key"))->windows(), (Windows{0, 0}));
-  EXPECT_EQ(read(plus("phi3-window", "phi3.attention.sliding_window_pattern", "u32", 2))->windows(),
+  EXPECT_EQ(read(load_model_spec("phi3-window"))->kv().windows, (Windows{24, 24}));
+  EXPECT_EQ(read(load_model_spec("phi3"))->kv().windows, (Windows{0, 0}));
+  EXPECT_EQ(read(load_model_spec("llama-window-key"))->kv().windows, (Windows{0, 0}));
+  EXPECT_EQ(read(plus("phi3-window", "phi3.attention.sliding_window_pattern", "u32", 2))->kv().windows,
             (Windows{24, 0}));
 }
 
