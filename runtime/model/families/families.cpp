@@ -1,3 +1,4 @@
+// The table of families, and the way from a file to a description.
 #include "runtime/model/families/family.h"
 
 #include <algorithm>
