@@ -1,5 +1,5 @@
 // The shape of a compressed session, before any memory is taken: its parts, their sizes, and the layout of their memory. It follows from
-// hyperparameters, options, context and BackendInfo. The plan and Parts::make() both use it.
+// the description, options, context and BackendInfo. The plan and Parts::make() both use it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Planning: the memory of a model and a session, region by region, before any memory is taken. It follows from a file's header,
-// hyperparameters and options. Session::open() makes the plan, and then takes exactly its regions.
+// the description and options. Session::open() makes the plan, and then takes exactly its regions.
 #pragma once
 
 #include <cstdint>
