@@ -214,7 +214,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
                const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, Ptr<float> state) {
-  SessionPart part{out, hook, state, ok_status(), nullptr};
+  SessionPart part{out, hook, ok_status(), nullptr, state};
   Status status = forward_together(backend, model, work, {&step, 1}, {&rope, 1}, {&part, 1}, cancel);
   if (part.thrown) std::rethrow_exception(part.thrown);
   return part.status.ok() ? std::move(status) : std::move(part.status);

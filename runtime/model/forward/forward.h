@@ -73,10 +73,10 @@ class LayerHook {
 struct SessionPart {
   ForwardOutput out;
   LayerHook* hook = nullptr;
-  Ptr<float> state;           // the sequence's recurrent state (Description::state_floats), which the step changes; null if the model has none
   // An error, or an exception, of the hook.
   Status status;
   std::exception_ptr thrown;
+  Ptr<float> state = {};      // the sequence's recurrent state (Description::state_floats), which the step changes; null if the model has none
   bool failed() const { return thrown || !status.ok(); }
 };
 

@@ -303,6 +303,8 @@ constexpr Case kCases[] = {
     {"qwen3_k8v4", "qwen3", TensorType::f16, KvType::k8v4},
     {"glm4_q4_0", "glm4-nobias", TensorType::q4_0, KvType::q4_0},
     {"llama_q4_k", "llama-256", TensorType::q4_k, KvType::f16},
+    {"qwen35", "qwen35", TensorType::f32, KvType::f16},
+    {"qwen35_flags", "qwen35-flags", TensorType::f32, KvType::q8_0},
     {"demo", nullptr, TensorType::q8_0, KvType::f16},
 };
 std::string test_name(const ::testing::TestParamInfo<Case>& c) { return c.param.name; }
