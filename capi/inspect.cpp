@@ -6,7 +6,8 @@
 
 #include "runtime/base/tensor_type.h"
 #include "runtime/gguf/gguf.h"
-#include "runtime/model/model.h"
+#include "runtime/model/families/family.h"
+#include "runtime/model/load/model.h"
 #include "runtime/text/json/json.h"
 #include "runtime/text/unicode/utf8.h"
 
@@ -91,8 +92,8 @@ Result<std::string> describe_file(const char* path) {
   const gguf::Value* key = file.find("general.architecture");
   if (key) key->as_string(&architecture);
   root.set("architecture", string(architecture));
-  auto hyper = model::read_hyperparameters(file, {});
-  const Status readable = hyper.ok() ? model::check_tensors(file, *hyper) : hyper.take_status();
+  auto description = model::read_description(file, {});
+  const Status readable = description.ok() ? model::check_tensors(file, *description) : description.take_status();
   root.set("supported", Value::boolean(readable.ok()));
   if (!readable.ok()) root.set("reason", string(readable.message()));
 

@@ -333,7 +333,7 @@ orrery_status orrery_session_evaluate(orrery_session* session, const int32_t* to
   return with_session(session, kChanging, error, [&](engine::Session* s) -> Status {
     if (n_tokens == 0) return ok_status();
     ORRERY_REQUIRE(tokens);
-    const int32_t n_vocab = s->model().hyper().n_vocab;
+    const int32_t n_vocab = s->model().description().n_vocab;
     for (size_t i = 0; i < n_tokens; ++i)
       if (tokens[i] < 0 || tokens[i] >= n_vocab)
         return orrery::error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], n_vocab);
@@ -392,7 +392,7 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     out.reservoir_bytes = s->reservoir_bytes();
     out.reservoir_mode = out.reservoir_bytes > 0 && s->model().runtime().reservoir().pinned() ? ORRERY_RESERVOIR_PINNED
                                                                                                : ORRERY_RESERVOIR_PAGEABLE;
-    out.device_kv_type = kv_type_number(s->options().resident_type(s->model().hyper()));
+    out.device_kv_type = kv_type_number(s->options().resident_type(s->model().description()));
     out.workspace_bytes = s->model().workspace_bytes();
     out.host_to_device_bytes = from.host_to_device_bytes;
     out.device_to_host_bytes = from.device_to_host_bytes;
@@ -409,8 +409,8 @@ orrery_status orrery_session_residency(const orrery_session* session, uint32_t* 
   if (n) *n = 0;
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(n);
-    const model::Hyperparameters& h = s->model().hyper();
-    std::vector<uint32_t> held(static_cast<size_t>(h.n_layers) * static_cast<size_t>(h.n_kv_heads));
+    const model::Description& h = s->model().description();
+    std::vector<uint32_t> held(static_cast<size_t>(h.n_layers) * static_cast<size_t>(h.kv().n_kv_heads));
     for (size_t head = 0; head < held.size(); ++head) held[head] = s->held_tokens(static_cast<uint32_t>(head));
     return copy_out(held.data(), held.size(), tokens, capacity, n);
   });

@@ -25,6 +25,7 @@
 #include "runtime/backend/kv.h"
 #include "runtime/backend/low_rank.h"
 #include "runtime/backend/memory.h"
+#include "runtime/backend/recurrent.h"
 #include "runtime/backend/shortlist.h"
 #include "runtime/backend/step.h"
 #include "runtime/backend/summaries.h"
@@ -99,6 +100,7 @@ class Backend : public Device, public StepOperations {
 
   // Interfaces that a backend may lack. Calls need the same turn as calls to the backend.
   virtual KvMoves* kv_moves() { return nullptr; }
+  virtual RecurrentOperations* recurrent() { return nullptr; }     // not null where BackendInfo::has_recurrent
   virtual KeyOperations* keys() { return nullptr; }
   virtual FetchOperations* fetches() { return nullptr; }           // not null where BackendInfo::fetches
   virtual KvSummaries* summaries() { return nullptr; }

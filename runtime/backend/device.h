@@ -40,6 +40,7 @@ struct BackendInfo {
   bool moves_ahead = false;               // KvMoves::move_kv_ahead() runs in parallel with operations
   bool keeps_tiles = false;               // HeadView::tiles_there spares the upload of HeadView::tiles in each step
   bool has_key_codes = false;             // Backend::key_codes() is not null
+  bool has_recurrent = false;             // Backend::recurrent() is not null
 };
 
 class Device {

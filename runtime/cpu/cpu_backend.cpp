@@ -24,6 +24,7 @@
 #include "runtime/cpu/low_rank.h"
 #include "runtime/cpu/kernels/moves.h"
 #include "runtime/cpu/paths/paths.h"
+#include "runtime/cpu/recurrent/recurrent.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/cpu/trace.h"
 #include "runtime/os/os.h"
@@ -106,7 +107,7 @@ T* host(Ptr<T> p) {
 
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
-class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, KeyCodeOperations {
+class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, KeyCodeOperations, RecurrentOperations {
  public:
   // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors, bool traces)
@@ -117,7 +118,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   BackendInfo info() const override {
     BackendInfo info;
     info.name = "cpu", info.instruction_set = kernels_.name, info.n_threads = n_threads_.load(std::memory_order_relaxed);
-    info.unified_memory = info.exports_weights = info.makes_moments = info.has_key_codes = true;
+    info.unified_memory = info.exports_weights = info.makes_moments = info.has_key_codes = info.has_recurrent = true;
     info.decodes_rows = info.decodes_together = info.attends_pages = true;
     return info;
   }
@@ -172,6 +173,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   KvSummaries* summaries() override { return this; }
   LowRankOperations* low_rank() override { return this; }
   KeyCodeOperations* key_codes() override { return this; }
+  RecurrentOperations* recurrent() override { return this; }
 
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
     scratch_ = host(scratch);
@@ -209,8 +211,22 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
+  void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, Span<const Ptr<float>> states) override {
+    const uint64_t bytes = states.size() * shape.state_floats() * sizeof(float);
+    const StepTrace::Scope scope(trace_.get(), Operation::delta_net, 2 * bytes);
+    cpu::delta_net(recurrent_work(), shape, weights, rows, states);
+  }
+  void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override {
+    const StepTrace::Scope scope(trace_.get(), Operation::gates, static_cast<uint64_t>(4 * n_rows() * n_heads * head_dim) * sizeof(float));
+    cpu::split_gates(recurrent_work(), host(x), n_heads, head_dim, host(q), q_stride, host(gates));
+  }
+  void apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) override {
+    const StepTrace::Scope scope(trace_.get(), Operation::gates, static_cast<uint64_t>(3 * n_rows() * n) * sizeof(float));
+    cpu::apply_gates(recurrent_work(), host(x), host(gates), n);
+  }
 
  private:
+  cpu::RecurrentWork recurrent_work() { return {kernels_, pool_.get(), n_rows()}; }
   cpu::KeysWork keys_work() {
     return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};
   }

@@ -39,7 +39,7 @@
 #include "cuda/device/owners.h"
 #include "cuda/device/queue.h"
 #include "runtime/base/checked.h"
-#include "runtime/model/forward.h"
+#include "runtime/model/forward/forward.h"
 #include "runtime/os/os.h"
 #include "tests/bench/gpu_limits.h"
 #include "tests/bench/gpu_tables.h"
@@ -540,15 +540,20 @@ std::unique_ptr<Bench::Llama> Bench::llama(const Kind& kind, int32_t context, in
   alignas(8) static const std::byte empty[24] = {std::byte{'G'}, std::byte{'G'}, std::byte{'U'}, std::byte{'F'}, std::byte{3}};
   auto made = std::make_unique<Llama>(unwrap(gguf::File::parse({empty, sizeof empty}, "random")));
   made->mark = next_;
-  model::Hyperparameters& h = made->model.hyper;
-  h.architecture = model::find_architecture("llama");
+  model::Description& h = made->model.description;
+  h.family = "llama";
   h.n_layers = s_.n_layers, h.n_embd = s_.n_embd, h.n_vocab = s_.n_vocab;
-  h.n_heads = s_.n_heads, h.n_kv_heads = s_.n_kv_heads, h.head_dim = h.n_rot = s_.head_dim;
-  h.n_ff.assign(static_cast<size_t>(s_.n_layers), s_.n_ff);
-  h.window.assign(static_cast<size_t>(s_.n_layers), 0);
+  model::LayerShape shape;
+  shape.attention.n_heads = s_.n_heads, shape.attention.n_kv_heads = s_.n_kv_heads, shape.attention.head_dim = s_.head_dim;
+  shape.attention.scale = 1.0f / std::sqrt(static_cast<float>(s_.head_dim));
+  shape.feed_forward.width = s_.n_ff;
+  h.layers.assign(static_cast<size_t>(s_.n_layers), shape);
+  model::group_layers(&h);
   h.trained_context = context;
+  h.rope.interleaved = true;
+  h.rope.n_rot = s_.head_dim;
   h.rope.base = 500000.0f;
-  made->rope = model::make_rope_table(h, {}, static_cast<uint32_t>(context));
+  made->rope = model::make_rope_table(h.rope, {}, static_cast<uint32_t>(context));
 
   model::Weights& w = made->model.weights;
   const std::vector<float> ones(static_cast<size_t>(s_.n_embd), 1.0f);
@@ -558,15 +563,17 @@ std::unique_ptr<Bench::Llama> Bench::llama(const Kind& kind, int32_t context, in
     made->bytes += b().weight_bytes(type, n, k);
     return random_weight(type, n, k);
   };
-  made->products = {{h.q_dim(), s_.n_embd}, {h.kv_dim(), s_.n_embd}, {h.kv_dim(), s_.n_embd}, {s_.n_embd, h.q_dim()},
+  made->products = {{h.kv().q_dim(), s_.n_embd}, {h.kv().kv_dim(), s_.n_embd}, {h.kv().kv_dim(), s_.n_embd}, {s_.n_embd, h.kv().q_dim()},
                     {s_.n_ff, s_.n_embd}, {s_.n_ff, s_.n_embd}, {s_.n_embd, s_.n_ff}};
   for (int32_t i = 0; i < s_.n_layers; ++i) {
     model::Layer layer;
     layer.attn_norm = layer.ffn_norm = {norm};
-    Weight* const to[] = {&layer.q, &layer.k, &layer.v, &layer.attn_out, &layer.gate, &layer.up, &layer.down};
+    model::attention::Weights& a = layer.attention;
+    model::feed_forward::Weights& ff = layer.feed_forward;
+    Weight* const to[] = {&a.q, &a.k, &a.v, &a.out, &ff.gate, &ff.up, &ff.down};
     const TensorType more = kind.value_and_down(i, s_.n_layers);
     for (size_t p = 0; p < made->products.size(); ++p)
-      *to[p] = matrix(to[p] == &layer.v || to[p] == &layer.down ? more : kind.type, made->products[p].n_out, made->products[p].n_in);
+      *to[p] = matrix(to[p] == &a.v || to[p] == &ff.down ? more : kind.type, made->products[p].n_out, made->products[p].n_in);
     w.layers.push_back(layer);
   }
   w.output_norm = {norm};

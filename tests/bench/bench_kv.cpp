@@ -40,6 +40,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/os/thread_pool.h"
 #include "runtime/engine/session/session.h"
+#include "runtime/model/families/family.h"
 #include "runtime/os/os.h"
 
 namespace orrery {
@@ -197,8 +198,8 @@ Bytes bytes_so_far(const engine::Session& session, double steps) {
 }
 
 // The first of the profiles that has the model's shape, or null.
-std::shared_ptr<const policy::HeadProfile> find_profile(const std::string& files, bool must_exist, const model::Hyperparameters& h) {
-  const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.n_kv_heads));
+std::shared_ptr<const policy::HeadProfile> find_profile(const std::string& files, bool must_exist, const model::Description& h) {
+  const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.kv().n_kv_heads));
   for (const std::string& name : split(files, ',')) {
     std::ifstream file(name);
     if (!file && !must_exist) continue;
@@ -210,7 +211,7 @@ std::shared_ptr<const policy::HeadProfile> find_profile(const std::string& files
       return profile;
     }
   }
-  std::printf("head profile: none that has the model's %d layers of %d KV heads; what cannot do without one is left out\n", h.n_layers, h.n_kv_heads);
+  std::printf("head profile: none that has the model's %d layers of %d KV heads; what cannot do without one is left out\n", h.n_layers, h.kv().n_kv_heads);
   return nullptr;
 }
 
@@ -273,7 +274,7 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   gguf::OpenOptions header;
   header.header_only = true;
   const gguf::File file = unwrap(gguf::File::open(path, header));
-  const model::Hyperparameters h = unwrap(model::read_hyperparameters(file, {}));
+  const model::Description h = unwrap(model::read_description(file, {}));
   // As much as all sessions at a time need in F16, weights that are stored anew, and workspace. Memory that is not used is not taken, but by
   // a GPU's arena.
   uint32_t longest = 0;
@@ -285,7 +286,7 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   const std::string& turns = settings.values.at("turns");
   together_ = turns.empty() ? !gpu : turns == "yes";
   const uint64_t n_sessions = together_ ? split(settings.values.at("policies"), ',').size() : 1;
-  const uint64_t kv = uint64_t{context_of(longest)} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv_dim()) * 4;
+  const uint64_t kv = uint64_t{context_of(longest)} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv().kv_dim()) * 4;
   std::ifstream weights(path, std::ios::binary | std::ios::ate);
   const uint64_t file_bytes = static_cast<uint64_t>(std::max<std::streamoff>(weights.tellg(), 0)), rest = uint64_t{4} << 30;
   const auto gib = [&](const char* name) { return static_cast<uint64_t>(number(name) * 1073741824.0); };
@@ -341,14 +342,14 @@ Result<std::unique_ptr<engine::Session>> Bench::open(const std::string& policy, 
   }
   ORRERY_ASSIGN(auto session, engine::Session::open(model_, wishes));
   std::vector<int32_t> prompt(n);
-  const uint32_t words = static_cast<uint32_t>(std::clamp(model_->hyper().n_vocab - 300, 1, 30000));
-  for (uint32_t i = 0; i < n; ++i) prompt[i] = static_cast<int32_t>(std::min(300, model_->hyper().n_vocab - 1) + static_cast<int32_t>(i * 7919 % words));
+  const uint32_t words = static_cast<uint32_t>(std::clamp(model_->description().n_vocab - 300, 1, 30000));
+  for (uint32_t i = 0; i < n; ++i) prompt[i] = static_cast<int32_t>(std::min(300, model_->description().n_vocab - 1) + static_cast<int32_t>(i * 7919 % words));
   ORRERY_TRY(session->assume_prompt(prompt, [&](uint32_t page, Span<std::byte> bytes) { pages_.fill(page, bytes); }));
   return session;
 }
 
 void Bench::step(engine::Session* session, int i) {
-  session->push_generated(static_cast<int32_t>((300 + i) % model_->hyper().n_vocab));
+  session->push_generated(static_cast<int32_t>((300 + i) % model_->description().n_vocab));
   unwrap(session->decode(on_cpu() ? nullptr : &shortlist_));
 }
 

@@ -232,7 +232,7 @@ int main(int argc, char** argv) {
   const std::string saved = std::string(argv[2]) + "/bench-saved", copied = std::string(argv[2]) + "/bench-copied";
   const auto model = open(argv[1], UINT64_MAX);
   engine::SessionOptions options;
-  const uint64_t page_bytes = engine::kv_format(model->hyper(), options.kv_type).page_bytes();
+  const uint64_t page_bytes = engine::kv_format(model->description(), options.kv_type).page_bytes();
   options.n_context = static_cast<uint32_t>(wanted / page_bytes) * kPageTokens;
   const auto session = check(engine::Session::open(model, options)), empty = check(engine::Session::open(model, options));
   const std::vector<int32_t> tokens(options.n_context, 1);

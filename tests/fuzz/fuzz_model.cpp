@@ -1,4 +1,4 @@
-// A model file from a stranger, all the way: header, hyperparameters, tensors, tokenizer, a plan, opening, a
+// A model file from a stranger, all the way: header, description, tensors, tokenizer, a plan, opening, a
 // few tokens. The input is a recipe (recipe.h): the first bytes choose one of the golden models (every family
 // is among them) and how its weights are stored, frames are edits.
 //

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "runtime/gguf/gguf.h"
-#include "runtime/model/architecture.h"
+#include "runtime/model/families/family.h"
 
 namespace orrery::fuzz {
 namespace {

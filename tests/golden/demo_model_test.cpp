@@ -22,7 +22,7 @@ TEST(DemoModel, AnswersAsTheOracleDoes) {
                                   source_path("samples/models/demo-q8_0.gguf"), {}));
   const json& runs = golden.at("models").at("demo-q8_0.gguf");
   for (const KvType kv : {KvType::f16, KvType::q8_0, KvType::k8v4}) {
-    if (in_blocks(kv) && model->hyper().head_dim % 32 != 0) continue;
+    if (in_blocks(kv) && model->description().kv().head_dim % 32 != 0) continue;
     const auto session = open_session(model, 2048, kv);
     for (size_t i = 0; i < runs.size(); ++i) {
       const json& prompt = golden.at("prompts").at(i);

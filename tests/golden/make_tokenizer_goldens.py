@@ -156,6 +156,7 @@ def pre(kind):
         "falcon": lambda: [pre_tokenizers.Punctuation("contiguous")] + split(GPT2, "[0-9][0-9][0-9]") + [BYTES],
         "llama3": lambda: split(CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACE) + [BYTES],
         "qwen2": lambda: split(CONTRACTION + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACE) + [BYTES],
+        "qwen35": lambda: split(CONTRACTION + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*" + SPACE) + [BYTES],
         "tekken": lambda: split(CASED1 + "|" + CASED2 + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACE) + [BYTES],
         "gpt4o": lambda: split(CASED1 + CONTRACTION + "?|" + CASED2 + CONTRACTION + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACE) + [BYTES],
         "deepseek_llm": lambda: split("[\r\n]", rf"\s?[{LETTERS}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
@@ -166,7 +167,7 @@ def pre(kind):
     }[kind]())
 
 
-KINDS = ["classic", "gpt2", "digits_gpt2", "falcon", "llama3", "qwen2", "tekken", "gpt4o", "deepseek_llm", "deepseek_coder",
+KINDS = ["classic", "gpt2", "digits_gpt2", "falcon", "llama3", "qwen2", "qwen35", "tekken", "gpt4o", "deepseek_llm", "deepseek_coder",
          "deepseek_v3"]
 
 

@@ -99,6 +99,52 @@ class Builder:
         return self.spec
 
 
+    def build_qwen35(self, *, key_heads, value_heads, state, value_dim, taps=4, skipped=0, flags=None):
+        """Gated delta nets, and gated attention in every fourth layer, or where a flag is 0. Blocks behind the last layer are not of the model."""
+        d, hd, nk, nv = self.dim, self.head_dim, key_heads, value_heads
+        for name, value in (("conv_kernel", taps), ("state_size", state), ("group_count", nk), ("time_step_rank", nv),
+                            ("inner_size", nv * value_dim)):
+            self.key("ssm." + name, "u32", value)
+        self.key("rope.dimension_sections", "i32", [self.n_rot // 4, self.n_rot // 4, 0, 0])
+        if flags is not None:
+            self.key("attention.recurrent_layers", "bool", flags)
+        if skipped:
+            self.key("nextn_predict_layers", "u32", skipped)
+        channels = 2 * nk * state + nv * value_dim
+        self.tensors.append({"name": "token_embd.weight", "shape": [d, self.vocab], "scale": self.embed_scale, "offset": 0.0})
+        for il in range(self.layers):
+            p, ff = f"blk.{il}.", self.ff[il]
+            self.norm(p + "attn_norm", d)
+            if il < self.layers - skipped and (flags[il] if flags is not None else (il + 1) % 4 != 0):
+                self.matrix(p + "attn_qkv", d, channels)
+                self.matrix(p + "attn_gate", d, nv * value_dim)
+                self.tensors.append({"name": p + "ssm_conv1d.weight", "shape": [taps, channels], "scale": 0.9, "offset": 0.1})
+                self.vector(p + "ssm_dt.bias", nv, 1.0, -1.0)
+                self.vector(p + "ssm_a", nv, 0.4, -0.5)
+                self.matrix(p + "ssm_alpha", d, nv)
+                self.matrix(p + "ssm_beta", d, nv)
+                self.norm(p + "ssm_norm", value_dim)
+                self.matrix(p + "ssm_out", nv * value_dim, d, 1.5)
+            else:
+                q, kv = self.heads[il] * hd, self.kv[il] * hd
+                self.matrix(p + "attn_q", d, 2 * q)
+                self.matrix(p + "attn_k", d, kv)
+                self.matrix(p + "attn_v", d, kv)
+                self.norm(p + "attn_q_norm", hd, 1.5)
+                self.norm(p + "attn_k_norm", hd, 1.5)
+                self.matrix(p + "attn_output", q, d)
+            self.norm(p + "post_attention_norm", d)
+            self.matrix(p + "ffn_gate", d, ff)
+            self.matrix(p + "ffn_up", d, ff)
+            self.matrix(p + "ffn_down", ff, d)
+            if il >= self.layers - skipped:
+                self.matrix(p + "nextn.eh_proj", 2 * d, d)
+        self.norm("output_norm", d)
+        if not self.tied:
+            self.matrix("output", d, self.vocab)
+        return self.spec
+
+
 def llama3_factors(n_rot, base, factor, low_freq_factor, high_freq_factor, original):
     """Llama 3.1's divisors: 1 for short wavelengths, `factor` for long ones, a smooth passage between."""
     out = []
@@ -182,6 +228,13 @@ def cases():
                  head_dim=32, ff=96, vocab=128, rope_base=1000000.0, eps=0.02).build(qk_norm=True))
     out.append(B("qwen3-tied", "tied, head_dim 64", "qwen3", dim=64, layers=3, heads=2, kv=1, head_dim=64, ff=96,
                  vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=1e-6).build(qk_norm=True))
+
+    out.append(B("qwen35", "Qwen3.5: gated delta nets, gated attention with a partial RoPE, a block that is skipped", "qwen35", dim=64, layers=6,
+                 heads=4, kv=2, head_dim=32, n_rot=8, ff=96, vocab=128, rope_base=10000000.0, eps=1e-6)
+               .build_qwen35(key_heads=2, value_heads=4, state=16, value_dim=16, skipped=1))
+    out.append(B("qwen35-flags", "Qwen3.5: layers by flags, odd sizes of heads, two taps, tied", "qwen35", dim=64, layers=3, heads=2, kv=1,
+                 head_dim=64, n_rot=16, ff=96, vocab=96, tied=True, embed_scale=0.4, rope_base=10000000.0, eps=1e-6)
+               .build_qwen35(key_heads=3, value_heads=3, state=24, value_dim=20, taps=2, flags=[0, 1, 1]))
 
     fused = {"fused_qkv": True, "fused_up": True}
     out.append(B("phi3", "fused QKV and up, MHA, sliding_window 0", "phi3", dim=96, layers=2, heads=3, kv=3, ff=128,

@@ -78,7 +78,7 @@ TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
       {KvType::f16, 1.7e-3}, {KvType::q8_0, 0.045}, {KvType::k8v4, 0.27}, {KvType::q4_0, 0.6}};
   for_each_run([&](const std::string& path, const auto& model, const ModelRun& run) {
     for (const auto& [kv, bound] : kBounds) {
-      if (kv != KvType::f16 && model->hyper().head_dim % 32 != 0) continue;
+      if (kv != KvType::f16 && model->description().kv().head_dim % 32 != 0) continue;
       int n_wrong = 0;
       const double rms = replay(model, run, kv, &n_wrong).rms();
       EXPECT_LE(rms, kv == KvType::f16 && rounds_attention(path, kv) ? 8 * bound : bound) << kv_type_name(kv);
@@ -114,7 +114,9 @@ TEST(ModelGoldensRefused, WidthsThatDifferBetweenLayersAreRun) {
       tensor["shape"][1] = 32;
   }
   const auto model = open_bytes(build_model_gguf(spec));
-  EXPECT_EQ(model->hyper().n_ff, (std::vector<int32_t>{96, 128, 64}));
+  std::vector<int32_t> widths;
+  for (const model::LayerShape& layer : model->description().layers) widths.push_back(layer.feed_forward.width);
+  EXPECT_EQ(widths, (std::vector<int32_t>{96, 128, 64}));
   const ModelRun run = load_model_runs(kRefused)[0];
   const auto prefilled = open_session(model, 128), decoded = open_session(model, 128);
   const size_t n_vocab = prefilled->logits().size();

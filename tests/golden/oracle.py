@@ -1,4 +1,4 @@
-"""An independent forward pass of the dense architectures in NumPy: float32 weights, float64 arithmetic.
+"""An independent forward pass of the architectures in NumPy: float32 weights, float64 arithmetic.
 
 In: GGUF keys (a dict), tensors (a dict of arrays in (rows, columns) order) and the context size that a session asks for.
 Out: logits.  Written for plainness from the architectures' definitions; make_model_goldens.py checks it against the
@@ -11,7 +11,7 @@ import numpy as np
 
 # Which rotary layout an architecture's files use: NORM turns neighbours (2i, 2i+1), NEOX turns halves (i, i + n_rot/2).
 ROPE_NORM = {"llama", "chatglm", "glm4"}
-ROPE_NEOX = {"qwen2", "qwen3", "phi3"}
+ROPE_NEOX = {"qwen2", "qwen3", "qwen35", "phi3"}
 
 
 def silu(x):
@@ -24,7 +24,7 @@ class Model:
         self.w = {name: np.asarray(t, dtype=np.float64) for name, t in tensors.items()}
         self.arch = keys["general.architecture"]
         assert self.arch in ROPE_NORM | ROPE_NEOX, self.arch
-        self.n_layers = self.key("block_count")
+        self.n_layers = self.key("block_count") - self.key("nextn_predict_layers", 0)
         self.n_embd = self.key("embedding_length")
         self.eps = float(np.float32(self.key("attention.layer_norm_rms_epsilon")))
         self.n_heads = self.per_layer("attention.head_count")
@@ -101,10 +101,13 @@ class Model:
 
     def attention(self, il, x, positions):
         p, nh, nkv, hd, n = f"blk.{il}.", self.n_heads[il], self.n_kv_heads[il], self.head_dim, len(x)
+        gate = None
         if p + "attn_qkv.weight" in self.w:
             q, k, v = np.split(self.linear(x, p + "attn_qkv"), [nh * hd, (nh + nkv) * hd], axis=-1)
         else:
             q, k, v = (self.linear(x, p + "attn_" + s) for s in "qkv")
+        if self.arch == "qwen35":   # each head's query, then its gate
+            q, gate = np.split(q.reshape(n, nh, 2 * hd), 2, axis=-1)
         q, k, v = q.reshape(n, nh, hd), k.reshape(n, nkv, hd), v.reshape(n, nkv, hd)
         if p + "attn_q_norm.weight" in self.w:
             q, k = self.norm(q, p + "attn_q_norm"), self.norm(k, p + "attn_k_norm")
@@ -123,7 +126,44 @@ class Model:
             s[hidden] = -np.inf
             s = np.exp(s - s.max(axis=-1, keepdims=True))
             out[:, h] = s / s.sum(axis=-1, keepdims=True) @ v[:, g]
+        if gate is not None:
+            out = out / (1.0 + np.exp(-gate))
         return self.linear(out.reshape(n, nh * hd), p + "attn_output")
+
+    def recurrent(self, il):
+        """Whether a layer is a gated delta net (Qwen3.5): flags in the file, or all but every nth."""
+        if self.arch != "qwen35":
+            return False
+        flags = self.keys.get("qwen35.attention.recurrent_layers")
+        return bool(flags[il]) if flags is not None else (il + 1) % self.key("full_attention_interval", 4) != 0
+
+    def delta_net(self, il, x):
+        """The recurrence, token by token. cache[il]: the last inputs of the convolution, and the state of each value head."""
+        p, n, taps = f"blk.{il}.", len(x), self.key("ssm.conv_kernel")
+        dk, n_key, n_value = self.key("ssm.state_size"), self.key("ssm.group_count"), self.key("ssm.time_step_rank")
+        dv = self.key("ssm.inner_size") // n_value
+        u, z = self.linear(x, p + "attn_qkv"), self.linear(x, p + "attn_gate").reshape(n, n_value, dv)
+        before, state = self.cache[il] or (np.zeros((taps - 1, u.shape[1])), np.zeros((n_value, dk, dv)))
+        u = np.concatenate([before, u])
+        conv = self.w[p + "ssm_conv1d.weight"]   # (channels, taps)
+        c = silu(sum(u[t:t + n] * conv[:, t] for t in range(taps)))
+        q, k, v = np.split(c, [n_key * dk, 2 * n_key * dk], axis=-1)
+        unit = lambda a: a / np.sqrt((a * a).sum(axis=-1, keepdims=True) + self.eps)
+        q, k = unit(q.reshape(n, n_key, dk)) / math.sqrt(dk), unit(k.reshape(n, n_key, dk))
+        v = v.reshape(n, n_value, dv)
+        beta = 1.0 / (1.0 + np.exp(-self.linear(x, p + "ssm_beta")))
+        step = np.logaddexp(0.0, self.linear(x, p + "ssm_alpha") + self.w[p + "ssm_dt.bias"])
+        decay = np.exp(self.w[p + "ssm_a"] * step)
+        of = np.arange(n_value) % n_key
+        out, state = np.empty((n, n_value, dv)), state.copy()
+        for t in range(n):
+            state *= decay[t][:, None, None]
+            lack = beta[t][:, None] * (v[t] - np.einsum("hij,hi->hj", state, k[t, of]))
+            state += k[t, of][:, :, None] * lack[:, None, :]
+            out[t] = np.einsum("hij,hi->hj", state, q[t, of])
+        self.cache[il] = (u[n:], state)
+        out = self.norm(out, p + "ssm_norm") * silu(z)
+        return self.linear(out.reshape(n, n_value * dv), p + "ssm_out")
 
     def mlp(self, il, x):
         p = f"blk.{il}.ffn_"
@@ -144,11 +184,13 @@ class Model:
         x = self.w["token_embd.weight"][np.asarray(tokens)]
         for il in range(self.n_layers):
             p = f"blk.{il}."
-            a = self.attention(il, self.norm(x, p + "attn_norm"), positions)
-            if p + "post_attention_norm.weight" in self.w:
+            h = self.norm(x, p + "attn_norm")
+            a = self.delta_net(il, h) if self.recurrent(il) else self.attention(il, h, positions)
+            ffn_norm = "post_attention_norm" if self.arch == "qwen35" else "ffn_norm"
+            if ffn_norm == "ffn_norm" and p + "post_attention_norm.weight" in self.w:
                 a = self.norm(a, p + "post_attention_norm")
             x = x + a
-            m = self.mlp(il, self.norm(x, p + "ffn_norm"))
+            m = self.mlp(il, self.norm(x, p + ffn_norm))
             if p + "post_ffw_norm.weight" in self.w:
                 m = self.norm(m, p + "post_ffw_norm")
             x = x + m

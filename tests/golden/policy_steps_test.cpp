@@ -74,7 +74,7 @@ TEST(PolicySteps, HeadsAttendToWhatTheReferenceSays) {
     const auto session = unwrap(engine::Session::open(model, o));
     unwrap(session->prefill(prompt, nullptr, nullptr));
     engine::Resident& resident = *session->resident();
-    const auto dim = static_cast<size_t>(model->hyper().head_dim);
+    const auto dim = static_cast<size_t>(model->description().kv().head_dim);
     uint64_t n_maybe = 0, n_in = 0, n_all = 0, n_means = 0;
     resident.set_step_fault([&](uint64_t step) {
       const uint32_t n = session->n_computed();

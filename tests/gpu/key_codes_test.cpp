@@ -621,9 +621,9 @@ TEST(GpuKeyCodeSessions, HoldWhatQueriesFind) {
     const auto session = unwrap(engine::Session::open(model, options));
     unwrap(session->prefill(random_tokens(*model, 130, 1), nullptr, nullptr));
     const engine::Resident& resident = *session->resident();
-    const model::Hyperparameters& h = model->hyper();
-    const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads), group = static_cast<uint32_t>(h.n_heads / h.n_kv_heads);
-    const auto dim = static_cast<size_t>(h.head_dim);
+    const model::Description& h = model->description();
+    const auto kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads), group = static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads);
+    const auto dim = static_cast<size_t>(h.kv().head_dim);
     size_t n_weighed = 0, n_checked = 0, n_all = 0;
     for (int32_t step = 0; step < 6; ++step) {
       feed(session.get(), 11 * step + 3);

@@ -126,8 +126,8 @@ TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
     unwrap(session->resident()->prepare(72));
   }
   ASSERT_TRUE(session->resident()->settled());
-  EXPECT_EQ(model->hyper().n_kv_heads, 2);
-  EXPECT_EQ(rebuilt() - before, static_cast<uint64_t>(model->hyper().n_layers));
+  EXPECT_EQ(model->description().kv().n_kv_heads, 2);
+  EXPECT_EQ(rebuilt() - before, static_cast<uint64_t>(model->description().n_layers));
 }
 #endif
 
@@ -145,7 +145,7 @@ TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {
   greedy(one.get(), 3, &a), greedy(fork.get(), 3, &b);
   EXPECT_TRUE(same_bits(a, b)) << "forks";
 
-  const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+  const size_t n_vocab = static_cast<size_t>(model->description().n_vocab);
   std::vector<float> expected(next.size() * n_vocab), got(expected.size());
   const auto full = open_session(model, 128, KvType::f16);
   unwrap(full->prefill(prompt, nullptr, nullptr));

@@ -85,7 +85,7 @@ TEST(GpuSampling, TheRowGoesBeforeItsBlock) {
   const std::vector<int32_t> prompt = random_tokens(*model, 20, 1);
   const engine::GenerateOptions options = options_of(6, 0.7f);
   const Said expected = say(one.get(), prompt, by_all_logits(options));
-  std::vector<float> all(prompt.size() * static_cast<size_t>(model->hyper().n_vocab));
+  std::vector<float> all(prompt.size() * static_cast<size_t>(model->description().n_vocab));
   for (const bool goes : {false, true}) {
     unwrap(one->rewind(0)), unwrap(other->rewind(0));
     const auto generation = unwrap(Generation::proceed(one.get(), prompt, options));
@@ -162,7 +162,7 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
 // A token's step downloads only what its sampler asked for. Different requests use the same graph.
 TEST(GpuSampling, LittleIsFetched) {
   const auto model = open_spec("llama-plain", on_cuda());
-  const uint64_t row = static_cast<uint64_t>(model->hyper().n_vocab + model->hyper().n_embd) * sizeof(float);
+  const uint64_t row = static_cast<uint64_t>(model->description().n_vocab + model->description().n_embd) * sizeof(float);
   const std::vector<int32_t> prompt = random_tokens(*model, 40, 1);
   const auto session = open_session(model, 96, KvType::f16);
   size_t graphs = 0;
@@ -187,7 +187,7 @@ TEST(GpuSampling, LittleIsFetched) {
   EXPECT_EQ(emulated::graphs_made(), graphs);
   // A draw among all tokens: the sums of blocks, and the logits of one block.
   o = options_of(10, 0.8f);
-  const uint64_t n_vocab = static_cast<uint64_t>(model->hyper().n_vocab);
+  const uint64_t n_vocab = static_cast<uint64_t>(model->description().n_vocab);
   EXPECT_EQ(fetched(o), sizeof(ShortlistHead) + (n_vocab + 255) / 256 * sizeof(double) + std::min<uint64_t>(n_vocab, 256) * sizeof(float));
   EXPECT_EQ(emulated::graphs_made(), graphs);
 }

@@ -70,7 +70,7 @@ Counts most_of_a_token(const std::shared_ptr<engine::LanguageModel>& model, cons
   Counts most;
   for (int i = 1; i <= n_tokens; ++i) {
     const Counts before = Counts::now();
-    session->push_generated(37 * i % model->hyper().n_vocab);
+    session->push_generated(37 * i % model->description().n_vocab);
     engine::Shortlist shortlist;
     unwrap(session->decode(&shortlist));
     const Counts one = Counts::now() - before;

@@ -284,7 +284,7 @@ class GpuTogetherModels : public ::testing::TestWithParam<const char*> {};
 TEST_P(GpuTogetherModels, MixedSessionsHaveTheBitsOfStepsAlone) {
   const auto model = open_spec(GetParam(), on_cuda(256u << 20));
   constexpr size_t kTokens = 4;
-  const bool blocks = model->hyper().head_dim % 32 == 0;
+  const bool blocks = model->description().kv().head_dim % 32 == 0;
   std::vector<Lone> expected;
   expected.push_back(alone(model, full(KvType::f16), 62, 1, kTokens));
   expected.push_back(alone(model, with_policy("streaming", 0.5), 70, 2, kTokens));
@@ -428,10 +428,10 @@ class GpuGuessedRows : public ::testing::TestWithParam<std::pair<const char*, Te
 
 TEST_P(GpuGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
   const auto model = open_spec(GetParam().first, on_cuda(), {GetParam().second, false});
-  const bool blocks = model->hyper().head_dim % 32 == 0;
+  const bool blocks = model->description().kv().head_dim % 32 == 0;
   for (const KvType kv : {KvType::f16, KvType::q4_0, KvType::k8v4}) {
     if (in_blocks(kv) && !blocks) continue;
-    const std::vector<int32_t> tokens = stumbling(model->hyper().n_vocab, 84);   // rows on both sides of a page's end
+    const std::vector<int32_t> tokens = stumbling(model->description().n_vocab, 84);   // rows on both sides of a page's end
     const auto off = guessing(model, engine::Speculate::off, kv), ngram = guessing(model, engine::Speculate::ngram, kv);
     for (Session* s : {off.get(), ngram.get()}) unwrap(s->prefill({tokens.data(), 40}, nullptr, nullptr));
     ASSERT_NO_FATAL_FAILURE(expect_same_rows(off.get(), ngram.get(), tokens, 40));
@@ -488,7 +488,7 @@ TEST(GpuGuesses, DraftsByThePolicyAreRefused) {
 TEST(GpuTogether, EachNumberOfRowsHasOneGraph) {
   const auto model = open_spec("llama-plain", on_cuda());
   const auto rows = guessing(model, engine::Speculate::ngram);
-  const std::vector<int32_t> tokens = stumbling(model->hyper().n_vocab, 120);
+  const std::vector<int32_t> tokens = stumbling(model->description().n_vocab, 120);
   unwrap(rows->prefill({tokens.data(), 40}, nullptr, nullptr));
   const auto feed_all = [&](size_t first, size_t end) {
     for (size_t i = first; i < end; ++i) rows->push_generated(tokens[i]), unwrap(rows->decode(nullptr, nullptr, 7));

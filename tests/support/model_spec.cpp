@@ -58,6 +58,12 @@ void add_key(GgufBuilder& file, const json& entry) {
     file.key(name, value.get<std::string>());
   } else if (type == "u32[]") {
     file.array(name, value.get<std::vector<uint32_t>>());
+  } else if (type == "i32[]") {
+    file.array(name, value.get<std::vector<int32_t>>());
+  } else if (type == "bool[]") {   // written as 0 and 1
+    std::vector<bool> flags;
+    for (const json& flag : value) flags.push_back(flag.get<int>() != 0);
+    file.array(name, flags);
   } else {
     throw std::runtime_error("key " + name + ": type " + type + " is not one that specs have");
   }

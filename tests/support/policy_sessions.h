@@ -159,7 +159,7 @@ inline std::shared_ptr<engine::LanguageModel> open_demo(const engine::RuntimeOpt
 inline std::vector<int32_t> random_tokens(const engine::LanguageModel& model, size_t n, uint64_t seed) {
   Random random(seed);
   std::vector<int32_t> tokens(n);
-  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.hyper().n_vocab)));
+  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.description().n_vocab)));
   return tokens;
 }
 

@@ -33,12 +33,12 @@ inline std::vector<float> device_key(const engine::Resident& resident, uint32_t 
 }
 
 // The queries of a KV head's group, (group, head_dim), at a position that the ring holds.
-inline const float* ring_queries(const engine::Resident& resident, const model::Hyperparameters& h, uint32_t head, uint32_t position) {
-  const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads);
+inline const float* ring_queries(const engine::Resident& resident, const model::Description& h, uint32_t head, uint32_t position) {
+  const auto kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads);
   const QueryRing ring = resident.queries();
   const uint64_t row = uint64_t{head / kv_heads} * static_cast<uint64_t>(ring.n_rows) + position % static_cast<uint32_t>(ring.n_rows);
   return reinterpret_cast<const float*>(ring.data.address) +
-         (row * kv_heads + head % kv_heads) * static_cast<uint64_t>(h.n_heads / h.n_kv_heads * h.head_dim);
+         (row * kv_heads + head % kv_heads) * static_cast<uint64_t>(h.kv().n_heads / h.kv().n_kv_heads * h.kv().head_dim);
 }
 
 // The least half that is not less than x: digests round bounds in this way. Over all dimensions this changes a score by a percent.
@@ -55,9 +55,9 @@ inline double half_above(double x) {
 }
 
 // The scores that digests give to a head's pages first .. first + n - 1: (group, n), not scaled.
-inline std::vector<std::vector<double>> page_bounds(const engine::Resident& resident, const model::Hyperparameters& h, uint32_t head,
+inline std::vector<std::vector<double>> page_bounds(const engine::Resident& resident, const model::Description& h, uint32_t head,
                                                     uint32_t position, uint32_t page, uint32_t first, uint32_t n, bool deviation) {
-  const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
+  const auto dim = static_cast<size_t>(h.kv().head_dim), group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads);
   const float* q = ring_queries(resident, h, head, position);
   std::vector<std::vector<double>> bounds(group, std::vector<double>(n));
   for (uint32_t i = 0; i < n; ++i) {

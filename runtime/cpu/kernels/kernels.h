@@ -42,6 +42,42 @@ static inline QuantizedRow quantized_row(const std::byte* row, int64_t n) {
 constexpr int64_t kPackedRows = 16, kPackedColumns = 32, kPackedTileBytes = 1024;
 static inline int64_t packed_strip_bytes(int64_t n) { return (n + kPackedColumns - 1) / kPackedColumns * kPackedTileBytes; }
 
+// The convolution of one head's channels for one row (backend/recurrent.h): out = silu(sum over taps of inputs[tap] * weights).
+struct ConvolveTask {
+  static constexpr int32_t kMostTaps = 8;
+  const float* inputs[kMostTaps];   // (dim) each, the oldest row first
+  const float* weights;             // (dim, n_taps)
+  int32_t n_taps, dim;
+  float* out;                       // (dim)
+  float scale, eps;                 // scale > 0: then out = out / sqrt(|out|^2 + eps) * scale
+};
+
+// The delta rule of one value head over a step's rows, which lie `stride` floats apart unless said otherwise.
+struct DeltaTask {
+  int32_t n_rows, key_dim, value_dim;
+  float* state;                     // (key_dim, value_dim)
+  const float *q, *k, *v;           // convolved: (key_dim), (key_dim), (value_dim)
+  int64_t stride;
+  const float *a, *b;               // the head's values, gate_stride floats apart
+  int64_t gate_stride;
+  float dt, decay;
+  const float* z;                   // (value_dim), rows value_stride floats apart, as those of out
+  const float* norm;                // (value_dim)
+  float* out;                       // (value_dim)
+  int64_t value_stride;
+  float eps;
+};
+
+// A row's scalars: how much of the state stays, and how much of what it lacks is written.
+struct DeltaGates {
+  float decay, beta;
+};
+static inline DeltaGates delta_gates(const DeltaTask& t, int64_t row) {
+  const double x = static_cast<double>(t.a[row * t.gate_stride] + t.dt), b = static_cast<double>(t.b[row * t.gate_stride]);
+  const double softplus = (x > 0 ? x : 0.0) + __builtin_log1p(__builtin_exp(x > 0 ? -x : x));
+  return {static_cast<float>(__builtin_exp(static_cast<double>(t.decay) * softplus)), static_cast<float>(1.0 / (1.0 + __builtin_exp(-b)))};
+}
+
 // out[r][o] (+)= sum over c of x[r][c] * weight[o][c] (+ bias[o]), for o in [first_out, last_out) and r in [first_row, last_row).
 struct MatmulTask {
   TensorType type;
@@ -314,6 +350,9 @@ struct Kernels {
   void (*transform_heads)(float* x, const float* shift, int32_t n_heads, int32_t head_dim, int32_t block);
   void (*swiglu)(const float* gate, const float* up, float* out, int64_t n);
   void (*add)(float* x, const float* y, int64_t n);
+  void (*convolve_head)(const ConvolveTask& task);
+  void (*delta_head)(const DeltaTask& task);
+  void (*apply_gates)(float* x, const float* gates, int64_t n);   // x *= sigmoid(gates)
 
   // K or V to floats, and floats to K or V. n is a multiple of 32 for the quantized types. `type` has K and V alike (key_type(), value_type()).
   void (*load_kv)(KvType type, const std::byte* x, int32_t n, float* out);

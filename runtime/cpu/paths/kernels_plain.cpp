@@ -153,6 +153,50 @@ void add(float* x, const float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
+void convolve_head(const ConvolveTask& t) {
+  double squares = 0;
+  for (int32_t i = 0; i < t.dim; ++i) {
+    float sum = 0;
+    for (int32_t tap = 0; tap < t.n_taps; ++tap) sum += t.inputs[tap][i] * t.weights[i * t.n_taps + tap];
+    t.out[i] = sum / (1.0f + std::exp(-sum));
+    squares += static_cast<double>(t.out[i]) * t.out[i];
+  }
+  if (t.scale <= 0) return;
+  const float scale = static_cast<float>(static_cast<double>(t.scale) / std::sqrt(squares + static_cast<double>(t.eps)));
+  for (int32_t i = 0; i < t.dim; ++i) t.out[i] *= scale;
+}
+
+void delta_head(const DeltaTask& t) {
+  const int32_t n = t.value_dim;
+  for (int32_t row = 0; row < t.n_rows; ++row) {
+    const float *q = t.q + row * t.stride, *k = t.k + row * t.stride, *v = t.v + row * t.stride;
+    const DeltaGates gates = delta_gates(t, row);
+    float* out = t.out + row * t.value_stride;
+    for (int32_t j = 0; j < n; ++j) {
+      float read = 0;
+      for (int32_t i = 0; i < t.key_dim; ++i) {
+        float& s = t.state[i * n + j];
+        s *= gates.decay;
+        read += s * k[i];
+      }
+      const float d = gates.beta * (v[j] - read);
+      out[j] = 0;
+      for (int32_t i = 0; i < t.key_dim; ++i) {
+        float& s = t.state[i * n + j];
+        s += k[i] * d;
+        out[j] += s * q[i];
+      }
+    }
+    rms_norm(out, t.norm, out, n, t.eps);
+    const float* z = t.z + row * t.value_stride;
+    for (int32_t j = 0; j < n; ++j) out[j] *= z[j] / (1.0f + std::exp(-z[j]));
+  }
+}
+
+void apply_gates(float* x, const float* gates, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] /= 1.0f + std::exp(-gates[i]);
+}
+
 void load_kv_vector(KvType type, const std::byte* x, int32_t n, float* out) {
   load_kv(key_tensor_type(type), x, n, out);
 }
@@ -201,6 +245,9 @@ const Kernels kPlainKernels = {
     transform_heads,
     swiglu,
     add,
+    convolve_head,
+    delta_head,
+    apply_gates,
     load_kv_vector,
     store_kv_vector,
     plain_move_tokens,

@@ -31,12 +31,12 @@ Generation::Generation(Session* session, const GenerateOptions& options, text::T
       max_tokens_(options.max_tokens),
       ignore_end_(options.ignore_end),
       conversational_(conversational),
-      sampler_(options.sampling, session->model().hyper().n_vocab),
+      sampler_(options.sampling, session->model().description().n_vocab),
       stream_(std::move(stream)) {}
 
 Result<std::unique_ptr<Generation>> Generation::make(Session* session, const GenerateOptions& options,
                                                      bool conversational) {
-  ORRERY_TRY(options.sampling.validate(session->model().hyper().n_vocab));
+  ORRERY_TRY(options.sampling.validate(session->model().description().n_vocab));
   ORRERY_ASSIGN(text::TextStream stream, text::TextStream::create(options.stop));
   ORRERY_TRY(session->resume());
   std::unique_ptr<Generation> g(new Generation(session, options, std::move(stream), conversational));
@@ -54,7 +54,7 @@ Result<std::unique_ptr<Generation>> Generation::answer(Session* session, const G
 
 Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<const int32_t> tokens,
                                                         const GenerateOptions& options) {
-  const int32_t n_vocab = session->model().hyper().n_vocab;
+  const int32_t n_vocab = session->model().description().n_vocab;
   for (size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] < 0 || tokens[i] >= n_vocab)
       return error(Code::invalid_argument, "token %zu is %d, the vocabulary has %d", i, tokens[i], n_vocab);

@@ -23,7 +23,7 @@ KeyScoring key_scoring(const policy::ScoreRule& rule) {
 // tokens, and codes do not compensate.
 uint64_t projected_bytes(const ResidentShape& s) {
   const uint64_t width = s.low_rank.by_head ? s.low_rank.rank : s.codes.values ? 1 : 0;
-  return align_up(static_cast<uint64_t>(s.hyper->n_heads) * width * sizeof(float), kv::kArenaAlignment);
+  return align_up(static_cast<uint64_t>(s.description->kv().n_heads) * width * sizeof(float), kv::kArenaAlignment);
 }
 
 // Entries of all tables of held pages. 0: the host selects.
@@ -50,7 +50,7 @@ double cosine(const float* a, const float* b, size_t n) {
 }  // namespace
 
 kv::Region Answers::layout(const ResidentShape& s) {
-  const uint64_t q_dim = static_cast<uint64_t>(s.hyper->q_dim()), n_layers = static_cast<uint64_t>(s.hyper->n_layers);
+  const uint64_t q_dim = static_cast<uint64_t>(s.description->kv().q_dim()), n_layers = static_cast<uint64_t>(s.description->n_layers);
   uint64_t host = s.n_heads() * (sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob));
   if (s.policy->asks_before_attend()) host += 2 * q_dim * sizeof(float);
   if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);   // while settling
@@ -64,7 +64,7 @@ kv::Region Answers::layout(const ResidentShape& s) {
 
 Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, const kv::PageTable* pages, Span<const HeadView> views,
                      const Moment* now) {
-  hyper_ = s.hyper;
+  description_ = s.description;
   format_ = s.resident;
   queries_wanted_ = s.policy->queries_wanted();
   parts_ = parts, pages_ = pages, views_ = views, now_ = now;
@@ -80,11 +80,11 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
     changes_.resize(s.n_heads());
     fetch_jobs_.reserve(s.n_heads()), next_jobs_.reserve(s.n_heads()), uploads_.reserve(2 * s.n_heads()), downloads_.reserve(s.n_heads());
     fetched_.reserve(s.n_heads()), ahead_.reserve(s.n_heads());
-    calls_.reserve(static_cast<size_t>(s.hyper->n_layers));
+    calls_.reserve(static_cast<size_t>(s.description->n_layers));
   }
   if (s.policy->asks_before_attend()) {
-    q_now_.resize(static_cast<size_t>(s.hyper->q_dim()));
-    q_before_.resize(static_cast<size_t>(s.hyper->q_dim()));
+    q_now_.resize(static_cast<size_t>(s.description->kv().q_dim()));
+    q_before_.resize(static_cast<size_t>(s.description->kv().q_dim()));
   }
   jobs_.reserve(s.n_heads());
   weights_jobs_.reserve(s.n_heads());
@@ -95,7 +95,7 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
 // While settling: keys of the reservoir. Later: keys of a head that holds the whole context, in slots by position.
 template <class Query>
 void Answers::set_keys(const Query& query, KeysJob* job) const {
-  const uint32_t n_kv_heads = static_cast<uint32_t>(hyper_->n_kv_heads);
+  const uint32_t n_kv_heads = static_cast<uint32_t>(description_->kv().n_kv_heads);
   job->layer = static_cast<int32_t>(query.head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(query.head % n_kv_heads);
   if (now_->settling) {
@@ -112,11 +112,11 @@ void Answers::set_keys(const Query& query, KeysJob* job) const {
 }
 
 KeysShape Answers::keys_shape() const {
-  const model::Hyperparameters& h = *hyper_;
+  const model::Description& h = *description_;
   KeysShape shape;
   shape.kv = now_->settling ? pages_->format() : format_;
-  shape.n_heads = h.n_heads;
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(h.head_dim));
+  shape.n_heads = h.kv().n_heads;
+  shape.scale = 1.0f / std::sqrt(static_cast<float>(h.kv().head_dim));
   shape.queries = now_->q ? QueryRing{{now_->q.address}, 1} : parts_->query_ring();   // a ring of one layer and one row
   return shape;
 }
@@ -190,7 +190,7 @@ Status Answers::key_moments(Span<const policy::MomentsQuery> queries, std::vecto
 
 template <class Job>
 void Answers::set_pages(uint32_t head, uint32_t position, uint32_t first_page, uint32_t n_pages, Job* job) const {
-  const auto n_kv_heads = static_cast<uint32_t>(hyper_->n_kv_heads);
+  const auto n_kv_heads = static_cast<uint32_t>(description_->kv().n_kv_heads);
   job->layer = now_->q || (!parts_->codes && projected_bytes_ > 0) ? 0 : static_cast<int32_t>(head / n_kv_heads);
   job->kv_head = static_cast<int32_t>(head % n_kv_heads);
   job->first_position = static_cast<int32_t>(position);
@@ -222,7 +222,7 @@ void Answers::set_pages(uint32_t head, uint32_t position, KeysShape* shape) {
   }
   const uint32_t layer = layer_of(head);
   const Ptr<const float> q = now_->q ? now_->q : parts_->queries->row(layer, position);
-  parts_->low_rank->project(now_->backend, layer, hyper_->n_heads, q, projected());
+  parts_->low_rank->project(now_->backend, layer, description_->kv().n_heads, q, projected());
   shape->kv.type = KvType::f16;
   shape->kv.head_dim = static_cast<int32_t>(parts_->low_rank->rank());
   shape->queries = {projected(), 1};
@@ -355,7 +355,7 @@ Status Answers::fetch_followers(Span<const policy::FollowerQuery> queries, const
   for (const policy::FollowerQuery& query : queries) {
     FetchJob job;
     set_keys(policy::KeyQuery{query.leader, query.position, 1, query.n_keys}, &job);
-    job.follower = static_cast<int32_t>(query.head % static_cast<uint32_t>(hyper_->n_kv_heads));
+    job.follower = static_cast<int32_t>(query.head % static_cast<uint32_t>(description_->kv().n_kv_heads));
     job.k = static_cast<int32_t>(query.k);
     set_places(query.head, 0, &job);
     const bool of_another = fetch_jobs_.empty() || fetch_jobs_.back().kv_head != job.kv_head;   // the followers share one search
@@ -563,8 +563,8 @@ Status Answers::scores(Span<const policy::ScoresQuery> queries) {
 }
 
 Status Answers::query_similarity(Span<float> out) {
-  const model::Hyperparameters& h = *hyper_;
-  const size_t width = static_cast<size_t>(h.q_dim()), dim = static_cast<size_t>(h.head_dim), n_group = group();
+  const model::Description& h = *description_;
+  const size_t width = static_cast<size_t>(h.kv().q_dim()), dim = static_cast<size_t>(h.kv().head_dim), n_group = group();
   const Ptr<const float> before = parts_->queries->row(static_cast<uint64_t>(now_->layer), now_->n_tokens - 1);
   Backend& backend = *now_->backend;
   const Download both[] = {{q_now_.data(), {now_->q.address}, width * sizeof(float)},
@@ -589,11 +589,11 @@ Status Answers::make_low_rank(uint32_t n_tokens, bool with_basis) {
     parts_->low_rank->extend(&backend, *pages_, n_tokens);
     return ok_status();
   }
-  const model::Hyperparameters& h = *hyper_;
-  const auto width = static_cast<uint64_t>(h.q_dim());
+  const model::Description& h = *description_;
+  const auto width = static_cast<uint64_t>(h.kv().q_dim());
   kv::LastQueries queries;
   if (parts_->low_rank->skewed()) {
-    queries.n_heads = h.n_heads, queries.n_positions = std::min(known_queries(n_tokens), queries_wanted_);
+    queries.n_heads = h.kv().n_heads, queries.n_positions = std::min(known_queries(n_tokens), queries_wanted_);
     queries.rows.resize(static_cast<uint64_t>(h.n_layers) * queries.n_positions * width);
     std::vector<Download> rows(static_cast<uint64_t>(h.n_layers) * queries.n_positions);
     for (uint64_t row = 0; row < rows.size(); ++row) {
@@ -623,7 +623,7 @@ Status Answers::make_codes(uint32_t n_tokens) {
 }
 
 Status Answers::sum_step(uint32_t position) {
-  const auto windowed = [&](uint32_t head) { return hyper_->window[layer_of(head)] > 0; };
+  const auto windowed = [&](uint32_t head) { return description_->layers[layer_of(head)].attention.window > 0; };
   weights_jobs_.clear();
   float* out = parts_->sums->step_weights();
   for (uint32_t head = 0; head < parts_->slots->n_heads(); ++head) {

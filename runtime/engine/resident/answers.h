@@ -79,7 +79,7 @@ class Answers final : public policy::Heads {
   Status top_pages(Span<const policy::PageQuery> queries, const policy::ScoreRule& rule) override;
   Status page_weights(Span<const policy::PageWeightsQuery> queries) override;
   Status scores(Span<const policy::ScoresQuery> queries) override;
-  uint32_t group() const override { return static_cast<uint32_t>(hyper_->n_heads / hyper_->n_kv_heads); }
+  uint32_t group() const override { return static_cast<uint32_t>(description_->kv().n_heads / description_->kv().n_kv_heads); }
   Span<const float> attention_sums(uint32_t head) const override { return parts_->sums->of(head); }
   Span<const uint32_t> positions(uint32_t head) const override { return parts_->slots->positions(head); }
   bool fetches_pages() const override { return fetches_; }
@@ -112,13 +112,13 @@ class Answers final : public policy::Heads {
   Status make_codes(uint32_t n_tokens) override;
   Status set_mean_values(Span<const float> shares) override;
   // Within a step, once the head's layer has asked for its best tokens: log2 of the evicted tokens' weights, (group).
-  Ptr<const float> evicted_logs(uint32_t head) const { return logs_of(head % static_cast<uint32_t>(hyper_->n_kv_heads)); }
+  Ptr<const float> evicted_logs(uint32_t head) const { return logs_of(head % static_cast<uint32_t>(description_->kv().n_kv_heads)); }
   void run(size_t n, void (*call)(const void* fn, int64_t i), const void* fn) override {
     now_->backend->for_each(static_cast<int64_t>(n), call, fn);
   }
 
  private:
-  uint32_t layer_of(uint32_t head) const { return head / static_cast<uint32_t>(hyper_->n_kv_heads); }
+  uint32_t layer_of(uint32_t head) const { return head / static_cast<uint32_t>(description_->kv().n_kv_heads); }
   template <class Query>
   void set_keys(const Query& query, KeysJob* job) const;
   KeysShape keys_shape() const;
@@ -149,7 +149,7 @@ class Answers final : public policy::Heads {
   Ptr<float> projected() const { return {region_.data().address + told_bytes_}; }
   Ptr<float> logs_of(uint32_t kv_head) const { return projected() + uint64_t{kv_head} * group(); }
 
-  const model::Hyperparameters* hyper_ = nullptr;
+  const model::Description* description_ = nullptr;
   KvFormat format_;                          // of the slots; pages_ has its own
   Parts* parts_ = nullptr;
   const kv::PageTable* pages_ = nullptr;

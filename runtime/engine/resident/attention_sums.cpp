@@ -5,9 +5,9 @@
 
 namespace orrery::engine {
 
-AttentionSums::AttentionSums(const model::Hyperparameters& h, uint32_t n_context, uint64_t n_slots)
-    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.n_layers * h.n_kv_heads) * stride(n_context)), step_weights_(n_slots) {
-  jobs_.reserve(static_cast<size_t>(h.n_kv_heads));
+AttentionSums::AttentionSums(const model::Description& h, uint32_t n_context, uint64_t n_slots)
+    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.n_layers * h.kv().n_kv_heads) * stride(n_context)), step_weights_(n_slots) {
+  jobs_.reserve(static_cast<size_t>(h.kv().n_kv_heads));
 }
 
 bool AttentionSums::begin(uint32_t from, uint32_t n) {
@@ -19,11 +19,11 @@ bool AttentionSums::begin(uint32_t from, uint32_t n) {
 }
 
 Status AttentionSums::add_layer(Backend* backend, const kv::PageTable& pages, int32_t layer, Ptr<const float> q, int64_t q_stride) {
-  if (h_.window[static_cast<size_t>(layer)] > 0) return ok_status();
+  if (h_.layer(layer).attention.window > 0) return ok_status();
   const KvFormat& format = pages.format();
   const auto n_keys = static_cast<int32_t>(stride(first_coming_ + n_coming_));
   jobs_.clear();
-  for (int32_t head = 0; head < h_.n_kv_heads; ++head) {
+  for (int32_t head = 0; head < h_.kv().n_kv_heads; ++head) {
     KeyWeightsJob job;
     job.kv_head = head;
     job.tiles = pages.view().pages;
@@ -31,13 +31,13 @@ Status AttentionSums::add_layer(Backend* backend, const kv::PageTable& pages, in
     job.n_keys = n_keys;
     job.first_position = static_cast<int32_t>(first_coming_), job.n_positions = static_cast<int32_t>(n_coming_);
     job.mean = job.add = true;
-    job.out = of(static_cast<uint32_t>(layer * h_.n_kv_heads + head)).data();
+    job.out = of(static_cast<uint32_t>(layer * h_.kv().n_kv_heads + head)).data();
     jobs_.push_back(job);
   }
   KeysShape shape;
   shape.kv = format;
-  shape.n_heads = h_.n_heads;
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(h_.head_dim));
+  shape.n_heads = h_.kv().n_heads;
+  shape.scale = h_.layer(layer).attention.scale;
   shape.queries = {{q.address}, static_cast<int32_t>(n_coming_), static_cast<int32_t>(first_coming_), q_stride};
   backend->keys()->key_weights(jobs_, shape);
   return backend->synchronize();

@@ -18,19 +18,19 @@
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/page_table.h"
-#include "runtime/model/model.h"
+#include "runtime/model/load/model.h"
 
 namespace orrery::engine {
 
 class AttentionSums {
  public:
   // n_slots: of all heads together.
-  static kv::Region layout(const model::Hyperparameters& h, uint32_t n_context, uint64_t n_slots) {
-    const uint64_t n_heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.n_kv_heads);
+  static kv::Region layout(const model::Description& h, uint32_t n_context, uint64_t n_slots) {
+    const uint64_t n_heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv().n_kv_heads);
     const uint64_t host = n_heads * (stride(n_context) * sizeof(float) + sizeof(KeyWeightsJob)) + n_slots * sizeof(float);
     return {"attention sums", kv::Holds::tables, 0, 0, host, 0};
   }
-  AttentionSums(const model::Hyperparameters& h, uint32_t n_context, uint64_t n_slots);
+  AttentionSums(const model::Description& h, uint32_t n_context, uint64_t n_slots);
 
   uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
 
@@ -61,7 +61,7 @@ class AttentionSums {
  private:
   // Whole tiles, because weights are computed in whole tiles. Weights behind a query's position are 0.
   static uint64_t stride(uint32_t n_context) { return align_up(n_context, uint32_t{kPageTokens}); }
-  const model::Hyperparameters& h_;
+  const model::Description& h_;
   const uint32_t n_context_;
   uint32_t n_rows_ = 0;
   uint32_t first_coming_ = 0, n_coming_ = 0;   // rows

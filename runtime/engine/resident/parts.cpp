@@ -33,7 +33,7 @@ kv::Region slots_layout(const ResidentShape& shape) {
 }  // namespace
 
 kv::Layout Parts::layout(const ResidentShape& s) {
-  const model::Hyperparameters& h = *s.hyper;
+  const model::Description& h = *s.description;
   kv::Layout layout;
   layout.add(slots_layout(s));
   layout.add(kv::Digests::layout(s.digests, s.kept, s.n_context));
@@ -49,7 +49,7 @@ kv::Layout Parts::layout(const ResidentShape& s) {
 }
 
 Result<Parts> Parts::make(const ResidentShape& s, Runtime* runtime, const RopeSpec& rope) {
-  const model::Hyperparameters& h = *s.hyper;
+  const model::Description& h = *s.description;
   kv::Arena* arena = &runtime->arena();
   Parts parts;
   if (!s.digests.heads.empty()) {

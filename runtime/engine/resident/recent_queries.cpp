@@ -4,17 +4,17 @@
 
 namespace orrery::engine {
 
-kv::Region RecentQueries::layout(const model::Hyperparameters& h, uint32_t n_rows) {
-  const uint64_t floats = uint64_t{n_rows} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.q_dim());
+kv::Region RecentQueries::layout(const model::Description& h, uint32_t n_rows) {
+  const uint64_t floats = uint64_t{n_rows} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv().q_dim());
   return {"last queries", kv::Holds::staging, align_up(floats * sizeof(float), kv::kArenaAlignment), 0, n_rows * sizeof(uint32_t), 0};
 }
 
-RecentQueries::RecentQueries(const model::Hyperparameters& h, kv::ArenaRegion region, uint32_t n_rows)
-    : width_(static_cast<uint64_t>(h.q_dim())), region_(std::move(region)), positions_(n_rows, kNone) {
+RecentQueries::RecentQueries(const model::Description& h, kv::ArenaRegion region, uint32_t n_rows)
+    : width_(static_cast<uint64_t>(h.kv().q_dim())), region_(std::move(region)), positions_(n_rows, kNone) {
   ring_ = {{region_.data().address}, static_cast<int32_t>(n_rows)};
 }
 
-Result<std::unique_ptr<RecentQueries>> RecentQueries::make(kv::Arena* arena, const model::Hyperparameters& h, uint32_t n_rows) {
+Result<std::unique_ptr<RecentQueries>> RecentQueries::make(kv::Arena* arena, const model::Description& h, uint32_t n_rows) {
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(arena, layout(h, n_rows)));
   return std::unique_ptr<RecentQueries>(new RecentQueries(h, std::move(region), n_rows));
 }

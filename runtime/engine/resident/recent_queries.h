@@ -10,15 +10,15 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
-#include "runtime/model/hyperparameters.h"
+#include "runtime/model/description/description.h"
 
 namespace orrery::engine {
 
 class RecentQueries {
  public:
   // n_rows: positions in the ring. The region is (n_layers, n_rows, q_dim) floats.
-  static kv::Region layout(const model::Hyperparameters& h, uint32_t n_rows);
-  static Result<std::unique_ptr<RecentQueries>> make(kv::Arena* arena, const model::Hyperparameters& h, uint32_t n_rows);
+  static kv::Region layout(const model::Description& h, uint32_t n_rows);
+  static Result<std::unique_ptr<RecentQueries>> make(kv::Arena* arena, const model::Description& h, uint32_t n_rows);
 
   uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
 
@@ -40,7 +40,7 @@ class RecentQueries {
 
  private:
   static constexpr uint32_t kNone = UINT32_MAX;
-  RecentQueries(const model::Hyperparameters& h, kv::ArenaRegion region, uint32_t n_rows);
+  RecentQueries(const model::Description& h, kv::ArenaRegion region, uint32_t n_rows);
   uint32_t n_rows() const { return static_cast<uint32_t>(positions_.size()); }
   void set(uint32_t from, uint32_t to, bool known) {
     for (uint32_t p = to - std::min(to - from, n_rows()); p < to; ++p) positions_[p % n_rows()] = known ? p : kNone;

@@ -11,12 +11,12 @@ kv::Region Resident::layout(const ResidentShape& s) {
   uint64_t host = s.n_heads() * (sizeof(HeadView) + 2 * sizeof(uint32_t)) + uint64_t{s.n_context} * sizeof(uint32_t);
   if (s.rebuilds()) {   // runs_: the chunks of a layer
     const uint64_t n_chunks = div_up(uint64_t{s.n_context}, uint64_t{s.digests.page_tokens});
-    host += static_cast<uint64_t>(s.hyper->n_kv_heads) * n_chunks * sizeof(RebuiltRun);
+    host += static_cast<uint64_t>(s.description->kv().n_kv_heads) * n_chunks * sizeof(RebuiltRun);
   }
   return {"tables of a step", kv::Holds::tables, 0, 0, host, 0};
 }
 
-Status Resident::check_operations(Backend* backend, const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+Status Resident::check_operations(Backend* backend, const model::Description& h, const SessionOptions& options, uint32_t n_context) {
   ORRERY_ASSIGN(const ResidentShape shape, ResidentShape::make(h, backend->info(), options, n_context, false));
   return shape.check_operations(backend, options.policy.c_str());
 }
@@ -25,7 +25,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
                                                  uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope) {
   Runtime& runtime = model->runtime();
   ORRERY_ASSIGN(ResidentShape shape,
-                ResidentShape::make(model->hyper(), runtime.device().info(), options, n_context, runtime.moves_directly()));
+                ResidentShape::make(model->description(), runtime.device().info(), options, n_context, runtime.moves_directly()));
   {
     const Turn turn = runtime.take_turn();
     ORRERY_TRY(shape.check_operations(&turn.backend(), options.policy.c_str()));
@@ -142,7 +142,7 @@ Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stri
 
 // The policy has chosen other tokens for the layer's heads with codes, perhaps another number of them.
 void Resident::follow_held(int32_t layer) {
-  const auto n_kv_heads = static_cast<uint32_t>(hyper_.n_kv_heads), first = static_cast<uint32_t>(layer) * n_kv_heads;
+  const auto n_kv_heads = static_cast<uint32_t>(description_.kv().n_kv_heads), first = static_cast<uint32_t>(layer) * n_kv_heads;
   for (uint32_t head = first; head < first + n_kv_heads; ++head) {
     if (!parts_.codes || !parts_.codes->has(head)) continue;
     slots_[head] = parts_.slots->length(head);
@@ -180,7 +180,7 @@ Status Resident::page_key_weights(Span<const policy::WeightsQuery> queries, uint
 // Notes the head's first slots, which hold exact keys of selected_. Their K will be rebuilt with the layer's other heads, so that it equals
 // the K of tokens fetched later.
 void Resident::note_rebuilt(uint32_t head, uint32_t n_slots) {
-  const auto kv_head = static_cast<int32_t>(head % static_cast<uint32_t>(hyper_.n_kv_heads));
+  const auto kv_head = static_cast<int32_t>(head % static_cast<uint32_t>(description_.kv().n_kv_heads));
   for (uint32_t slot = 0; slot < n_slots;) {
     uint32_t n = 1;
     while (slot + n < n_slots && selected_[slot + n] == selected_[slot] + n) ++n;
@@ -232,7 +232,7 @@ Status Resident::settle(uint32_t n_tokens) {
 Status Resident::settle_heads(uint32_t n_tokens) {
   ORRERY_TRY(policy_->settle(&answers_, n_tokens, capacity_));
   lay_out();
-  return fill_heads(n_tokens, 0, static_cast<uint32_t>(hyper_.n_layers));
+  return fill_heads(n_tokens, 0, static_cast<uint32_t>(description_.n_layers));
 }
 
 // The same in parts.
@@ -240,7 +240,7 @@ Status Resident::settle_part() {
   const Parted& s = settling_;
   if (s.step < s.n_scoring()) ORRERY_TRY(policy_->settle_part(&answers_, s.n_tokens, s.step, s.n_scoring(), capacity_));
   if (s.step + 1 == s.n_scoring()) lay_out();
-  const auto n_layers = static_cast<uint32_t>(hyper_.n_layers);
+  const auto n_layers = static_cast<uint32_t>(description_.n_layers);
   return fill_heads(s.n_tokens, s.filled(s.step, n_layers), s.filled(s.step + 1, n_layers));
 }
 
@@ -251,7 +251,7 @@ void Resident::lay_out() {
 
 Status Resident::fill_heads(uint32_t n_tokens, uint32_t first_layer, uint32_t end) {
   runs_.clear();   // a cancelled settling may have left noted runs
-  const auto n_kv_heads = static_cast<uint32_t>(hyper_.n_kv_heads);
+  const auto n_kv_heads = static_cast<uint32_t>(description_.kv().n_kv_heads);
   for (uint32_t head = first_layer * n_kv_heads; head < end * n_kv_heads; ++head) {
     ORRERY_TRY(now_.go_on());
     const uint32_t capacity = parts_.slots->capacity(head);

@@ -52,7 +52,7 @@ class Resident final : public model::LayerHook {
     Resident* resident_;
   };
   // ok if the backend has the operations that the options' policy needs; else unsupported, which names the missing ones.
-  static Status check_operations(Backend* backend, const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+  static Status check_operations(Backend* backend, const model::Description& h, const SessionOptions& options, uint32_t n_context);
   // Takes the layout's regions of the arena, and turns. pages: of the session. The pages and the frequencies of `rope` outlive the object.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
                                                 uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope);
@@ -156,7 +156,7 @@ class Resident final : public model::LayerHook {
  private:
   static constexpr uint32_t kNoDraft = UINT32_MAX;
   Resident(const ResidentShape& shape, const kv::PageTable* pages)
-      : hyper_(*shape.hyper), n_context_(shape.n_context), format_(shape.resident), pages_(pages) {}
+      : description_(*shape.description), n_context_(shape.n_context), format_(shape.resident), pages_(pages) {}
   // Settles, or computes a part of it: then settling().
   Status settle(uint32_t n_tokens);
   Status settle_heads(uint32_t n_tokens);
@@ -173,7 +173,7 @@ class Resident final : public model::LayerHook {
   template <class Query>
   Status check_known(Span<const Query> queries, uint32_t n_tokens) const;
 
-  const model::Hyperparameters& hyper_;
+  const model::Description& description_;
   const uint32_t n_context_;
   KvFormat format_;                                // on the device; pages_ has its own
   const kv::PageTable* pages_;

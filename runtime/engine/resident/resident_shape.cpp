@@ -43,7 +43,7 @@ void set_summaries(const policy::Policy& policy, ResidentShape* shape) {
   low_rank.skewed = asked.kind == policy::PageDigest::skewed;
   if (low_rank.by_head) shape->digests.heads.clear();   // rows take the place of digests, with pages of one token
   for (const uint32_t head : asked.heads) {
-    const uint32_t layer = head / static_cast<uint32_t>(shape->hyper->n_kv_heads);
+    const uint32_t layer = head / static_cast<uint32_t>(shape->description->kv().n_kv_heads);
     if (low_rank.layers.empty() || low_rank.layers.back() != layer) low_rank.layers.push_back(layer);
   }
 }
@@ -59,12 +59,12 @@ uint64_t slots_beside(const ResidentShape& shape, uint64_t slots) {
 
 }  // namespace
 
-Result<ResidentShape> ResidentShape::make(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options,
+Result<ResidentShape> ResidentShape::make(const model::Description& h, const BackendInfo& backend, const SessionOptions& options,
                                           uint32_t n_context, bool moves_directly) {
   ResidentShape shape;
   ORRERY_ASSIGN(shape.policy, make_policy(h, options, n_context));
   const policy::Policy& policy = *shape.policy;
-  shape.hyper = &h;
+  shape.description = &h;
   shape.backend = backend;
   shape.n_context = n_context;
   shape.kept = kv_format(h, options.kv_type);
@@ -99,7 +99,7 @@ Status ResidentShape::check_operations(Backend* backend_of, const char* policy_n
   return error(Code::unsupported, "policy %s cannot run on backend %s, which has %s", policy_name, backend_of->info().name, missing);
 }
 
-kv::Layout resident_layout(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options, uint32_t n_context,
+kv::Layout resident_layout(const model::Description& h, const BackendInfo& backend, const SessionOptions& options, uint32_t n_context,
                            bool moves_directly) {
   kv::Layout layout;
   const auto made = ResidentShape::make(h, backend, options, n_context, moves_directly);
@@ -114,7 +114,7 @@ kv::Layout resident_layout(const model::Hyperparameters& h, const BackendInfo& b
   layout.add(Parts::layout(shape));
   layout.add(Answers::layout(shape));
   layout.add(Resident::layout(shape));
-  const policy::HostShape host = {static_cast<uint32_t>(h.n_heads / h.n_kv_heads), static_cast<uint32_t>(std::max(backend.n_threads, 1)),
+  const policy::HostShape host = {static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads), static_cast<uint32_t>(std::max(backend.n_threads, 1)),
                                   backend.makes_moments};
   layout.add({"policy", kv::Holds::tables, 0, 0, shape.policy->host_bytes(host), 0});
   return layout;

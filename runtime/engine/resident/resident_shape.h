@@ -1,5 +1,5 @@
 // The shape of a compressed session, before any memory is taken: its parts, their sizes, and the layout of their memory. It follows from
-// hyperparameters, options, context and BackendInfo. The plan and Parts::make() both use it.
+// the description, options, context and BackendInfo. The plan and Parts::make() both use it.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 #include "runtime/kv/resident/digests.h"
 #include "runtime/kv/resident/key_codes.h"
 #include "runtime/kv/resident/low_rank.h"
-#include "runtime/model/model.h"
+#include "runtime/model/load/model.h"
 #include "runtime/policy/policy.h"
 
 namespace orrery::engine {
 
 struct ResidentShape {
-  const model::Hyperparameters* hyper = nullptr;
+  const model::Description* description = nullptr;
   BackendInfo backend;
   uint32_t n_context = 0;
   KvFormat kept, resident;            // formats of the reservoir and of the slots
@@ -42,20 +42,20 @@ struct ResidentShape {
 
   // moves_directly: engine::moves_directly(). The shape's member is also false for a device beside host memory that cannot move ahead, if
   // transfers can run in parallel with its steps: refills that the policy asks for ahead. Errors are those of make_policy().
-  static Result<ResidentShape> make(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options,
+  static Result<ResidentShape> make(const model::Description& h, const BackendInfo& backend, const SessionOptions& options,
                                     uint32_t n_context, bool moves_directly);
   // ok if the backend has the operations that the shape needs; else unsupported, which names the missing ones. policy_name: for the
   // message.
   Status check_operations(Backend* backend, const char* policy_name) const;
 
-  uint64_t n_heads() const { return static_cast<uint64_t>(hyper->n_layers) * static_cast<uint64_t>(hyper->n_kv_heads); }
+  uint64_t n_heads() const { return static_cast<uint64_t>(description->n_layers) * static_cast<uint64_t>(description->kv().n_kv_heads); }
   // Whether refills fetch V alone and K is rebuilt.
   bool rebuilds() const { return low_rank.rank > 0 && !low_rank.by_head; }
 };
 
 // The regions of a compressed session's resident part, with the host memory of its policy. If the policy cannot be made of the options: the
 // slots alone. The error comes when the session makes its policy.
-kv::Layout resident_layout(const model::Hyperparameters& h, const BackendInfo& backend, const SessionOptions& options, uint32_t n_context,
+kv::Layout resident_layout(const model::Description& h, const BackendInfo& backend, const SessionOptions& options, uint32_t n_context,
                            bool moves_directly);
 
 }  // namespace orrery::engine

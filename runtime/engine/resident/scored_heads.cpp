@@ -4,20 +4,20 @@
 
 namespace orrery::engine {
 
-uint64_t ScoredHeads::head_bytes(const model::Hyperparameters& h, int64_t stride) {
-  return align_up(ExportedWeights::bytes(h.n_heads / h.n_kv_heads, stride), kv::kArenaAlignment);
+uint64_t ScoredHeads::head_bytes(const model::Description& h, int64_t stride) {
+  return align_up(ExportedWeights::bytes(h.kv().n_heads / h.kv().n_kv_heads, stride), kv::kArenaAlignment);
 }
 
-kv::Region ScoredHeads::layout(const model::Hyperparameters& h, uint32_t n_heads, int64_t stride) {
+kv::Region ScoredHeads::layout(const model::Description& h, uint32_t n_heads, int64_t stride) {
   return {"exported attention weights", kv::Holds::staging, n_heads * head_bytes(h, stride), 0, 0, 0};
 }
 
-ScoredHeads::ScoredHeads(const model::Hyperparameters& h, kv::ArenaRegion region, uint32_t n_heads, int64_t stride)
+ScoredHeads::ScoredHeads(const model::Description& h, kv::ArenaRegion region, uint32_t n_heads, int64_t stride)
     : region_(std::move(region)), n_heads_(n_heads), stride_(stride), head_bytes_(head_bytes(h, stride)) {
   heads_.reserve(n_heads);
 }
 
-Result<std::unique_ptr<ScoredHeads>> ScoredHeads::make(kv::Arena* arena, const model::Hyperparameters& h, uint32_t n_heads,
+Result<std::unique_ptr<ScoredHeads>> ScoredHeads::make(kv::Arena* arena, const model::Description& h, uint32_t n_heads,
                                                        int64_t stride) {
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(arena, layout(h, n_heads, stride)));
   return std::unique_ptr<ScoredHeads>(new ScoredHeads(h, std::move(region), n_heads, stride));

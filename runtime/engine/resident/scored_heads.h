@@ -10,7 +10,7 @@
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
-#include "runtime/model/hyperparameters.h"
+#include "runtime/model/description/description.h"
 #include "runtime/policy/policy.h"
 
 namespace orrery::engine {
@@ -18,8 +18,8 @@ namespace orrery::engine {
 class ScoredHeads {
  public:
   // For n_heads heads, with `stride` keys each.
-  static kv::Region layout(const model::Hyperparameters& h, uint32_t n_heads, int64_t stride);
-  static Result<std::unique_ptr<ScoredHeads>> make(kv::Arena* arena, const model::Hyperparameters& h, uint32_t n_heads, int64_t stride);
+  static kv::Region layout(const model::Description& h, uint32_t n_heads, int64_t stride);
+  static Result<std::unique_ptr<ScoredHeads>> make(kv::Arena* arena, const model::Description& h, uint32_t n_heads, int64_t stride);
 
   uint64_t used_bytes() const { return 0; }   // not KV, nor its summary
 
@@ -30,8 +30,8 @@ class ScoredHeads {
   void copy_from(Backend*, const ScoredHeads&) {}
 
  private:
-  ScoredHeads(const model::Hyperparameters& h, kv::ArenaRegion region, uint32_t n_heads, int64_t stride);
-  static uint64_t head_bytes(const model::Hyperparameters& h, int64_t stride);
+  ScoredHeads(const model::Description& h, kv::ArenaRegion region, uint32_t n_heads, int64_t stride);
+  static uint64_t head_bytes(const model::Description& h, int64_t stride);
 
   kv::ArenaRegion region_;
   uint32_t n_heads_;

@@ -28,15 +28,16 @@ constexpr uint32_t kMostSteps = 1024, kMostTopK = 1u << 20;
 constexpr ScoreRule kStarRule{GroupReduce::mean, Pooling::avg, 5, true};
 constexpr ScoreRule kSyncRule{GroupReduce::max, Pooling::none, 1, true};
 
-Status check_options(const CalibrationOptions& o, const model::Hyperparameters& h) {
+Status check_options(const CalibrationOptions& o, const model::Description& h) {
+  if (h.recurrent()) return error(Code::unsupported, "heads of a model with recurrent layers are not calibrated: KV policies do not run it");
   const auto fraction = [](double x) { return x >= 0 && x <= 1; };
   if (o.n_steps < 1 || o.n_steps > kMostSteps)
     return error(Code::invalid_argument, "calibration over %u steps, expected 1 to %u", o.n_steps, kMostSteps);
   if (o.top_k < 1 || o.top_k > kMostTopK)
     return error(Code::invalid_argument, "calibration with the best %u keys, expected 1 to %u", o.top_k, kMostTopK);
-  if (o.n_representatives > static_cast<uint32_t>(h.n_kv_heads))
+  if (o.n_representatives > static_cast<uint32_t>(h.kv().n_kv_heads))
     return error(Code::invalid_argument, "%u representatives among %d heads of a layer", o.n_representatives,
-                 h.n_kv_heads);
+                 h.kv().n_kv_heads);
   if (!fraction(o.thresholds.tau_sim) || !fraction(o.thresholds.tau_stable) || !(o.tau_drift <= 1))
     return error(Code::invalid_argument, "tau_sim %g, tau_stable %g, tau_drift %g: expected 0 to 1",
                  o.thresholds.tau_sim, o.thresholds.tau_stable, o.tau_drift);
@@ -61,8 +62,8 @@ Status check_texts(Span<const Span<const int32_t>> texts, int32_t n_vocab) {
 }
 
 // Options of a session with full attention that keeps its last queries: every head is full, and no head is scored.
-SessionOptions full_session(const model::Hyperparameters& h, const CalibrationOptions& options, uint32_t n_context) {
-  const size_t n_heads = static_cast<size_t>(h.n_kv_heads);
+SessionOptions full_session(const model::Description& h, const CalibrationOptions& options, uint32_t n_context) {
+  const size_t n_heads = static_cast<size_t>(h.kv().n_kv_heads);
   policy::ProfileLayer layer;
   layer.roles.roles.assign(n_heads, policy::Role::volatile_head);
   layer.roles.pivot_of.assign(n_heads, policy::kNoHead);
@@ -166,7 +167,7 @@ class Calibrator {
  public:
   static Result<CalibrationResult> run(const std::shared_ptr<LanguageModel>& model,
                                        Span<const Span<const int32_t>> texts, const CalibrationOptions& options) {
-    const model::Hyperparameters& h = model->hyper();
+    const model::Description& h = model->description();
     ORRERY_TRY(check_options(options, h));
     ORRERY_TRY(check_texts(texts, h.n_vocab));
     Calibrator c(*model, options);
@@ -193,8 +194,8 @@ class Calibrator {
   Calibrator(const LanguageModel& model, const CalibrationOptions& options)
       : model_(model),
         options_(options),
-        n_layers_(static_cast<uint32_t>(model.hyper().n_layers)),
-        n_kv_heads_(static_cast<uint32_t>(model.hyper().n_kv_heads)),
+        n_layers_(static_cast<uint32_t>(model.description().n_layers)),
+        n_kv_heads_(static_cast<uint32_t>(model.description().kv().n_kv_heads)),
         matches_(n_layers_, n_kv_heads_) {}
 
   Status advance(uint64_t n) {
@@ -237,7 +238,7 @@ class Calibrator {
   }
 
   Result<CalibrationResult> finish() {
-    const std::vector<int32_t>& window = model_.hyper().window;
+    const std::vector<int32_t>& window = model_.description().kv().windows;
     CalibrationResult result;
     policy::HeadProfile& profile = result.profile;
     profile.has_model = true;

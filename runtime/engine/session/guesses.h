@@ -13,17 +13,17 @@
 #include "runtime/base/span.h"
 #include "runtime/engine/session/ngrams.h"
 #include "runtime/kv/memory/layout.h"
-#include "runtime/model/forward.h"
+#include "runtime/model/forward/forward.h"
 
 namespace orrery::engine {
 
 class Guesses {
  public:
-  static kv::Region layout(const model::Hyperparameters& h, uint32_t n_context) {
+  static kv::Region layout(const model::Description& h, uint32_t n_context) {
     const uint64_t row = (static_cast<uint64_t>(h.n_vocab) + static_cast<uint64_t>(h.n_embd)) * sizeof(float);
     return {"guessed tokens", kv::Holds::tables, 0, 0, sizeof(Guesses) + kRows * row + Ngrams::bytes(n_context), 0};
   }
-  Guesses(const model::Hyperparameters& h, uint32_t n_context)
+  Guesses(const model::Description& h, uint32_t n_context)
       : ngrams(n_context), logits_(kRows * static_cast<size_t>(h.n_vocab)), embeddings_(kRows * static_cast<size_t>(h.n_embd)) {}
 
   Ngrams ngrams;

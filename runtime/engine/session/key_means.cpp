@@ -15,7 +15,7 @@ namespace orrery::engine {
 
 namespace {
 
-uint64_t n_values(const model::Hyperparameters& h) { return static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv_dim()); }
+uint64_t n_values(const model::Description& h) { return static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv().kv_dim()); }
 
 constexpr int32_t kFirstTokens = 4;   // not measured: attention sinks have keys of their own
 
@@ -36,14 +36,14 @@ void rotate(double* x, double* y, double cosine, double sine) {
 // Adds up the keys of a step, layer by layer, turned back to position 0.
 class KeySums final : public model::LayerHook {
  public:
-  KeySums(Backend* backend, const model::Hyperparameters& h, const model::RopeTable& rope)
+  KeySums(Backend* backend, const model::Description& h, const model::RopeTable& rope)
       : backend_(*backend), h_(h), rope_(rope), sums_(n_values(h)) {}
   void begin(int32_t from, int32_t n) { from_ = from, n_ = n; }
 
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t stride) override {
-    const auto kv_dim = static_cast<size_t>(h_.kv_dim()), dim = static_cast<size_t>(h_.head_dim);
+    const auto kv_dim = static_cast<size_t>(h_.kv().kv_dim()), dim = static_cast<size_t>(h_.kv().head_dim);
     rows_.resize(static_cast<size_t>(n_ - 1) * static_cast<size_t>(stride) + kv_dim);
-    backend_.download(rows_.data(), {(q + static_cast<uint64_t>(h_.q_dim())).address}, rows_.size() * sizeof(float));
+    backend_.download(rows_.data(), {(q + static_cast<uint64_t>(h_.kv().q_dim())).address}, rows_.size() * sizeof(float));
     std::vector<double> key(kv_dim);
     double* sums = sums_.data() + static_cast<size_t>(layer) * kv_dim;
     for (int32_t row = 0; row < n_; ++row) {
@@ -62,7 +62,7 @@ class KeySums final : public model::LayerHook {
   }
   // The mean of the keys, at a position anywhere in the first kMeanPositions.
   KeyMeans means() {
-    const auto dim = static_cast<size_t>(h_.head_dim);
+    const auto dim = static_cast<size_t>(h_.kv().head_dim);
     for_each_pair(rope_, [&](size_t a, size_t b, double frequency) {
       double cosine = 0, sine = 0;
       for (uint32_t p = 0; p < kMeanPositions; ++p) cosine += std::cos(p * frequency), sine += std::sin(p * frequency);
@@ -77,7 +77,7 @@ class KeySums final : public model::LayerHook {
 
  private:
   Backend& backend_;
-  const model::Hyperparameters& h_;
+  const model::Description& h_;
   const model::RopeTable& rope_;
   std::vector<double> sums_;
   std::vector<float> rows_;
@@ -95,11 +95,11 @@ std::array<uint8_t, 16> hash_rope(const model::RopeTable& rope) {
   return out;
 }
 
-kv::Region key_means_layout(const model::Hyperparameters& h, const SessionOptions& options) {
+kv::Region key_means_layout(const model::Description& h, const SessionOptions& options) {
   if (!options.centred(h)) return {};
   const uint64_t bytes = n_values(h) * sizeof(float);
   // A copy of a file's means; and while they are measured: sums in double, rows of queries and keys, the vocabulary's tokens.
-  const uint64_t host = 4 * bytes + kMeasuredTokens * static_cast<uint64_t>(h.q_dim() + 2 * h.kv_dim()) * sizeof(float) +
+  const uint64_t host = 4 * bytes + kMeasuredTokens * static_cast<uint64_t>(h.kv().q_dim() + 2 * h.kv().kv_dim()) * sizeof(float) +
                         static_cast<uint64_t>(h.n_vocab) * sizeof(int32_t);
   return {"mean keys", kv::Holds::staging, align_up(bytes, kv::kArenaAlignment), 0, host, 0};
 }
@@ -114,7 +114,7 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
   if (Result<RepeatedTokens> repeated = RepeatedTokens::make(*model); repeated.ok()) tokens = std::move(repeated).value().tokens;
   if (tokens.size() > kMeasuredTokens) tokens.resize(kMeasuredTokens);
   Backend& backend = turn.backend();
-  KeySums sums(&backend, model->hyper(), rope);
+  KeySums sums(&backend, model->description(), rope);
   const auto n_tokens = static_cast<uint32_t>(tokens.size());
   Status status = table->make_writable(&backend, 0, n_tokens);
   const KvView view = table->view();

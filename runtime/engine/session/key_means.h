@@ -19,7 +19,7 @@
 #include "runtime/engine/shared/session_options.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/page_table.h"
-#include "runtime/model/rope.h"
+#include "runtime/model/description/rope.h"
 
 namespace orrery::engine {
 
@@ -30,7 +30,7 @@ inline constexpr uint32_t kMeanPositions = 1024;
 std::array<uint8_t, 16> hash_rope(const model::RopeTable& rope);
 
 // The session's device memory for means, and host memory for its own copy; empty where keys are not centred.
-kv::Region key_means_layout(const model::Hyperparameters& h, const SessionOptions& options);
+kv::Region key_means_layout(const model::Description& h, const SessionOptions& options);
 
 // The model's means for pages of table's type and these rotations, measured now if no session has measured them. `table` is empty before
 // and after. Within a turn, with the model's scratch memory set; max_rows: of a step. The status is cancelled if `cancel` ends the step.

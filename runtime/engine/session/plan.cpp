@@ -5,6 +5,7 @@
 #include "runtime/base/checked.h"
 #include "runtime/engine/resident/resident_shape.h"
 #include "runtime/engine/session/session.h"
+#include "runtime/model/families/family.h"
 
 namespace orrery::engine {
 
@@ -15,7 +16,7 @@ kv::Layout draft_layout(const LayoutInput& in, uint32_t n_context) {
   const SessionOptions options = in.options.of_draft(n_context);
   const LayoutInput::Draft& draft = in.draft;
   const kv::Layout own = session_layout(
-      {*draft.hyper, in.device, options, in.moves_directly, draft.shared, draft.weights_bytes, draft.weights_mapped_bytes}, n_context);
+      {*draft.description, in.device, options, in.moves_directly, draft.shared, draft.weights_bytes, draft.weights_mapped_bytes}, n_context);
   kv::Region sums[] = {{"draft model's weights", kv::Holds::weights}, {"draft model's workspace", kv::Holds::workspace},
                        {"draft model's KV", kv::Holds::kv}, {"draft model's session", kv::Holds::tables}};
   for (const kv::Region& region : own.regions())
@@ -32,7 +33,7 @@ kv::Layout draft_layout(const LayoutInput& in, uint32_t n_context) {
 }  // namespace
 
 kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
-  const model::Hyperparameters& h = in.hyper;
+  const model::Description& h = in.description;
   const bool compressed = in.options.compressed();
   kv::Layout layout;
   layout.add({"weights", kv::Holds::weights, align_up(in.weights_bytes, kv::kArenaAlignment), 0, in.weights_mapped_bytes, 0});
@@ -43,8 +44,9 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type), pages - std::min(pages, in.shared.spare_pages), compressed));
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
   layout.add(key_means_layout(h, in.options));
+  layout.add(RecurrentState::layout(h));
   layout.add(Session::layout(h, in.options, n_context));
-  if (in.draft.hyper) layout.add(draft_layout(in, n_context));
+  if (in.draft.description) layout.add(draft_layout(in, n_context));
   return layout;
 }
 
@@ -52,12 +54,12 @@ namespace {
 
 // The largest context, at most `most`, at which a policy can be made of a KV budget in bytes: full heads of a longer context would need
 // more. `most` if not even one token fits; the error then comes when the policy is made.
-uint32_t accepted_context(const model::Hyperparameters& hyper, const SessionOptions& options, uint32_t most) {
-  if (options.kv_budget_bytes == 0 || make_policy(hyper, options, most).ok()) return most;
+uint32_t accepted_context(const model::Description& description, const SessionOptions& options, uint32_t most) {
+  if (options.kv_budget_bytes == 0 || make_policy(description, options, most).ok()) return most;
   uint32_t low = 0, high = most;
   while (low + 1 < high) {
     const uint32_t middle = low + (high - low) / 2;
-    (make_policy(hyper, options, middle).ok() ? low : high) = middle;
+    (make_policy(description, options, middle).ok() ? low : high) = middle;
   }
   return low > 0 ? low : most;
 }
@@ -65,14 +67,14 @@ uint32_t accepted_context(const model::Hyperparameters& hyper, const SessionOpti
 kv::Plan plan_of(const LayoutInput& input, uint64_t budget) {
   const SessionOptions& options = input.options;
   kv::PlanInput in;
-  const uint32_t most = options.n_context ? kMaxContext : static_cast<uint32_t>(input.hyper.trained_context);
-  in.max_context = accepted_context(input.hyper, options, most);
+  const uint32_t most = options.n_context ? kMaxContext : static_cast<uint32_t>(input.description.trained_context);
+  in.max_context = accepted_context(input.description, options, most);
   in.budget_bytes = budget;
   in.layout = [](const void* self, uint32_t n_context) { return session_layout(*static_cast<const LayoutInput*>(self), n_context); };
   in.self = &input;
   kv::Plan plan = kv::make_plan(in, options.n_context);
-  plan.device_type = options.resident_type(input.hyper);
-  plan.trained_context = static_cast<uint32_t>(input.hyper.trained_context);
+  plan.device_type = options.resident_type(input.description);
+  plan.trained_context = static_cast<uint32_t>(input.description.trained_context);
   return plan;
 }
 
@@ -83,27 +85,27 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budg
   constexpr int kLeast = 100, kMost = 999, kMostInPlace = 250;   // thousandths
   const kv::Plan full = plan_of(input, budget);
   if (!options->automatic) return full;
-  if (options->n_context == 0 || full.fits) {
+  if (options->n_context == 0 || full.fits || input.description.recurrent()) {
     options->automatic = false;
     return full;
   }
   SessionOptions part = *options;
   part.policy = "auto";
-  const LayoutInput of_part = {input.hyper, input.device, part, input.moves_directly, {input.shared.limits, 0},
+  const LayoutInput of_part = {input.description, input.device, part, input.moves_directly, {input.shared.limits, 0},
                                input.weights_bytes, input.weights_mapped_bytes, input.draft};
   const auto plan_of_part = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
     return plan_of(of_part, budget);
   };
   part.kv_share = kMostInPlace / 1000.;
-  int low = kLeast - 1, high = (part.in_place(input.hyper) ? kMostInPlace : kMost) + 1;
+  int low = kLeast - 1, high = (part.in_place(input.description) ? kMostInPlace : kMost) + 1;
   while (low + 1 < high) {
     const int middle = low + (high - low) / 2;
     (plan_of_part(middle).fits ? low : high) = middle;
   }
   if (low < kLeast) return full;
   const kv::Plan plan = plan_of_part(low);
-  if (!make_policy(input.hyper, part, plan.n_context).ok()) return full;
+  if (!make_policy(input.description, part, plan.n_context).ok()) return full;
   options->automatic = false;
   options->policy = part.policy;
   options->kv_share = part.kv_share;
@@ -120,7 +122,7 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, ui
     SessionOptions larger = *options;
     larger.chunk_tokens = chunk;
     const LanguageModel::Shared shared = {input.shared.limits, larger.compressed() ? 0 : input.shared.spare_pages};
-    const LayoutInput with_larger = {input.hyper, input.device, larger, input.moves_directly, shared, input.weights_bytes,
+    const LayoutInput with_larger = {input.description, input.device, larger, input.moves_directly, shared, input.weights_bytes,
                                      input.weights_mapped_bytes, input.draft};
     const kv::Plan of_larger = plan_of(with_larger, budget);
     if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;
@@ -137,8 +139,8 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   Runtime& runtime = model.runtime();
   options->see_device(runtime.device().info(), runtime.moves_directly());
   const SessionOptions given = *options;
-  LayoutInput input = {model.hyper(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
-  if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->hyper(), draft->shared_with(given.of_draft(0)), 0, 0};
+  LayoutInput input = {model.description(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
+  if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->description(), draft->shared_with(given.of_draft(0)), 0, 0};
   return decide_with_chunk(input, options, runtime.arena().largest_free());
 }
 
@@ -147,8 +149,8 @@ namespace {
 struct WeightsBytes {
   uint64_t arena = 0, mapped = 0;
 };
-Result<WeightsBytes> weights_of(const gguf::File& file, const model::Hyperparameters& hyper, const Device& device, uint64_t budget) {
-  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, hyper, device, budget));
+Result<WeightsBytes> weights_of(const gguf::File& file, const model::Description& description, const Device& device, uint64_t budget) {
+  ORRERY_ASSIGN(const model::Placement weights, model::place_weights(file, description, device, budget));
   WeightsBytes bytes{weights.arena_bytes, 0};
   for (const gguf::Tensor& t : file.tensors())
     if (!weights.repacks || model::repacked_bytes(file, t, device) == 0) bytes.mapped += t.bytes;
@@ -162,30 +164,30 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   gguf::OpenOptions open;
   open.header_only = true;
   ORRERY_ASSIGN(const gguf::File file, source.open(open));
-  ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(file, model.weights.rope));
-  ORRERY_TRY(session.validate(hyper));
+  ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope));
+  ORRERY_TRY(session.validate(description));
   ORRERY_ASSIGN(const auto backend, make_backend(runtime));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
-  ORRERY_ASSIGN(const WeightsBytes weights, weights_of(file, hyper, *backend, budget));
+  ORRERY_ASSIGN(const WeightsBytes weights, weights_of(file, description, *backend, budget));
   session.see_device(backend->info(), moves_directly(runtime));
   const SessionOptions given = session;
-  LayoutInput input = {hyper, *backend, given, moves_directly(runtime), {}, weights.arena, weights.mapped};
-  model::Hyperparameters draft_hyper;
+  LayoutInput input = {description, *backend, given, moves_directly(runtime), {}, weights.arena, weights.mapped};
+  model::Description draft_description;
   if (given.speculate == Speculate::draft) {
     ORRERY_ASSIGN(const gguf::File draft, gguf::File::open(given.draft_path, open));
-    ORRERY_ASSIGN(draft_hyper, model::read_hyperparameters(draft, {}));
+    ORRERY_ASSIGN(draft_description, model::read_description(draft, {}));
     ORRERY_ASSIGN(const auto vocabulary, Vocabulary::from_gguf(file));
     ORRERY_ASSIGN(const auto of_draft, Vocabulary::from_gguf(draft));
     ORRERY_TRY(vocabulary->check_same_tokens(*of_draft));
     // The model's weights take their part of the arena first.
-    ORRERY_ASSIGN(const WeightsBytes draft_weights, weights_of(draft, draft_hyper, *backend, budget - std::min(budget, weights.arena)));
-    input.draft = {&draft_hyper, {}, draft_weights.arena, draft_weights.mapped};
+    ORRERY_ASSIGN(const WeightsBytes draft_weights, weights_of(draft, draft_description, *backend, budget - std::min(budget, weights.arena)));
+    input.draft = {&draft_description, {}, draft_weights.arena, draft_weights.mapped};
   }
   const kv::Plan plan = decide_with_chunk(input, &session, budget);
-  ORRERY_TRY(session.validate(hyper));
+  ORRERY_TRY(session.validate(description));
   ORRERY_TRY(session.check_device(backend->info()));
   if (session.compressed()) {   // the plan refuses everything that opening refuses
-    ORRERY_ASSIGN(const auto policy, make_policy(hyper, session, plan.n_context));
+    ORRERY_ASSIGN(const auto policy, make_policy(description, session, plan.n_context));
     ORRERY_TRY(session.check_drafts(*policy));
   }
   return plan;

@@ -1,5 +1,5 @@
 // Planning: the memory of a model and a session, region by region, before any memory is taken. It follows from a file's header,
-// hyperparameters and options. Session::open() makes the plan, and then takes exactly its regions.
+// the description and options. Session::open() makes the plan, and then takes exactly its regions.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace orrery::engine {
 
 // The input of a session's layout, besides the context.
 struct LayoutInput {
-  const model::Hyperparameters& hyper;
+  const model::Description& description;
   const Device& device;
   const SessionOptions& options;
   bool moves_directly;                                       // engine::moves_directly()
@@ -23,7 +23,7 @@ struct LayoutInput {
   uint64_t weights_bytes = 0, weights_mapped_bytes = 0;      // of a model that is not loaded yet; else 0
   // Speculate::draft: of the model that drafts.
   struct Draft {
-    const model::Hyperparameters* hyper = nullptr;
+    const model::Description* description = nullptr;
     LanguageModel::Shared shared = {};
     uint64_t weights_bytes = 0, weights_mapped_bytes = 0;
   };

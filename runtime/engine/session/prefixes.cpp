@@ -34,6 +34,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   kv::PrefixTree& tree = model_->runtime().prefixes();
   constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
   const uint32_t from = n_computed();
+  if (state_) return ok_status();   // pages without the state behind them spare no computation
   // Sums need the queries of all tokens, which only their computation gives.
   if (!options_.reuse_prompts || parked() || tree.bytes() == 0 || wanted.size() < (from / kTokens + 1) * kTokens) return ok_status();
   if (resident_ && resident_->sums_queries()) return ok_status();
@@ -82,7 +83,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
 void Session::keep_prefix() noexcept {
   constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
   const uint32_t n = n_computed() / kTokens * kTokens;
-  if (!options_.reuse_prompts || parked() || n == 0) return;
+  if (!options_.reuse_prompts || parked() || n == 0 || state_) return;
   const auto first_generated = std::find(by_decode_.begin(), by_decode_.begin() + n, 1);
   const auto n_common = foreign_ ? 0 : static_cast<uint32_t>(first_generated - by_decode_.begin());
   const uint64_t page_bytes = table_->format().page_bytes();

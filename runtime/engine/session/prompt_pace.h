@@ -11,19 +11,19 @@
 #include <vector>
 
 #include "runtime/kv/memory/layout.h"
-#include "runtime/model/model.h"
+#include "runtime/model/load/model.h"
 
 namespace orrery::engine {
 
 class PromptPace {
  public:
   static constexpr uint32_t kFewestRows = 16;   // of a chunk that was cut because its layers took too long
-  static kv::Region layout(const model::Hyperparameters& h, uint32_t chunk_tokens) {
+  static kv::Region layout(const model::Description& h, uint32_t chunk_tokens) {
     return {"chunk under way", kv::Holds::tables, 0, 0, uint64_t{chunk_tokens} * static_cast<uint64_t>(h.n_embd) * sizeof(float), 0};
   }
 
   // row_layer_us: the expected time of one row in one layer.
-  PromptPace(const model::Hyperparameters& h, uint32_t chunk_tokens, uint64_t part_us, double row_layer_us)
+  PromptPace(const model::Description& h, uint32_t chunk_tokens, uint64_t part_us, double row_layer_us)
       : n_layers_(h.n_layers), part_us_(static_cast<double>(part_us)), row_layer_us_(row_layer_us) {
     stream_.resize(size_t{chunk_tokens} * static_cast<size_t>(h.n_embd));
   }

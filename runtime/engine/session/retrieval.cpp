@@ -29,7 +29,7 @@ class Random {
 
 Result<RepeatedTokens> RepeatedTokens::make(const LanguageModel& model) {
   const text::Tokenizer& tokenizer = model.tokenizer();
-  const int32_t n_vocab = std::min(model.hyper().n_vocab, tokenizer.n_vocab());
+  const int32_t n_vocab = std::min(model.description().n_vocab, tokenizer.n_vocab());
   std::vector<int32_t> plain;
   for (int32_t id = 0; id < n_vocab; ++id)
     if (!tokenizer.is_special(id) && tokenizer.token_type(id) != text::TokenType::unused) plain.push_back(id);
@@ -46,8 +46,8 @@ Result<RepeatedTokens> RepeatedTokens::make(const LanguageModel& model) {
 
 Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens& repeated, const std::function<Status(uint64_t n)>& advance) {
   const uint32_t n = repeated.n_distinct;
-  const model::Hyperparameters& h = session->model().hyper();
-  const auto n_heads = static_cast<uint32_t>(h.n_layers * h.n_kv_heads), group = static_cast<uint32_t>(h.n_heads / h.n_kv_heads);
+  const model::Description& h = session->model().description();
+  const auto n_heads = static_cast<uint32_t>(h.n_layers * h.kv().n_kv_heads), group = static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads);
   const auto n_tokens = static_cast<uint32_t>(repeated.tokens.size()), first_asked = repeated.first + n;
   const Span<const int32_t> tokens = repeated.tokens;
   std::vector<double> induction(size_t{n_heads} * group), echo(induction.size());

@@ -10,7 +10,7 @@
 
 namespace orrery::engine {
 
-kv::Layout Session::layout(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+kv::Layout Session::layout(const model::Description& h, const SessionOptions& options, uint32_t n_context) {
   const uint64_t vocab = static_cast<uint64_t>(h.n_vocab), embd = static_cast<uint64_t>(h.n_embd);
   kv::Layout layout;
   const auto add = [&](const char* name, uint64_t bytes) { layout.add({name, kv::Holds::tables, 0, 0, bytes, 0}); };
@@ -28,26 +28,27 @@ namespace {
 // The time of one row in one layer before any has been measured, in microseconds: a slow processor's, or a slow GPU's.
 double expected_row_layer_us(const model::Model& model, const BackendInfo& device) {
   const double operations_per_us = device.unified_memory ? 6e4 * std::max(device.n_threads, 1) : 1e7;
-  return 2.0 * static_cast<double>(model.n_parameters) / model.hyper.n_layers / operations_per_us;
+  return 2.0 * static_cast<double>(model.n_parameters) / model.description.n_layers / operations_per_us;
 }
 
 }  // namespace
 
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
     : model_(std::move(model)), member_(&model_->runtime().turns()), options_(options), n_context_(n_context), owner_(model_->runtime().new_id()),
-      pace_(model_->hyper(), options.chunk(), model_->runtime().prompt_part_us(),
+      pace_(model_->description(), options.chunk(), model_->runtime().prompt_part_us(),
             expected_row_layer_us(model_->weights(), model_->runtime().device().info())) {
-  const model::Hyperparameters& h = model_->hyper();
-  rope_ = model::make_rope_table(h, model_->weights().rope_factors, n_context);
+  const model::Description& h = model_->description();
+  rope_ = model::make_rope_table(h.rope, model_->weights().rope_factors, n_context);
   tokens_.reserve(size_t{n_context} + 1);
   by_decode_.reserve(size_t{n_context} + 1);
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
+  if (h.recurrent()) state_ = std::make_unique<RecurrentState>(h);
   Runtime& runtime = model_->runtime();
   LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
-  if (options_.draft_model) input.draft.hyper = &options_.draft_model->hyper();
+  if (options_.draft_model) input.draft.description = &options_.draft_model->description();
   layout_ = session_layout(input, n_context);
 }
 
@@ -58,7 +59,7 @@ Session::~Session() {
 }
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
-  ORRERY_TRY(options.validate(model->hyper()));
+  ORRERY_TRY(options.validate(model->description()));
   if (options.speculate == Speculate::draft) {   // its weights take their part of the arena before the session is planned
     ORRERY_TRY(options.check_device(model->runtime().device().info()));
     if (!options.draft_model) {
@@ -66,19 +67,21 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     }
     if (&options.draft_model->runtime() != &model->runtime() || options.draft_model == model)
       return error(Code::invalid_argument, "the draft model is the session's model itself, or belongs to another runtime");
+    if (options.draft_model->description().recurrent())
+      return error(Code::unsupported, "the draft model has recurrent layers, which cannot take drafted tokens back; expected one without");
     ORRERY_TRY(model->vocabulary()->check_same_tokens(*options.draft_model->vocabulary()));
   }
   if (options.head_profile) {
-    const model::Hyperparameters& h = model->hyper();
+    const model::Description& h = model->description();
     policy::Fingerprint fingerprint;
     std::memcpy(fingerprint.data(), model->weights().fingerprint, fingerprint.size());
-    const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.n_layers), static_cast<uint32_t>(h.n_kv_heads));
+    const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.kv().n_layers()), static_cast<uint32_t>(h.kv().n_kv_heads));
     ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
   }
   const bool given = options.compressed();
   const SessionOptions wanted = options;
   const kv::Plan plan = plan_session(*model, &options);
-  ORRERY_TRY(options.validate(model->hyper()));   // now with a decided policy
+  ORRERY_TRY(options.validate(model->description()));   // now with a decided policy
   ORRERY_TRY(options.check_device(model->runtime().device().info()));
   if (options.compressed() && !given)
     model->runtime().log(LogLevel::info,
@@ -98,7 +101,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
                         plan.largest_context);
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
   if (options.compressed()) {   // the policy's errors come before memory is taken
-    ORRERY_ASSIGN(const auto policy, make_policy(session->model_->hyper(), options, plan.n_context));
+    ORRERY_ASSIGN(const auto policy, make_policy(session->model_->description(), options, plan.n_context));
     ORRERY_TRY(options.check_drafts(*policy));
   }
   ORRERY_TRY(session->acquire());
@@ -127,7 +130,7 @@ void log_regions(Runtime* runtime, const char* where, const kv::Layout& layout, 
 // Logs the length of the context and why, the policy, and the regions of the plan.
 void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
   Runtime& runtime = model_->runtime();
-  const model::Hyperparameters& h = model_->hyper();
+  const model::Description& h = model_->description();
   const auto trained = static_cast<uint32_t>(h.trained_context);
   if (wanted.n_context == 0 && n_context_ < trained)
     runtime.log(LogLevel::warning,
@@ -159,10 +162,14 @@ Status Session::acquire() {
   ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
   ORRERY_TRY(model_->ensure_workspace(n_context_, options_));
   auto table = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
-  const kv::Region means = key_means_layout(model_->hyper(), options_);
+  const kv::Region means = key_means_layout(model_->description(), options_);
   kv::ArenaRegion means_region;
   if (!means.empty()) {
     ORRERY_ASSIGN(means_region, kv::ArenaRegion::take(&model_->runtime().arena(), means));
+  }
+  kv::ArenaRegion state_region;
+  if (state_) {
+    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(model_->description())));
   }
   if (compressed) {
     ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, table.get(), rope_.spec()));
@@ -171,6 +178,7 @@ Status Session::acquire() {
   slot_ = std::move(slot);
   reservation_ = std::move(reservation);
   means_region_ = std::move(means_region);
+  if (state_) state_->place(std::move(state_region));
   if (form_.means) {
     const Turn turn = model_->runtime().take_turn();
     upload_means(&turn.backend());
@@ -212,6 +220,7 @@ void Session::truncate(uint32_t n_tokens) {
   tokens_.resize(n_tokens);
   by_decode_.resize(n_tokens);
   if (n_tokens == 0) foreign_ = false;
+  if (state_) state_->truncate(n_tokens);
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
   if (n_tokens < n_computed()) {
     n_computed_ = n_tokens;
@@ -225,7 +234,7 @@ void Session::upload_means(Backend* backend) {
 }
 
 Status Session::choose_form(const Turn& turn, const std::atomic<bool>* cancel) {
-  const model::Hyperparameters& h = model_->hyper();
+  const model::Description& h = model_->description();
   form_.rotated = options_.rotated(h);
   if (!options_.centred(h)) {
     form_.means = nullptr;
@@ -239,7 +248,7 @@ Status Session::choose_form(const Turn& turn, const std::atomic<bool>* cancel) {
 }
 
 Result<bool> Session::take_form(const Turn& turn, const StoredForm& loaded) {
-  const model::Hyperparameters& h = model_->hyper();
+  const model::Description& h = model_->description();
   const bool alike = loaded.rotated == options_.rotated(h) && static_cast<bool>(loaded.means) == options_.centred(h);
   const bool coarser_slots = options_.form_type(h) != options_.kv_type;
   if (alike || (options_.centred(h) && !coarser_slots)) {
@@ -290,6 +299,36 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   return status;
 }
 
+Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel) {
+  Backend& backend = turn.backend();
+  ORRERY_TRY(state_->restore(&backend, n_tokens));
+  uint32_t from = state_->position();
+  if (from == n_tokens) return ok_status();
+  stats_.recomputed_tokens += n_tokens - from;
+  ORRERY_TRY(table_->make_writable(&backend, from, n_tokens));
+  const KvView view = table_->view();
+  while (from < n_tokens) {
+    // Each token by the phase that computed it first.
+    const auto same = [&](uint32_t at) { return by_decode_[at] == by_decode_[from]; };
+    uint32_t n = 1;
+    while (!by_decode_[from] && from + n < n_tokens && n < options_.chunk() && same(from + n)) ++n;
+    rows_.resize(n);
+    for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
+    Step step;
+    step.phase = by_decode_[from] ? Phase::decode : Phase::prefill;
+    step.rows = rows_;
+    step.sequences = {&view, 1};
+    step.kv = table_->format();
+    step.transform = transform();
+    state_->begin_step();
+    ORRERY_TRY(model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(turn), step, cancel, {}, nullptr, state_->data()));
+    from += n;
+    state_->end_step(from);
+    if (state_->due()) ORRERY_TRY(state_->checkpoint(&backend));
+  }
+  return ok_status();
+}
+
 void Session::drop_part() {
   if (!pace_.under_way()) return;
   const uint32_t n = pace_.n_rows(), from = n_computed();
@@ -298,12 +337,17 @@ void Session::drop_part() {
   if (resident_) resident_->forget_queries(from, from + n), resident_->truncate(from);
 }
 
-uint32_t Session::next_chunk(size_t left, bool all_logits) const {
+uint32_t Session::next_chunk(size_t left, bool all_logits) {
   if (pace_.under_way()) return pace_.n_rows();
+  // A prompt's last tokens are a chunk of their own, with a checkpoint before it.
+  if (state_ && left > 2 * RecurrentState::kTail && left - RecurrentState::kTail <= options_.chunk()) {
+    left -= RecurrentState::kTail;
+    checkpoint_at_ = n_computed() + static_cast<uint32_t>(left);
+  }
   const auto most = static_cast<uint32_t>(std::min<size_t>(options_.chunk(), left));
   // On a GPU the last bits may depend on the chunk (StepOperations::matmul), and a layer is short.
   if (!model_->runtime().device().info().unified_memory) return most;
-  const model::Hyperparameters& h = model_->hyper();
+  const model::Description& h = model_->description();
   const double of_logits = static_cast<double>(h.n_vocab) * h.n_embd * h.n_layers / static_cast<double>(model_->weights().n_parameters);
   return pace_.rows(most, all_logits ? of_logits : 1);
 }
@@ -375,6 +419,7 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   tokens_.assign(tokens.begin(), tokens.end());
   by_decode_.assign(tokens.size(), 0);
   n_computed_ = n;
+  if (state_) state_->assume(n);
   foreign_ = true;
   if (resident_) resident_->assume(n);
   return backend.synchronize();
@@ -544,7 +589,7 @@ Result<bool> Session::fetch_more(Shortlist* shortlist, const Cancel& cancel) {
   if (!logits) return false;
   Backend& backend = turn.backend();
   const Ptr<std::byte> out = model_->workspace(turn).shortlist;
-  const int64_t n_vocab = model_->hyper().n_vocab;
+  const int64_t n_vocab = model_->description().n_vocab;
   const Span<float> block = shortlist->block();
   switch (shortlist->wanted()) {
     case Shortlist::Stage::block:
@@ -584,6 +629,10 @@ Result<std::unique_ptr<Session>> Session::fork() {
   ORRERY_TRY(resume());
   forget_guesses();
   ORRERY_TRY(fetch_logits());
+  if (state_) {
+    const Turn turn = model_->runtime().take_turn();
+    ORRERY_TRY(state_->checkpoint(&turn.backend()));
+  }
   std::unique_ptr<Session> child(new Session(model_, options_, n_context_));
   child->tokens_.assign(tokens_.begin(), tokens_.end());
   child->by_decode_.assign(by_decode_.begin(), by_decode_.end());
@@ -597,6 +646,11 @@ Result<std::unique_ptr<Session>> Session::fork() {
   Status room = child->acquire();
   if (room.ok()) {
     child->table_->share(*table_);
+    if (state_) {
+      const Turn turn = model_->runtime().take_turn();
+      child->state_->copy_from(&turn.backend(), *state_);
+      ORRERY_TRY(turn.backend().synchronize());
+    }
     if (resident_) {
       const Turn turn = model_->runtime().take_turn();
       const Resident::Use use(child->resident_.get(), turn);
@@ -604,6 +658,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
     }
   } else if (room.code() == Code::out_of_device_memory) {
     ORRERY_TRY(child->park_copy_of(*this));
+    if (state_) child->state_->share_checkpoints(*state_);
   } else {
     return room;
   }
@@ -638,6 +693,7 @@ Status Session::resume() {
   }();
   if (!filled.ok()) {   // the KV is in parked_pages_ alone: parked as before
     resident_.reset(), table_.reset();
+    if (state_) state_->place({});
     means_region_ = {}, reservation_ = {}, slot_ = {};
     return Status(filled.detail());
   }

@@ -27,13 +27,14 @@
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/session/guesses.h"
 #include "runtime/engine/session/prompt_pace.h"
+#include "runtime/engine/session/recurrent_state.h"
 #include "runtime/engine/shared/shortlist.h"
 #include "runtime/engine/shared/vocabulary.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/page_table.h"
 #include "runtime/kv/memory/plan.h"
 #include "runtime/kv/memory/prefix_tree.h"
-#include "runtime/model/rope.h"
+#include "runtime/model/description/rope.h"
 #include "runtime/os/os.h"
 #include "runtime/text/json/value.h"
 
@@ -51,6 +52,7 @@ struct SessionStats {
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
   uint64_t guessed_tokens = 0, accepted_tokens = 0;   // tokens computed ahead; those of them that the sampler chose
   uint64_t restored_tokens = 0;   // of the reused tokens: from the prefix tree
+  uint64_t recomputed_tokens = 0;   // for their recurrent state alone (Session::catch_up)
   uint64_t prefill_us = 0, decode_us = 0;
   uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
 };
@@ -68,7 +70,7 @@ class Drafter {
 class Session {
  public:
   // The host memory of every session: tokens, page table, logits, and the sampler of its generations.
-  static kv::Layout layout(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+  static kv::Layout layout(const model::Description& h, const SessionOptions& options, uint32_t n_context);
   static Result<std::unique_ptr<Session>> open(std::shared_ptr<LanguageModel> model, SessionOptions options);
   ~Session();
 
@@ -89,6 +91,7 @@ class Session {
     if (parked()) return 0;
     return resident_ ? resident_->held_tokens(head) : n_computed();
   }
+  const RecurrentState* state() const { return state_.get(); }     // null: the model has no recurrent layers
   const Resident* resident() const { return resident_.get(); }     // null for policy full, and while parked
   Resident* resident() { return resident_.get(); }
   uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full, and while parked
@@ -121,7 +124,7 @@ class Session {
   Result<bool> prefill_part(Span<const int32_t> tokens, const std::atomic<bool>* cancel, bool want_logits, float* logits,
                             Shortlist* shortlist = nullptr);
   // The number of tokens of the chunk under way, or of the next chunk if `left` tokens are to be computed.
-  uint32_t next_chunk(size_t left, bool all_logits = false) const;
+  uint32_t next_chunk(size_t left, bool all_logits = false);
   uint32_t part_done() const { return pace_.done(); }   // of the chunk under way, in tokens
   void drop_part();
   // Adds a generated token, which decode() will compute.
@@ -237,6 +240,8 @@ class Session {
   Result<bool> take_form(const Turn& turn, const StoredForm& loaded);
   void upload_means(Backend* backend);
   kv::PrefixTree::Key prefix_key() const;
+  // Makes the recurrent state that of n_tokens, of which the KV is there: takes an earlier state, and computes the tokens that follow again.
+  Status catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
   // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
   Status decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter);
@@ -263,6 +268,8 @@ class Session {
   std::unique_ptr<Resident> resident_;         // null for full, and while parked
   StoredForm form_;                            // of the tokens' KV
   kv::ArenaRegion means_region_;               // of form_.means, where the options centre keys; empty while parked
+  std::unique_ptr<RecurrentState> state_;      // null: the model has no recurrent layers
+  uint32_t checkpoint_at_ = 0;                 // where the chunk under way ends with a checkpoint of state_
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   uint64_t owner_;                             // of pages that are not everybody's; forks have the same
   bool foreign_ = false;                       // the first tokens were not computed here: from a file, or invented

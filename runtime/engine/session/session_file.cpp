@@ -21,7 +21,7 @@ struct SessionFileHeader {
   uint64_t page_bytes;
   uint64_t conversation_bytes;  // JSON
   uint64_t n_dropped;
-  uint32_t form;                // of the KV: kCentred, kRotated
+  uint32_t form;                // of the KV: kCentred, kRotated; kHasState: a recurrent state stands behind the pages
   uint32_t n_means;             // (n_layers * n_kv_heads * head_dim) floats if centred, else 0
 };
 static_assert(sizeof(SessionFileHeader) == 88, "the layout of the file");
@@ -34,7 +34,7 @@ constexpr uint64_t kBytesAtOnce = uint64_t{4} << 20;   // of pages: one piece fr
 constexpr uint64_t kBytesRead = uint64_t{1} << 20;     // of pages: one piece of a file, which stays in the processor's cache
 constexpr uint64_t kMaxConversationBytes = uint64_t{256} << 20;
 
-constexpr uint32_t kCentred = 1, kRotated = 2;   // SessionFileHeader::form
+constexpr uint32_t kCentred = 1, kRotated = 2, kHasState = 4;   // SessionFileHeader::form
 
 // Bytes of tokens, phases, conversation and means.
 uint64_t head_bytes(const SessionFileHeader& h) {
@@ -73,6 +73,11 @@ void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) 
                 kv.head_bytes() - used * kv.token_bytes());
 }
 
+// Of the recurrent state, behind the pages.
+uint64_t state_bytes(const Session& session, const SessionFileHeader& h) {
+  return (h.form & kHasState) ? session.model().description().state_bytes() : 0;
+}
+
 Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope,
                          const StoredForm& form) {
   Image image;
@@ -92,12 +97,13 @@ Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_
     h.form = (form.means ? kCentred : 0) | (form.rotated ? kRotated : 0);
     h.n_means = form.means ? static_cast<uint32_t>(form.means->size()) : 0;
   }
+  if (session.state() && h.n_tokens > 0 && session.state()->position() == h.n_tokens) h.form |= kHasState;
   ORRERY_ASSIGN(image.conversation, text::dump_json(text::Value::list(session.conversation().messages)));
   h.conversation_bytes = image.conversation.size();
   if (h.conversation_bytes > kMaxConversationBytes)
     return error(Code::unsupported, "the conversation has %zu bytes, a session file holds at most %llu",
                  image.conversation.size(), static_cast<unsigned long long>(kMaxConversationBytes));
-  image.bytes = sizeof h + head_bytes(h) + h.n_pages * h.page_bytes + kChecksumBytes;
+  image.bytes = sizeof h + head_bytes(h) + h.n_pages * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
   return image;
 }
 
@@ -144,6 +150,14 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
     ORRERY_TRY(write(pages.data(), (end - first) * page_bytes));
     first = end;
   }
+  if (image.header.form & kHasState) {
+    RecurrentState::Bytes state;
+    {
+      const Turn turn = session->model_->runtime().take_turn();
+      ORRERY_ASSIGN(state, session->state_->read(&turn.backend()));
+    }
+    ORRERY_TRY(write(state->data(), state->size()));
+  }
   session->stats_.device_to_host_bytes += image.header.n_pages * image.header.page_bytes;
   std::byte checksum[kChecksumBytes];
   hash.digest(reinterpret_cast<uint8_t*>(checksum));
@@ -168,12 +182,13 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
 
   // Does it belong to this model and its formats?
   const std::array<uint8_t, 16> rope = hash_rope(session_rope);
-  const KvFormat kv = kv_format(session.model().hyper(), session.options().kv_type);
+  const KvFormat kv = kv_format(session.model().description(), session.options().kv_type);
   if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
     return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
   if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
     return damaged(name, offsetof(SessionFileHeader, rope), "the session was saved with another rotary scaling or context size");
-  if ((h.form & ~(kCentred | kRotated)) != 0) return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
+  if ((h.form & ~(kCentred | kRotated | kHasState)) != 0) return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
+  if ((h.form & kHasState) && !session.state()) return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state, which the model has not");
   const uint64_t n_means = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads) * static_cast<uint64_t>(kv.head_dim);
   if (h.n_means != ((h.form & kCentred) ? n_means : 0))
     return damaged(name, offsetof(SessionFileHeader, n_means), "the number of mean keys is not what the model has");
@@ -186,7 +201,7 @@ Status check_header(const Session& session, const model::RopeTable& session_rope
 
   // Is it whole? n_tokens and page_bytes have been checked; the conversation's length has not.
   const uint64_t fixed = sizeof h + uint64_t{h.n_tokens} * (sizeof(int32_t) + 1) + uint64_t{h.n_means} * sizeof(float) +
-                         kv::pages_for(h.n_tokens) * h.page_bytes + kChecksumBytes;
+                         kv::pages_for(h.n_tokens) * h.page_bytes + state_bytes(session, h) + kChecksumBytes;
   if (h.n_pages != kv::pages_for(h.n_tokens))
     return damaged(name, offsetof(SessionFileHeader, n_pages), "the number of pages is not what its tokens take");
   if (bytes < fixed || h.conversation_bytes != bytes - fixed)
@@ -215,6 +230,7 @@ struct SessionFile::Contents {
   std::vector<int32_t> token_room;
   std::vector<text::Value> messages;
   StoredForm form;
+  RecurrentState::Bytes state;   // of all tokens; null: the file has none
 
   bool checked = false;   // by parse()
   void read_form();
@@ -237,7 +253,7 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
   if (n > 0) std::memcpy(token_room.data(), at, n * sizeof(int32_t));
   tokens = token_room;
   for (const int32_t t : tokens)
-    if (t < 0 || t >= session.model().hyper().n_vocab)
+    if (t < 0 || t >= session.model().description().n_vocab)
       return damaged(name, sizeof header, "a token is outside the vocabulary");
   phases = reinterpret_cast<const uint8_t*>(at + n * sizeof(int32_t));
   auto parsed = text::parse_json({reinterpret_cast<const char*>(phases + n), header.conversation_bytes});
@@ -308,6 +324,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   session->n_computed_ = h.n_tokens;
   session->foreign_ = h.n_tokens > 0;
   session->logits_at_ = 0;
+  if (contents->state) session->state_->add_checkpoint(h.n_tokens, std::move(contents->state));
   session->conversation_.messages = std::move(contents->messages);
   session->conversation_.n_dropped = h.n_dropped;
   session->stats_.host_to_device_bytes += h.n_pages * h.page_bytes;
@@ -333,6 +350,10 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   ORRERY_TRY(contents.parse(*session, name));
   ORRERY_TRY(go_on(cancel, "loading"));
   const std::byte* const pages = contents.head.data() + contents.head.size();
+  if (const uint64_t n = state_bytes(*session, h); n > 0) {
+    const std::byte* const state = pages + h.n_pages * h.page_bytes;
+    contents.state = std::make_shared<std::vector<std::byte>>(state, state + n);
+  }
   return replace(session, &contents, {[&](const PageReader::Use& use) { return use(0, h.n_pages, pages); }}, name);
 }
 
@@ -376,6 +397,12 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
       hash.update(piece.data(), bytes);
       ORRERY_TRY(use(first, end, piece.data()));
       first = end;
+    }
+    if (const uint64_t n = state_bytes(*session, h); n > 0) {
+      auto state = std::make_shared<std::vector<std::byte>>(n);
+      ORRERY_TRY(file.read_at(first_page + h.n_pages * h.page_bytes, {state->data(), n}));
+      hash.update(state->data(), n);
+      contents.state = std::move(state);
     }
     return check_sum(hash, checksum, file.size(), name);
   };

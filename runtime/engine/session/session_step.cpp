@@ -14,6 +14,7 @@ SessionStep::SessionStep(Session* session, const Request& request)
 bool SessionStep::shares() const {
   const Request& r = request_;
   if (r.phase != Phase::decode || r.rows != Rows::usual || r.tokens.size() != 1 || r.n_logits != 1 || from_ == 0) return false;
+  if (session_->state_ && session_->state_->position() != from_) return false;   // tokens are computed again first
   return session_->model_->runtime().device().info().decodes_together &&
          !(on_resident() && session_->resident_->steps_alone());
 }
@@ -138,6 +139,7 @@ void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, 
     ropes[i] = step->session_->rope_.spec();
     parts[i].out = step->out_;
     parts[i].hook = step->hook_ ? step : nullptr;
+    if (step->session_->state_) parts[i].state = step->session_->state_->data();
     step->ran_ = true;
   }
   LanguageModel& model = *live[0]->session_->model_;
@@ -182,6 +184,10 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   if (s.resident_) s.resident_->before_write(from_);
   const bool goes_on = s.pace_.under_way();
   if (from_ == 0 && !goes_on) ORRERY_TRY(s.choose_form(turn, r.cancel));
+  if (s.state_ && !goes_on) {
+    ORRERY_TRY(s.catch_up(turn, from_, r.cancel));
+    s.state_->begin_step();
+  }
   ORRERY_TRY(s.table_->make_writable(&backend, from_, from_ + n));
 
   s.rows_.resize(n);
@@ -239,11 +245,15 @@ void SessionStep::end(const Turn& turn) {
   } else if (!failed()) {
     if (request_.rows != Rows::draft) s.n_computed_ = from_ + (request_.rows == Rows::guesses ? 1 : n);
     guarded([&]() -> Status {
+      if (s.state_) {
+        s.state_->end_step(s.n_computed());
+        if (s.state_->due() || s.n_computed() == s.checkpoint_at_) ORRERY_TRY(s.state_->checkpoint(&turn.backend()));
+      }
       if (out_.request) {
         request_.shortlist->arrived();
         const WaitingRows::Owner owner{&s.row_waits_, s.logits_.data(), s.embedding_.data()};
         WaitingRows& rows = s.model_->waiting_rows(turn);
-        together_ ? rows.add_row(owner, row_) : rows.add(owner, s.model_->hyper(), static_cast<int32_t>(n));
+        together_ ? rows.add_row(owner, row_) : rows.add(owner, s.model_->description(), static_cast<int32_t>(n));
       }
       if (on_resident()) return s.resident_->commit(from_);
       if (s.resident_) s.resident_->note_queries(from_, from_ + n);

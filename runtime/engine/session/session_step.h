@@ -23,7 +23,7 @@
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/engine/session/session.h"
-#include "runtime/model/forward.h"
+#include "runtime/model/forward/forward.h"
 
 namespace orrery::engine {
 

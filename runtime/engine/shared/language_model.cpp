@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/model/families/family.h"
 #include "runtime/text/unicode/utf8.h"
 
 namespace orrery::engine {
@@ -13,7 +14,7 @@ constexpr uint64_t kStagingBytes = uint64_t{32}
 
 }  // namespace
 
-StepLimits workspace_limits(const model::Hyperparameters& h, const Device& device, const StepLimits& held, const SessionOptions& options,
+StepLimits workspace_limits(const model::Description& h, const Device& device, const StepLimits& held, const SessionOptions& options,
                             uint32_t n_context) {
   const int32_t context = static_cast<int32_t>(n_context);
   const int32_t guessed = options.speculate == Speculate::off ? 0 : model::kLogitRows;
@@ -46,8 +47,8 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   // The header alone may refuse the model, before its data is read.
   std::shared_ptr<const Vocabulary> vocabulary;
   open.accept = [&](const gguf::File& header) -> Status {
-    ORRERY_ASSIGN(const model::Hyperparameters hyper, model::read_hyperparameters(header, options.weights.rope));
-    ORRERY_TRY(model::check_tensors(header, hyper));
+    ORRERY_ASSIGN(const model::Description description, model::read_description(header, options.weights.rope));
+    ORRERY_TRY(model::check_tensors(header, description));
     ORRERY_ASSIGN(vocabulary, Vocabulary::from_gguf(header));
     return ok_status();
   };
@@ -60,12 +61,12 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
     load.progress = [ask = options.weights.progress](uint64_t, uint64_t total) { return ask(total, total); };
   ORRERY_ASSIGN(auto weights, model::load_model(std::move(file), &runtime->turns(), &runtime->arena(), load));
   std::string name;   // for messages: whole UTF-8
-  text::utf8_append_valid(weights->hyper.name, &name);
-  weights->hyper.name = std::move(name);
+  text::utf8_append_valid(weights->description.name, &name);
+  weights->description.name = std::move(name);
   runtime->log(LogLevel::info, "%s: %s, %llu parameters in %s, %llu bytes of weights %s, trained for %d tokens", path.c_str(),
-               weights->hyper.architecture->name, static_cast<unsigned long long>(weights->n_parameters),
+               weights->description.family, static_cast<unsigned long long>(weights->n_parameters),
                type_traits(weights->main_type)->name, static_cast<unsigned long long>(weights->weights_bytes),
-               options.load == gguf::Load::map ? "mapped" : "read", weights->hyper.trained_context);
+               options.load == gguf::Load::map ? "mapped" : "read", weights->description.trained_context);
   return std::shared_ptr<LanguageModel>(
       new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
 }
@@ -81,7 +82,7 @@ Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool
   const std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type) + (in_reservoir ? kKvTypeCount : 0)];
   kv::Arena& arena = in_reservoir ? runtime_->reservoir() : runtime_->arena();
-  if (!pool) pool = std::make_shared<kv::PagePool>(&arena, kv_format(hyper(), type));
+  if (!pool) pool = std::make_shared<kv::PagePool>(&arena, kv_format(description(), type));
   return pool;
 }
 
@@ -90,17 +91,17 @@ Status LanguageModel::ensure_workspace(uint32_t n_context, const SessionOptions&
   const Device& device = runtime_->device();
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (workspace_bytes() > 0 && same_workspace(workspace_limits(hyper(), device, limits_, options, n_context), limits_))
+    if (workspace_bytes() > 0 && same_workspace(workspace_limits(description(), device, limits_, options, n_context), limits_))
       return ok_status();
   }
   const Turn turn = runtime_->take_turn();
-  const StepLimits wanted = workspace_limits(hyper(), device, limits_, options, n_context);
+  const StepLimits wanted = workspace_limits(description(), device, limits_, options, n_context);
   if (workspace_.bytes > 0 && same_workspace(wanted, limits_)) return ok_status();
-  const uint64_t bytes = model::carve_workspace(hyper(), device, wanted, {}).bytes;
+  const uint64_t bytes = model::carve_workspace(description(), device, wanted, {}).bytes;
   // Takes the new workspace before the old one is given back: if it does not fit, open sessions keep the old one.
   ORRERY_ASSIGN(kv::ArenaRegion region, kv::ArenaRegion::take(&runtime_->arena(), bytes, "the workspace"));
   ORRERY_TRY(waiting_rows_.fetch_all(&turn.backend()));
-  const model::Workspace grown = model::carve_workspace(hyper(), device, wanted, region.data());
+  const model::Workspace grown = model::carve_workspace(description(), device, wanted, region.data());
   // Takes the pinned memory of these steps: now, so that no step of an open session is refused it.
   ORRERY_TRY(turn.backend().set_scratch(grown.scratch, wanted));
   workspace_region_ = std::move(region);

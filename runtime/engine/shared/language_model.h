@@ -17,8 +17,8 @@
 #include "runtime/engine/shared/vocabulary.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/kv/memory/page_pool.h"
-#include "runtime/model/forward.h"
-#include "runtime/model/model.h"
+#include "runtime/model/forward/forward.h"
+#include "runtime/model/load/model.h"
 
 namespace orrery::engine {
 
@@ -56,7 +56,7 @@ class LanguageModel {
   Runtime& runtime() const { return *runtime_; }
   const std::shared_ptr<Runtime>& runtime_ptr() const { return runtime_; }
   const model::Model& weights() const { return *model_; }
-  const model::Hyperparameters& hyper() const { return model_->hyper; }
+  const model::Description& description() const { return model_->description; }
   const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
   const text::Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
@@ -93,7 +93,7 @@ class LanguageModel {
   LanguageModel(std::shared_ptr<Runtime> runtime, std::unique_ptr<model::Model> model,
                 std::shared_ptr<const Vocabulary> vocabulary)
       : runtime_(std::move(runtime)), model_(std::move(model)), vocabulary_(std::move(vocabulary)),
-        waiting_rows_(model_->hyper.n_vocab, model_->hyper.n_embd) {}
+        waiting_rows_(model_->description.n_vocab, model_->description.n_embd) {}
 
   const AccountRef account_ = AccountRef::current();   // the model's, for what its sessions share
   std::shared_ptr<Runtime> runtime_;            // its arena holds the members below, so it is destroyed last
@@ -112,7 +112,7 @@ class LanguageModel {
 };
 
 // The limits of a workspace that serves the sessions of `held` (all 0: none) and one more session.
-StepLimits workspace_limits(const model::Hyperparameters& h, const Device& device, const StepLimits& held, const SessionOptions& options,
+StepLimits workspace_limits(const model::Description& h, const Device& device, const StepLimits& held, const SessionOptions& options,
                             uint32_t n_context);
 bool same_workspace(const StepLimits& a, const StepLimits& b);
 

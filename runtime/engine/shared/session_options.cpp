@@ -14,41 +14,41 @@ namespace {
 constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096;
 
 // Whether head_dim is a multiple of the type's block.
-bool has_blocks(const model::Hyperparameters& h, KvType type) {
-  return static_cast<uint32_t>(h.head_dim) % type_traits(key_tensor_type(type))->block_elements == 0;
+bool has_blocks(const model::Description& h, KvType type) {
+  return static_cast<uint32_t>(h.kv().head_dim) % type_traits(key_tensor_type(type))->block_elements == 0;
 }
 
 // The budget as a share of full KV's bytes in F16. Budgets in bytes need the caller's context; without it the share is 1.
-double share_of_f16(const model::Hyperparameters& h, const SessionOptions& options) {
+double share_of_f16(const model::Description& h, const SessionOptions& options) {
   const auto token = static_cast<double>(kv_format(h, KvType::f16).token_bytes());
   if (options.kv_budget_bytes == 0) return options.kv_share * static_cast<double>(kv_format(h, options.kv_type).token_bytes()) / token;
   if (options.n_context == 0) return 1;
-  const double full = token * static_cast<double>(h.n_layers * h.n_kv_heads) * static_cast<double>(options.n_context);
+  const double full = token * static_cast<double>(h.kv().n_layers() * h.kv().n_kv_heads) * static_cast<double>(options.n_context);
   return static_cast<double>(options.kv_budget_bytes) / full;
 }
 
-Status check_profile_shape(const model::Hyperparameters& h, const policy::HeadProfile& profile) {
-  bool fits = profile.layers.size() == static_cast<size_t>(h.n_layers);
+Status check_profile_shape(const model::Description& h, const policy::HeadProfile& profile) {
+  bool fits = profile.layers.size() == static_cast<size_t>(h.kv().n_layers());
   for (const policy::ProfileLayer& layer : profile.layers)
-    fits = fits && layer.n_kv_heads() == static_cast<uint32_t>(h.n_kv_heads);
+    fits = fits && layer.n_kv_heads() == static_cast<uint32_t>(h.kv().n_kv_heads);
   if (fits) return ok_status();
   return error(Code::invalid_argument, "the head profile is for %zu layers with %u KV heads, the model has %d with %d",
-               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.n_layers,
-               h.n_kv_heads);
+               profile.layers.size(), profile.layers.empty() ? 0 : profile.layers[0].n_kv_heads(), h.kv().n_layers(),
+               h.kv().n_kv_heads);
 }
 
 }  // namespace
 
 uint32_t SessionOptions::chunk() const { return chunk_tokens ? chunk_tokens : kDefaultChunk; }
 
-bool SessionOptions::in_place(const model::Hyperparameters& h) const {
+bool SessionOptions::in_place(const model::Description& h) const {
   if (!finds_by_codes || device_kv_type || kv_type == KvType::f32) return false;
   const double from = policy::policy_needs(policy, policy_options).in_place_share;
   // Codes are chosen by themselves where the Hadamard transform has blocks of 64 or more.
-  return from == 0 || (hadamard_block(h.head_dim) >= 64 && share_of_f16(h, *this) >= from);
+  return from == 0 || (hadamard_block(h.kv().head_dim) >= 64 && share_of_f16(h, *this) >= from);
 }
 
-KvType SessionOptions::resident_type(const model::Hyperparameters& h) const {
+KvType SessionOptions::resident_type(const model::Description& h) const {
   if (device_kv_type) return *device_kv_type;
   if (in_place(h)) return kv_type;
   const policy::Needs needs = policy::policy_needs(policy, policy_options);
@@ -56,12 +56,12 @@ KvType SessionOptions::resident_type(const model::Hyperparameters& h) const {
   const Span<const policy::TypeBelow> coarser = finds_by_codes && share >= needs.codes_share ? needs.coarser_by_codes : needs.coarser;
   const auto low = std::find_if(coarser.begin(), coarser.end(), [&](const policy::TypeBelow& below) { return share < below.share; });
   // Drafts of speculate policy read plain KV (form_type()), of which Q4_0 keeps too little.
-  const bool takes_four_bits = h.head_dim % 64 == 0 && speculate != Speculate::policy;
+  const bool takes_four_bits = h.kv().head_dim % 64 == 0 && speculate != Speculate::policy;
   const std::optional<KvType> own = takes_four_bits && low != coarser.end() ? std::optional(low->type) : needs.device_type;
   return own && finer(kv_type, *own) && has_blocks(h, *own) ? *own : kv_type;
 }
 
-Status SessionOptions::validate(const model::Hyperparameters& h) const {
+Status SessionOptions::validate(const model::Description& h) const {
   if (n_context > kMaxContext)
     return error(Code::invalid_argument, "n_context is %u, expected at most %u", n_context, kMaxContext);
   if (chunk_tokens > kMaxChunk)
@@ -75,7 +75,7 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
   const KvType resident = resident_type(h);
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
-                 h.head_dim);
+                 h.kv().head_dim);
   const char* type_name = kv_type_name(kv_type);
   const char* device_name = kv_type_name(resident);
   if (finer(resident, kv_type))
@@ -93,6 +93,11 @@ Status SessionOptions::validate(const model::Hyperparameters& h) const {
   if (!compressed() && !policy_options.empty())
     return error(Code::invalid_argument, "policy full has no options; '%.40s' was given",
                  policy_options[0].first.c_str());
+  if (h.recurrent() && compressed())
+    return error(Code::unsupported, "policy %.40s keeps some tokens of each head; a model with recurrent layers is run with all of them: expected policy full",
+                 policy.c_str());
+  if (h.recurrent() && speculate != Speculate::off)
+    return error(Code::unsupported, "a guessed token that is wrong cannot be taken out of a recurrent layer's state: expected speculate off");
   if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
   return ok_status();
 }
@@ -136,38 +141,39 @@ Status SessionOptions::check_drafts(const policy::Policy& made) const {
 
 namespace {
 
-policy::Shape policy_shape(const model::Hyperparameters& h, KvType device, uint32_t n_context) {
+policy::Shape policy_shape(const model::Description& h, KvType device, uint32_t n_context) {
   policy::Shape shape;
-  shape.n_layers = static_cast<uint32_t>(h.n_layers);
-  shape.n_kv_heads = static_cast<uint32_t>(h.n_kv_heads);
+  shape.n_layers = static_cast<uint32_t>(h.kv().n_layers());
+  shape.n_kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads);
   shape.n_context = n_context;
-  shape.window = h.window;
+  shape.window = h.kv().windows;
   shape.slot_bytes = kv_format(h, device).token_bytes();
-  shape.digest_bytes = kv::Digests::digest_bytes(h.head_dim);
-  shape.head_dim = static_cast<uint32_t>(h.head_dim);
-  shape.compensation_token_bytes = kv::CompensationTokens::bytes_of(1, h.head_dim);
+  shape.digest_bytes = kv::Digests::digest_bytes(h.kv().head_dim);
+  shape.head_dim = static_cast<uint32_t>(h.kv().head_dim);
+  shape.compensation_token_bytes = kv::CompensationTokens::bytes_of(1, h.kv().head_dim);
   return shape;
 }
 
 // Slots of layers with a sliding window: they keep their whole window under every policy.
-uint64_t window_slots(const model::Hyperparameters& h, uint32_t n_context) {
+uint64_t window_slots(const model::Description& h, uint32_t n_context) {
   uint64_t slots = 0;
-  for (const int32_t window : h.window) slots += std::min(static_cast<uint64_t>(window), uint64_t{n_context});
-  return slots * static_cast<uint64_t>(h.n_kv_heads);
+  for (const int32_t window : h.kv().windows) slots += std::min(static_cast<uint64_t>(window), uint64_t{n_context});
+  return slots * static_cast<uint64_t>(h.kv().n_kv_heads);
 }
 
-policy::KvShare share_of(const model::Hyperparameters& h, const SessionOptions& options) {
+policy::KvShare share_of(const model::Description& h, const SessionOptions& options) {
   return {options.kv_share, kv_format(h, options.kv_type).token_bytes(), kv_format(h, options.resident_type(h)).token_bytes()};
 }
 
 }  // namespace
 
-KvType SessionOptions::form_type(const model::Hyperparameters& h) const {
+KvType SessionOptions::form_type(const model::Description& h) const {
   const KvType resident = resident_type(h);
   return speculate != Speculate::policy && value_type(resident) == KvType::q4_0 ? resident : kv_type;
 }
 
-bool SessionOptions::centred(const model::Hyperparameters& h) const {
+bool SessionOptions::centred(const model::Description& h) const {
+  if (h.recurrent()) return false;   // measuring the means would change a state
   const KvType type = form_type(h);
   if (!finer(KvType::f16, type) || !has_blocks(h, type)) return false;
   // With room for all tokens every policy computes what full attention computes.
@@ -175,9 +181,9 @@ bool SessionOptions::centred(const model::Hyperparameters& h) const {
   return whole || !policy::policy_needs(policy, policy_options).plain_keys;
 }
 
-bool SessionOptions::rotated(const model::Hyperparameters& h) const { return centred(h) && value_type(form_type(h)) == KvType::q4_0; }
+bool SessionOptions::rotated(const model::Description& h) const { return centred(h) && value_type(form_type(h)) == KvType::q4_0; }
 
-Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
+Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h, const SessionOptions& options,
                                                     uint32_t n_context) {
   policy::Budget budget;
   const KvType device = options.resident_type(h);
@@ -200,7 +206,7 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters
   return policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile);
 }
 
-uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context) {
+uint64_t resident_slots(const model::Description& h, const SessionOptions& options, uint32_t n_context) {
   const KvType device = options.resident_type(h);
   const policy::Shape shape = policy_shape(h, device, n_context);
   const uint64_t all = policy::slots_for_share(shape, 1.0);
@@ -210,12 +216,12 @@ uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& o
   return std::min(all, bytes / kv_format(h, device).token_bytes());
 }
 
-KvFormat kv_format(const model::Hyperparameters& h, KvType type) {
+KvFormat kv_format(const model::Description& h, KvType type) {
   KvFormat format;
   format.type = type;
-  format.n_layers = h.n_layers;
-  format.n_kv_heads = h.n_kv_heads;
-  format.head_dim = h.head_dim;
+  format.n_layers = h.kv().n_layers();
+  format.n_kv_heads = h.kv().n_kv_heads;
+  format.head_dim = h.kv().head_dim;
   return format;
 }
 

@@ -10,7 +10,7 @@
 #include "runtime/backend/device.h"
 #include "runtime/backend/kv.h"
 #include "runtime/base/status.h"
-#include "runtime/model/model.h"
+#include "runtime/model/load/model.h"
 #include "runtime/policy/policy.h"
 
 namespace orrery::engine {
@@ -47,7 +47,7 @@ struct SessionOptions {
   bool finds_by_codes = false;     // policy::Shape::finds_by_codes: set by see_device()
   bool drafts = false;             // a session that drafts for another one: it belongs to that session, and takes no session slot
 
-  Status validate(const model::Hyperparameters& h) const;
+  Status validate(const model::Description& h) const;
   // Notes what policies may count on. moves_directly: engine::moves_directly().
   void see_device(const BackendInfo& device, bool moves_directly) {
     finds_by_codes = device.has_key_codes && device.unified_memory && moves_directly && speculate != Speculate::policy;
@@ -59,22 +59,22 @@ struct SessionOptions {
   bool compressed() const { return policy != "full"; }
   // Of the session that drafts for a session of n_context tokens: full KV in F16.
   SessionOptions of_draft(uint32_t n_context) const;
-  KvType resident_type(const model::Hyperparameters& h) const;
+  KvType resident_type(const model::Description& h) const;
   // policy::Shape::in_place. A device type asks for values that the reservoir does not have, and F32 has more bytes than a gathered token.
-  bool in_place(const model::Hyperparameters& h) const;
+  bool in_place(const model::Description& h) const;
   // How the session changes its KV before it is stored (KvTransform). Centred: where form_type() is quantized. Rotated: where K or V has 4 bits.
-  bool centred(const model::Hyperparameters& h) const;
-  bool rotated(const model::Hyperparameters& h) const;
+  bool centred(const model::Description& h) const;
+  bool rotated(const model::Description& h) const;
   // The type that the form of stored KV serves: Q4_0 where resident KV has it in K or V, else the pages' type. Under speculate policy always the
   // pages' type: pages verify the tokens, which are full attention's to the bit.
-  KvType form_type(const model::Hyperparameters& h) const;
+  KvType form_type(const model::Description& h) const;
 };
 
-KvFormat kv_format(const model::Hyperparameters& h, KvType type);
+KvFormat kv_format(const model::Description& h, KvType type);
 
 // The policy of a compressed session, and the number of slots of its budget.
-Result<std::unique_ptr<policy::Policy>> make_policy(const model::Hyperparameters& h, const SessionOptions& options,
+Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h, const SessionOptions& options,
                                                     uint32_t n_context);
-uint64_t resident_slots(const model::Hyperparameters& h, const SessionOptions& options, uint32_t n_context);
+uint64_t resident_slots(const model::Description& h, const SessionOptions& options, uint32_t n_context);
 
 }  // namespace orrery::engine

@@ -26,7 +26,7 @@ Status WaitingRows::make_room(Backend* backend, int32_t n_logits) {
   return ok_status();
 }
 
-void WaitingRows::add(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows) {
+void WaitingRows::add(const Owner& owner, const model::Description& h, int32_t n_rows) {
   rows_[0] = {owner, model::exported_logits(workspace_), model::exported_embedding(workspace_, h, n_rows), ++n_added_};
   owner.waits->store(true, std::memory_order_release);
 }

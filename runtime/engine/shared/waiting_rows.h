@@ -15,7 +15,7 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
-#include "runtime/model/forward.h"
+#include "runtime/model/forward/forward.h"
 
 namespace orrery::engine {
 
@@ -35,7 +35,7 @@ class WaitingRows {
   // Called before a step of n_logits rows of logits.
   Status make_room(Backend* backend, int32_t n_logits);
   // Called after a step of n_rows tokens and one row of logits: its row waits from now on.
-  void add(const Owner& owner, const model::Hyperparameters& h, int32_t n_rows);
+  void add(const Owner& owner, const model::Description& h, int32_t n_rows);
   // Called after steps of several sessions, for the session of this row.
   void add_row(const Owner& owner, size_t row);
   // The owner's logits on the device. Null: no row of the owner waits.

@@ -1,5 +1,5 @@
 // The layout of a session: the list of named regions that it takes, with the bytes of each in every kind of memory. It follows from
-// hyperparameters, options and context alone. The plan adds it up and lists it (orrery_plan_regions), opening takes its regions, and an
+// the description, options and context alone. The plan adds it up and lists it (orrery_plan_regions), opening takes its regions, and an
 // open session's statistics are sums of it.
 //
 // Each part has one function that returns its Region (PagePool::layout, Digests::layout, ...). The plan adds that Region, and opening

@@ -240,26 +240,27 @@ Step punctuation_run(const char* p, End end) {
 
 // ---- Llama 3, Qwen 2, and cased words
 
-// ` ?[^\s\p{L}\p{N}]+[\r\n]*` (or `[\r\n/]*`); returns p if it does not match.
-template <bool slash>
+// ` ?[^\s\p{L}\p{N}]+[\r\n]*` (or `[\r\n/]*`), where \p{L} stands for `letters`; returns p if it does not match.
+template <bool slash, uint32_t letters = kLetter>
 const char* other_run(const char* p, End end) {
   const char* from = *p == ' ' ? p + 1 : p;
-  const char* to = skip_not_in(from, end, kSpace | kLetter | kNumber);
+  const char* to = skip_not_in(from, end, kSpace | letters | kNumber);
   return to == from ? p : skip_newlines(to, end, slash);
 }
 
-template <int max_numbers>
+// letters: what a word is made of. With marks, a mark before a word is a part of it, as a prefix or as its first character.
+template <int max_numbers, uint32_t letters = kLetter>
 Step llama3(const char* p, End end) {
   const char* to = contraction<true>(p, end);
   if (to != p) return {to, true};
   const Char c = char_at(p, end);
-  if (c.set & kLetter) return {skip_in(p + c.length, end, kLetter), true};
+  if (c.set & letters) return {skip_in(p + c.length, end, letters), true};
   if (c.set & kNumber) return {numbers<max_numbers>(p, end), true};
   if (!is_newline(c)) {
     const Char next = char_at(p + c.length, end);
-    if (next.set & kLetter) return {skip_in(p + c.length + next.length, end, kLetter), true};
+    if (next.set & letters) return {skip_in(p + c.length + next.length, end, letters), true};
   }
-  to = other_run<false>(p, end);
+  to = other_run<false, letters>(p, end);
   return {to != p ? to : white_space<true>(p, end), true};
 }
 
@@ -410,6 +411,8 @@ void run_stages(PreTokenizer kind, const char* begin, End end, Emit& emit) {
       return stages<llama3<3>>(begin, end, emit);
     case PreTokenizer::qwen2:
       return stages<llama3<1>>(begin, end, emit);
+    case PreTokenizer::qwen35:
+      return stages<llama3<1, kLetter | kMark>>(begin, end, emit);
     case PreTokenizer::tekken:
       return stages<cased<1, false>>(begin, end, emit);
     case PreTokenizer::gpt4o:

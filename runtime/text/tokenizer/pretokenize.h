@@ -20,6 +20,7 @@ enum class PreTokenizer : uint8_t {
   falcon,
   llama3,
   qwen2,
+  qwen35,
   tekken,
   gpt4o,
   deepseek_llm,

@@ -31,7 +31,7 @@ std::shared_ptr<engine::LanguageModel> open_demo(int32_t n_threads = 2) {
 std::vector<int32_t> random_tokens(const engine::LanguageModel& model, size_t n, uint64_t seed) {
   Random random(seed);
   std::vector<int32_t> tokens(n);
-  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.hyper().n_vocab)));
+  for (int32_t& t : tokens) t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model.description().n_vocab)));
   return tokens;
 }
 
@@ -69,7 +69,7 @@ using Sets = std::vector<std::set<uint32_t>>;   // (heads)
 std::vector<Sets> sets_of_steps(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<int32_t>& text,
                                 uint32_t n_steps, uint32_t k, const policy::ScoreRule& rule) {
   const uint32_t n = static_cast<uint32_t>(text.size());
-  const uint32_t n_heads = static_cast<uint32_t>(model->hyper().n_layers * model->hyper().n_kv_heads);
+  const uint32_t n_heads = static_cast<uint32_t>(model->description().n_layers * model->description().kv().n_kv_heads);
   // Calibrates itself, and at a whole budget attends to everything, as the profile's session does.
   const auto session = unwrap(Session::open(model, with_policy("heterocache", 1.0, n + n_steps)));
   unwrap(session->prefill(text, nullptr, nullptr));
@@ -112,8 +112,8 @@ TEST_P(EngineCalibrate, NumbersAreThoseOfTheSets) {
   EXPECT_EQ(found.profile.top_k, 15u);
   EXPECT_DOUBLE_EQ(found.steps.chance, (20.0 / 90 + 15.0 / 61) / 2);
 
-  const size_t n_layers = static_cast<size_t>(model->hyper().n_layers);
-  const size_t n_kv_heads = static_cast<size_t>(model->hyper().n_kv_heads);
+  const size_t n_layers = static_cast<size_t>(model->description().n_layers);
+  const size_t n_kv_heads = static_cast<size_t>(model->description().kv().n_kv_heads);
   std::vector<std::vector<Sets>> star, sync;   // [text][step][head]
   for (size_t i = 0; i < 2; ++i) {
     const uint32_t k = found.steps.top_k[i];
@@ -165,7 +165,7 @@ TEST_P(EngineCalibrate, NumbersAreThoseOfTheSets) {
         EXPECT_NEAR(value, sum / static_cast<double>(n), 1e-12) << l << " and " << m;
       }
     }
-    EXPECT_EQ(found.steps.windowed[l] != 0, model->hyper().window[l] > 0);
+    EXPECT_EQ(found.steps.windowed[l] != 0, model->description().layers[l].attention.window > 0);
     const policy::LayerRoles roles = unwrap(policy::classify({layer.stability, layer.similarity}, {.5, .5}));
     EXPECT_EQ(layer.roles.roles, roles.roles);
     const auto clusters = unwrap(
@@ -189,15 +189,15 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineCalibrate, ::testing::Values("demo", "qwe
 TEST(EngineCalibrateDemo, RetrievalIsAttentionOnRepeatedTokens) {
   for (const char* name : {"demo", "qwen3"}) {
     const auto model = name == std::string("demo") ? open_demo() : open_spec(name);
-    const auto& h = model->hyper();
+    const auto& h = model->description();
     const engine::RepeatedTokens repeated = unwrap(engine::RepeatedTokens::make(*model));
     const std::vector<int32_t>& tokens = repeated.tokens;
     ASSERT_EQ(tokens.size(), repeated.first + 4 * repeated.n_distinct);
     const std::set<int32_t> distinct(tokens.begin() + repeated.first, tokens.end());
     EXPECT_EQ(distinct.size(), repeated.n_distinct);
     for (const int32_t id : distinct) EXPECT_FALSE(model->tokenizer().is_special(id)) << id;
-    const auto n = static_cast<uint32_t>(tokens.size()), group = static_cast<uint32_t>(h.n_heads / h.n_kv_heads);
-    const auto n_heads = static_cast<uint32_t>(h.n_layers * h.n_kv_heads);
+    const auto n = static_cast<uint32_t>(tokens.size()), group = static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads);
+    const auto n_heads = static_cast<uint32_t>(h.n_layers * h.kv().n_kv_heads);
     const auto session = unwrap(Session::open(model, with_policy("heterocache", 1.0, n)));
     std::vector<double> induction(size_t{n_heads} * group), echo(induction.size());
     std::vector<float> weights(size_t{group} * n);
@@ -222,12 +222,12 @@ TEST(EngineCalibrateDemo, RetrievalIsAttentionOnRepeatedTokens) {
     const CalibrationResult found = calibrate(model, {random_tokens(*model, 40, 9)}, quick());
     EXPECT_TRUE(found.profile.has_retrieval());
     for (uint32_t head = 0; head < n_heads; ++head) {
-      const policy::ProfileLayer& layer = found.profile.layers[head / static_cast<uint32_t>(h.n_kv_heads)];
+      const policy::ProfileLayer& layer = found.profile.layers[head / static_cast<uint32_t>(h.kv().n_kv_heads)];
       const auto largest = [&](const std::vector<double>& sums) {
         return *std::max_element(sums.begin() + head * group, sums.begin() + (head + 1) * group) / n_asked;
       };
-      EXPECT_NEAR(layer.induction[head % static_cast<uint32_t>(h.n_kv_heads)], largest(induction), 1e-6) << name << ", head " << head;
-      EXPECT_NEAR(layer.echo[head % static_cast<uint32_t>(h.n_kv_heads)], largest(echo), 1e-6) << name << ", head " << head;
+      EXPECT_NEAR(layer.induction[head % static_cast<uint32_t>(h.kv().n_kv_heads)], largest(induction), 1e-6) << name << ", head " << head;
+      EXPECT_NEAR(layer.echo[head % static_cast<uint32_t>(h.kv().n_kv_heads)], largest(echo), 1e-6) << name << ", head " << head;
     }
   }
 }
@@ -293,7 +293,7 @@ TEST(EngineCalibrateDemo, RefusesWhatItCannotRead) {
   EXPECT_EQ(code(good, quick(0)), Code::invalid_argument);
   EXPECT_EQ(code(good, quick(5, 0)), Code::invalid_argument);
   CalibrationOptions options = quick();
-  options.n_representatives = static_cast<uint32_t>(model->hyper().n_kv_heads) + 1;
+  options.n_representatives = static_cast<uint32_t>(model->description().kv().n_kv_heads) + 1;
   EXPECT_EQ(code(good, options), Code::invalid_argument);
   options = quick();
   options.thresholds.tau_sim = 1.5;
@@ -340,7 +340,7 @@ TEST(EngineCalibrateDemo, ASessionHasTheProfilesRoles) {
     EXPECT_EQ(held.volatile_heads, counts.volatile_heads);
     EXPECT_EQ(held.pivot, counts.pivot);
     EXPECT_EQ(held.satellite, counts.satellite);
-    const uint32_t n_kv_heads = static_cast<uint32_t>(model->hyper().n_kv_heads);
+    const uint32_t n_kv_heads = static_cast<uint32_t>(model->description().kv().n_kv_heads);
     for (uint32_t l = 0; l < profile->layers.size(); ++l)
       for (uint32_t h = 0; h < n_kv_heads; ++h)
         EXPECT_EQ(session->resident()->store().length(l * n_kv_heads + h) == 620,
@@ -369,7 +369,7 @@ TEST(EngineCalibrateDemo, AWholeBudgetIsFullAttentionWhateverTheProfile) {
   CalibrationOptions options = quick();
   for (const double tau : {0.0, .3, 1.0}) {   // 1: every head is full, for want of companions and stability
     options.thresholds = {tau, tau};
-    options.n_representatives = tau == 1.0 ? static_cast<uint32_t>(model->hyper().n_kv_heads) : 0;
+    options.n_representatives = tau == 1.0 ? static_cast<uint32_t>(model->description().kv().n_kv_heads) : 0;
     const auto profile = std::make_shared<policy::HeadProfile>(calibrate(model, {prompt}, options).profile);
     for (const char* name : {"heterocache", "synckv"}) {
       const auto session = unwrap(Session::open(model, with_policy(name, 1.0, 256, profile)));

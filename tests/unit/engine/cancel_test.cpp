@@ -228,7 +228,7 @@ TEST_P(CancelledSettling, BeginsAnewWithTheSameResult) {
   };
   int in_all = 0, asked = 0;
   unwrap(prepare(made().get(), 1 << 30, &in_all));
-  ASSERT_GE(in_all, GetParam().in_parts() ? 1 : model->hyper().n_layers * model->hyper().n_kv_heads);   // a part: one layer is scored
+  ASSERT_GE(in_all, GetParam().in_parts() ? 1 : model->description().n_layers * model->description().kv().n_kv_heads);   // a part: one layer is scored
   const auto session = made(), undisturbed = made();
   for (const int n : {0, std::min(1, in_all - 1), in_all / 2, in_all - 1}) {
     EXPECT_EQ(prepare(session.get(), n, &asked).code(), Code::cancelled) << n << " of " << in_all;

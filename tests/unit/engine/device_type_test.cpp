@@ -49,14 +49,14 @@ std::vector<std::byte> saved(Session* session) {
 // them by the formats' definitions. `rebuilt`: K may be something else but in the newest tokens.
 void check_slots(Session* session, bool rebuilt = false) {
   const kv::HeadStore& store = session->resident()->store();
-  const model::Hyperparameters& h = session->model().hyper();
+  const model::Description& h = session->model().description();
   const KvFormat pages = engine::kv_format(h, session->options().kv_type);
   const KvFormat device = engine::kv_format(h, session->options().resident_type(h));
   const std::vector<std::byte> file = saved(session);
   const uint64_t n_pages = kv::pages_for(session->n_computed());
   const std::byte* first = file.data() + file.size() - 16 - n_pages * pages.page_bytes();
   for (uint32_t head = 0; head < store.n_heads(); ++head) {
-    const uint64_t layer = head / static_cast<uint32_t>(h.n_kv_heads), in_layer = head % static_cast<uint32_t>(h.n_kv_heads);
+    const uint64_t layer = head / static_cast<uint32_t>(h.kv().n_kv_heads), in_layer = head % static_cast<uint32_t>(h.kv().n_kv_heads);
     const Span<const uint32_t> positions = store.positions(head);
     ASSERT_GT(positions.size(), 0u);
     for (uint32_t slot = 0; slot < positions.size(); ++slot) {
@@ -64,7 +64,7 @@ void check_slots(Session* session, bool rebuilt = false) {
       ASSERT_LT(p, session->n_computed());
       const std::byte* token = first + p / 64 * pages.page_bytes() + layer * pages.layer_bytes() +
                                in_layer * pages.head_bytes() + p % 64 * pages.token_bytes();
-      const std::vector<std::byte> want = converted_tokens(token, pages.type, device.type, static_cast<uint64_t>(h.head_dim));
+      const std::vector<std::byte> want = converted_tokens(token, pages.type, device.type, static_cast<uint64_t>(h.kv().head_dim));
       const uint64_t at = store.tiles(head)[slot / 64] + slot % 64 * device.token_bytes();
       const uint64_t from = rebuilt && p + 8 < session->n_computed() ? device.key_bytes() : 0;
       ASSERT_EQ(std::memcmp(reinterpret_cast<const std::byte*>(at) + from, want.data() + from, want.size() - from), 0)
@@ -108,7 +108,7 @@ TEST_P(DeviceType, WhatIsResidentDerivesFromTheReservoir) {
     if (name == "demo" && (pair + turn) % 5 > 1 && (n_fetched > 0 || !mode().refills)) continue;
     SCOPED_TRACE(name);
     const auto model = name == "demo" ? open_demo() : open_spec(name);
-    ASSERT_EQ(model->hyper().head_dim % 32, 0);
+    ASSERT_EQ(model->description().kv().head_dim % 32, 0);
     const auto session = unwrap(Session::open(model, with(0.6)));
     unwrap(session->prefill(random_tokens(*model, 150, 1), nullptr, nullptr));
     for (int i = 0; i < 4; ++i) {
@@ -136,7 +136,7 @@ TEST_P(DeviceType, AWholeBudgetStaysNearTheFinerTypes) {
     unwrap(finer->prefill(prompt, nullptr, nullptr));
     unwrap(coarse->prefill(prompt, nullptr, nullptr));
     // Prompts attend to the reservoir. Its form follows slots of four bits.
-    if (coarse->options().rotated(model->hyper()) != finer->options().rotated(model->hyper()))
+    if (coarse->options().rotated(model->description()) != finer->options().rotated(model->description()))
       expect_near(coarse.get(), finer.get());
     else
       EXPECT_TRUE(same_bits(as_vector(finer->logits()), as_vector(coarse->logits())));
@@ -222,7 +222,7 @@ TEST_P(DeviceType, ASavedSessionGoesOnInAnyDeviceType) {
   for (Session* loaded : {same.get(), finer.get()}) {
     unwrap(engine::SessionFile::load(loaded, file, "test"));
     unwrap(loaded->refresh_logits());
-    const model::Hyperparameters& h = model->hyper();
+    const model::Description& h = model->description();
     if (types().first == KvType::q8_0 || loaded->options().rotated(h) == session->options().rotated(h))   // Q8_0: the file's form is kept
       EXPECT_TRUE(same_bits(as_vector(loaded->logits()), as_vector(session->logits())));
     else   // the pages have changed their form
@@ -250,13 +250,13 @@ TEST(DeviceTypePlan, BytesAreTheBudgetInTheDevicesType) {
     for (const TypePair& types : kPairs) {
       SCOPED_TRACE(std::string(mode.name) + ", " + kv_type_name(types.first) + ", " + kv_type_name(types.second));
       const auto model = open_spec("qwen3");
-      const model::Hyperparameters& h = model->hyper();
+      const model::Description& h = model->description();
       const uint64_t device_token = engine::kv_format(h, types.second).token_bytes();
       const uint64_t token = engine::kv_format(h, types.first).token_bytes();
       const uint64_t before = model->runtime().arena().used();
       SessionOptions o = options(mode, types, 0.5, 2048);
       SessionOptions fine = options(mode, {types.first, types.first}, 0.5, 2048);
-      const uint64_t n_heads = static_cast<uint64_t>(h.n_layers * h.n_kv_heads);
+      const uint64_t n_heads = static_cast<uint64_t>(h.n_layers * h.kv().n_kv_heads);
       EXPECT_EQ(engine::resident_slots(h, fine, 2048), n_heads * 1024);
       o.kv_share = 0.5;
       EXPECT_EQ(engine::resident_slots(h, o, 2048), n_heads * std::min<uint64_t>(1024 * token / device_token, 2048));
@@ -307,7 +307,7 @@ TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
   const auto model = open_spec("qwen3");
   const PolicyMode full{"full", "full", {}, false};
   const auto refused = [&](const engine::LanguageModel& of, const SessionOptions& o, Code code, const std::string& words) {
-    const Status status = o.validate(of.hyper());
+    const Status status = o.validate(of.description());
     ASSERT_FALSE(status.ok());
     EXPECT_EQ(status.code(), code);
     EXPECT_NE(std::string(status.message()).find(words), std::string::npos) << status.message();
@@ -319,7 +319,7 @@ TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
           "the device's KV type is Q8_0, expected F16");
   SessionOptions same = options(full, {KvType::f16, KvType::f16}, 1.0);
   same.device_kv_type = KvType::f16;
-  EXPECT_TRUE(same.validate(model->hyper()).ok());
+  EXPECT_TRUE(same.validate(model->description()).ok());
   const auto odd = open_spec("llama-hd40");
   refused(*odd, options(kStreaming, {KvType::f16, KvType::q8_0}, 0.5), Code::unsupported, "multiple of 32");
   refused(*odd, options(kStreaming, {KvType::f16, KvType::k8v4}, 0.5), Code::unsupported, "multiple of 32");
@@ -330,8 +330,8 @@ TEST(DeviceTypeRefused, WhatIsFinerAndWhatHasNoDeviceCopy) {
 // A share is the same memory for every type, to a token of each head, and holds the more of them; what is planned is what is taken.
 TEST(DeviceTypePlan, TheSameShareIsTheSameBytes) {
   const auto model = open_spec("qwen3");
-  const model::Hyperparameters& h = model->hyper();
-  const uint64_t n_heads = static_cast<uint64_t>(h.n_layers * h.n_kv_heads);
+  const model::Description& h = model->description();
+  const uint64_t n_heads = static_cast<uint64_t>(h.n_layers * h.kv().n_kv_heads);
   const auto kv_of = [](const kv::Plan& plan) { return plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes; };
   for (const PolicyMode& mode : policy_modes()) {
     for (const TypePair& types : kPairs) {
@@ -403,9 +403,9 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
     o.policy_options = parameters;
     o.kv_type = kept;
     if (o.compressed()) o.kv_share = .4;
-    unwrap(o.validate(of.hyper()));
+    unwrap(o.validate(of.description()));
     o.see_device(of.runtime().device().info(), of.runtime().moves_directly());
-    const KvType type = o.resident_type(of.hyper());
+    const KvType type = o.resident_type(of.description());
     EXPECT_EQ(plan_session(of, o).device_type, type);
     return type;
   };
@@ -420,13 +420,13 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
     EXPECT_EQ(type_of(*model, "keycodes", kept, {{"copy", "1"}}), own);
     EXPECT_EQ(type_of(*model, "keycodes", kept, {{"stay", "2"}}), own);
     EXPECT_EQ(type_of(*model, "auto", kept, {{"by", "codes"}}), in_place);
-    EXPECT_EQ(type_of(*model, "auto", kept), model->hyper().head_dim % 64 == 0 ? in_place : own);
+    EXPECT_EQ(type_of(*model, "auto", kept), model->description().kv().head_dim % 64 == 0 ? in_place : own);
     EXPECT_EQ(type_of(*model, "auto", kept, {{"compensation", "0"}, {"width", "7"}}), own);
   }
   for (const KvType kept : {KvType::f32, KvType::f16}) EXPECT_EQ(type_of(*odd, "auto", kept), kept);   // of 40 values
   SessionOptions o = with_mode({"auto", "auto", {}, false}, .4);
   o.device_kv_type = KvType::q4_0;
-  EXPECT_EQ(o.resident_type(model->hyper()), KvType::q4_0);
+  EXPECT_EQ(o.resident_type(model->description()), KvType::q4_0);
   SessionOptions of_odd;
   of_odd.n_context = 320, of_odd.policy = "auto", of_odd.kv_share = .6;
   const auto session = unwrap(Session::open(odd, of_odd));
@@ -436,8 +436,8 @@ TEST(DeviceTypeOfAPolicy, IsWhatNobodySays) {
 }
 
 // The budget in bytes that is this share of full KV's in F16, at a context of 512.
-uint64_t bytes_of_f16(const model::Hyperparameters& h, double share) {
-  const uint64_t token = engine::kv_format(h, KvType::f16).token_bytes() * static_cast<uint64_t>(h.n_layers * h.n_kv_heads);
+uint64_t bytes_of_f16(const model::Description& h, double share) {
+  const uint64_t token = engine::kv_format(h, KvType::f16).token_bytes() * static_cast<uint64_t>(h.n_layers * h.kv().n_kv_heads);
   return static_cast<uint64_t>(share * 512 * static_cast<double>(token));
 }
 
@@ -445,8 +445,8 @@ uint64_t bytes_of_f16(const model::Hyperparameters& h, double share) {
 // 64. A budget in bytes counts at the caller's context.
 TEST(DeviceTypeOfAPolicy, AutosHasFourBitsWhereTheBudgetIsSmall) {
   const auto model = open_spec("qwen3-tied");
-  const model::Hyperparameters& h = model->hyper();
-  ASSERT_EQ(h.head_dim, 64);
+  const model::Description& h = model->description();
+  ASSERT_EQ(h.kv().head_dim, 64);
   SessionOptions o;
   o.n_context = 512, o.policy = "auto";
   const auto type_at = [&](double share) {
@@ -503,18 +503,18 @@ TEST(DeviceTypeOfAPolicy, AutosHasFourBitsWhereTheBudgetIsSmall) {
   EXPECT_EQ(o.resident_type(h), KvType::q8_0);
   o.n_context = 512, o.kv_budget_bytes = bytes_of_f16(h, .501);
   EXPECT_EQ(o.resident_type(h), KvType::q8_0);
-  model::Hyperparameters wider = h;
-  wider.n_kv_heads = 3;
+  model::Description wider = h;
+  wider.groups[0].n_kv_heads = 3;
   EXPECT_EQ(o.resident_type(wider), KvType::q4_0) << "the same bytes are a third of the share";
   o.kv_budget_bytes = 0, o.kv_share = .1;
-  EXPECT_EQ(o.resident_type(open_demo()->hyper()), KvType::q8_0) << "heads of 32";
-  EXPECT_EQ(o.resident_type(open_spec("llama-hd40")->hyper()), KvType::f16);
+  EXPECT_EQ(o.resident_type(open_demo()->description()), KvType::q8_0) << "heads of 32";
+  EXPECT_EQ(o.resident_type(open_spec("llama-hd40")->description()), KvType::f16);
 }
 
 // What is planned is what is taken, and the small budget's sessions, forks and files go on alike.
 TEST(DeviceTypeOfAPolicy, ASmallBudgetIsPlannedTakenAndGoesOn) {
   const auto model = open_spec("qwen3-tied");
-  const model::Hyperparameters& h = model->hyper();
+  const model::Description& h = model->description();
   for (const bool in_bytes : {false, true}) {
     SessionOptions o;
     o.n_context = 512, o.policy = "auto", o.kv_share = .1;
@@ -528,7 +528,7 @@ TEST(DeviceTypeOfAPolicy, ASmallBudgetIsPlannedTakenAndGoesOn) {
     EXPECT_EQ(model->runtime().arena().used() - used, plan.device_bytes);
     EXPECT_EQ(session->kv_bytes(), plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes);
     // 51.2 tokens of F16, of 256 bytes, for each head: at least 64 of Q4_0's 72, and what compensation tokens leave of the rest.
-    EXPECT_LE(session->kv_bytes(), std::max<uint64_t>(bytes_of_f16(h, .1), 64 * 72 * static_cast<uint64_t>(h.n_layers * h.n_kv_heads)) +
+    EXPECT_LE(session->kv_bytes(), std::max<uint64_t>(bytes_of_f16(h, .1), 64 * 72 * static_cast<uint64_t>(h.n_layers * h.kv().n_kv_heads)) +
                                        3 * kv::kArenaAlignment);
     unwrap(session->prefill(random_tokens(*model, 300, 3), nullptr, nullptr));
     EXPECT_TRUE(session->options().rotated(h));
@@ -587,7 +587,7 @@ TEST(DeviceTypeOfAPolicy, AutosIsQ8ByAnyName) {
 // they are for, those that are there and a tail, and come near them.
 TEST(DeviceTypeOfAPolicy, ALongAnswerKeepsToTheSharesBytes) {
   const auto model = open_demo();
-  const uint64_t token = engine::kv_format(model->hyper(), KvType::f16).token_bytes();
+  const uint64_t token = engine::kv_format(model->description(), KvType::f16).token_bytes();
   for (const KvType device : {KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0}) {
     SCOPED_TRACE(kv_type_name(device));
     SessionOptions o;
@@ -637,8 +637,8 @@ TEST(DeviceTypeOfAPolicy, WhatHoldsEverythingComputesNothingAgain) {
 // Turn by turn only what is new moves to the device; behind a rewind what has changed.
 TEST(DeviceTypeOfAPolicy, WhatHoldsEverythingMovesEachTokenOnce) {
   const auto model = open_demo();
-  const model::Hyperparameters& h = model->hyper();
-  const uint64_t column = engine::kv_format(h, KvType::f16).token_bytes() * static_cast<uint64_t>(h.n_layers * h.n_kv_heads);
+  const model::Description& h = model->description();
+  const uint64_t column = engine::kv_format(h, KvType::f16).token_bytes() * static_cast<uint64_t>(h.n_layers * h.kv().n_kv_heads);
   SessionOptions o;
   o.n_context = 1024, o.policy = "auto", o.kv_share = .54;
   const auto session = unwrap(Session::open(model, o));

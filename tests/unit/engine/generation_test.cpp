@@ -253,7 +253,7 @@ TEST(EngineGeneration, WhatCannotBeGeneratedIsRefused) {
   const auto session = chat_session(model, 64);
   EXPECT_EQ(Generation::answer(session.get(), plain()).status().code(), Code::invalid_argument);
   EXPECT_EQ(Generation::proceed(session.get(), {}, plain()).status().code(), Code::invalid_argument);
-  for (const int32_t bad : {-1, model->hyper().n_vocab}) {
+  for (const int32_t bad : {-1, model->description().n_vocab}) {
     const auto g = Generation::proceed(session.get(), std::vector<int32_t>{5, bad}, plain());
     EXPECT_EQ(g.status().code(), Code::invalid_argument);
     EXPECT_NE(std::string(g.status().message()).find("token 1 is"), std::string::npos)
@@ -606,7 +606,7 @@ TEST(EngineGeneration, AHookMayCancel) {
 TEST(EngineGeneration, AnErrorEndsItAndTheSessionLives) {
   const auto session = chat_session(chat_model());
   GenerateOptions options;
-  for (int32_t t = 0; t < session->model().hyper().n_vocab; ++t)
+  for (int32_t t = 0; t < session->model().description().n_vocab; ++t)
     options.sampling.bias.push_back({t, -INFINITY});
   const auto g = unwrap(Generation::proceed(session.get(), std::vector<int32_t>{1, 50}, options));
   Event event;

@@ -194,7 +194,7 @@ TEST_P(EngineGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
     const auto model = GetParam().spec ? open_spec(GetParam().spec, runtime, {GetParam().type, false})
                                        : unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime)),
                                                                             source_path("samples/models/demo-q8_0.gguf"), {}));
-    const std::vector<int32_t> tokens = stumbling(model->hyper().n_vocab, 150);
+    const std::vector<int32_t> tokens = stumbling(model->description().n_vocab, 150);
     const auto off = session_of(model, Speculate::off, 256, GetParam().kv), ngram = session_of(model, Speculate::ngram, 256, GetParam().kv);
     for (const auto& session : {off.get(), ngram.get()}) unwrap(session->prefill({tokens.data(), 40}, nullptr, nullptr));
     ASSERT_NO_FATAL_FAILURE(expect_same_rows(off.get(), ngram.get(), tokens, 40));
@@ -528,7 +528,7 @@ TEST(EngineDrafts, AnswersAreThoseOfFullAttention) {
 // Whatever type the drafts read: pages verify the tokens, in their own type and form.
 TEST(EngineDrafts, AnswersAreThoseOfFullAttentionInEveryType) {
   const auto model = open_spec("qwen3");
-  ASSERT_EQ(model->hyper().head_dim % 32, 0);
+  ASSERT_EQ(model->description().kv().head_dim % 32, 0);
   const auto prompt = random_tokens(*model, 170, 9);
   for (const auto& [kv, device] : {std::pair(KvType::f16, KvType::q4_0), std::pair(KvType::f16, KvType::k8v4), std::pair(KvType::q8_0, KvType::k8v4),
                                    std::pair(KvType::k8v4, KvType::k8v4), std::pair(KvType::k8v4, KvType::q4_0)}) {

@@ -28,8 +28,8 @@ std::vector<std::vector<float>> prompt_queries(const std::shared_ptr<engine::Lan
   o.kv_type = type;
   o.device_kv_type = device_type;   // queries have the form of the slots' type
   const auto session = unwrap(Session::open(model, o));
-  const auto& h = model->hyper();
-  const auto width = static_cast<size_t>(h.n_heads / h.n_kv_heads * h.head_dim);
+  const auto& h = model->description();
+  const auto width = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads * h.kv().head_dim);
   std::vector<std::vector<float>> queries(session->resident()->store().n_heads());
   for (uint32_t from = 0; from < prompt.size(); from += 64) {
     const auto n = std::min<uint32_t>(64, static_cast<uint32_t>(prompt.size()) - from);
@@ -44,9 +44,9 @@ std::vector<std::vector<float>> prompt_queries(const std::shared_ptr<engine::Lan
 }
 
 // Adds what a group's queries attend to among some keys, its mean, to the sums of their positions.
-void add_attention(const model::Hyperparameters& h, const float* q, const std::vector<std::vector<float>>& keys, Span<const uint32_t> positions,
+void add_attention(const model::Description& h, const float* q, const std::vector<std::vector<float>>& keys, Span<const uint32_t> positions,
                    std::vector<double>* sums) {
-  const auto group = static_cast<size_t>(h.n_heads / h.n_kv_heads), dim = static_cast<size_t>(h.head_dim);
+  const auto group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads), dim = static_cast<size_t>(h.kv().head_dim);
   std::vector<std::vector<double>> rows(group, std::vector<double>(positions.size()));
   for (size_t g = 0; g < group; ++g)
     for (size_t i = 0; i < positions.size(); ++i)
@@ -66,7 +66,7 @@ class EngineH2O : public ::testing::TestWithParam<Case> {};
 TEST_P(EngineH2O, HeadsHoldWhatHasBeenAttendedToMost) {
   const Case& c = GetParam();
   const auto model = open_demo();
-  const auto& h = model->hyper();
+  const auto& h = model->description();
   const auto prompt = random_tokens(*model, kPrompt, 61);
   const auto queries = prompt_queries(model, prompt, c.type, c.device_type);
   engine::SessionOptions o;
@@ -82,7 +82,7 @@ TEST_P(EngineH2O, HeadsHoldWhatHasBeenAttendedToMost) {
   Resident* resident = session->resident();
   const uint32_t n_heads = resident->store().n_heads(), n_slots = kPrompt * 4 / 10;
   const auto n_recent = static_cast<uint32_t>(std::stod(c.recent) * n_slots + .5);
-  const auto width = static_cast<size_t>(h.n_heads / h.n_kv_heads * h.head_dim);
+  const auto width = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads * h.kv().head_dim);
   std::vector<std::vector<double>> sums(n_heads, std::vector<double>(1024));
   for (uint32_t head = 0; head < n_heads; ++head) {
     std::vector<std::vector<float>> keys;

@@ -21,7 +21,7 @@ using Doubles = std::vector<double>;
 // The queries that a step's hook is given, by layer: its own, or those that are made ahead.
 class Recorder final : public model::LayerHook {
  public:
-  Recorder(Backend* backend, const model::Hyperparameters& h, bool ahead) : queries(static_cast<size_t>(h.n_layers)), backend_(*backend), h_(h), ahead_(ahead) {}
+  Recorder(Backend* backend, const model::Description& h, bool ahead) : queries(static_cast<size_t>(h.n_layers)), backend_(*backend), h_(h), ahead_(ahead) {}
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t) override { return record(layer, q); }
   bool looks_ahead() const override { return ahead_; }
   Status before_layer(int32_t layer, Ptr<const float> next_q) override { return next_q ? record(layer + 1, next_q) : ok_status(); }
@@ -31,21 +31,21 @@ class Recorder final : public model::LayerHook {
   Status record(int32_t layer, Ptr<const float> q) {
     ORRERY_TRY(backend_.synchronize());
     std::vector<float>& to = queries[static_cast<size_t>(layer)];
-    to.resize(static_cast<size_t>(h_.q_dim()));
+    to.resize(static_cast<size_t>(h_.kv().q_dim()));
     std::memcpy(to.data(), reinterpret_cast<const float*>(q.address), to.size() * sizeof(float));
     return ok_status();
   }
   Backend& backend_;
-  const model::Hyperparameters& h_;
+  const model::Description& h_;
   bool ahead_;
 };
 
 // The session's last step once more, exactly: the same token at the same position writes the same KV.
 std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel& model, const Session& session, bool ahead, const Turn& turn) {
   const Resident& resident = *session.resident();
-  const model::RopeTable rope = model::make_rope_table(model.hyper(), model.weights().rope_factors, session.n_context());
+  const model::RopeTable rope = model::make_rope_table(model.description().rope, model.weights().rope_factors, session.n_context());
   Backend& backend = turn.backend();
-  Recorder recorder(&backend, model.hyper(), ahead);
+  Recorder recorder(&backend, model.description(), ahead);
   const uint32_t position = session.n_computed() - 1;
   const Row row{session.tokens()[position], static_cast<int32_t>(position), 0};
   const KvView view = resident.reservoir().view();
@@ -87,9 +87,10 @@ TEST(EngineInfiniGenAhead, QueriesAreTheNextLayersOfThisLayersInput) {
     for (size_t i = 0; i + 1 < layers.size(); ++i) {
       EXPECT_NE(ahead[i + 1], own[i + 1]);
       const model::Layer kept = layers[i];
-      const model::Layer& next = layers[i + 1];
-      layers[i].qkv = next.qkv, layers[i].qkv_bias = next.qkv_bias;
-      layers[i].q = next.q, layers[i].q_bias = next.q_bias, layers[i].q_norm = next.q_norm;
+      const model::attention::Weights& next = layers[i + 1].attention;
+      model::attention::Weights& changed = layers[i].attention;
+      changed.qkv = next.qkv, changed.qkv_bias = next.qkv_bias;
+      changed.q = next.q, changed.q_bias = next.q_bias, changed.q_norm = next.q_norm;
       EXPECT_EQ(queries_of_last_step(*model, *session, false, turn)[i], ahead[i + 1]) << "layer " << i;
       layers[i] = kept;
     }
@@ -145,10 +146,10 @@ constexpr uint32_t kPrompt = 500, kQueries = 64;
 
 TEST(EngineInfiniGenBasis, HasTheLastQueriesDirectionsThatMatterMost) {
   const auto model = open_demo();
-  const auto& h = model->hyper();
+  const auto& h = model->description();
   const auto session = open(model, {{"first_layers", "0"}}, kPrompt, 1024);
   const Resident& resident = *session->resident();
-  const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
+  const auto dim = static_cast<size_t>(h.kv().head_dim), group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads);
   std::vector<Doubles> squares(resident.store().n_heads(), Doubles(dim * dim));   // of queries, which generated ones will take the place of
   for (uint32_t head = 0; head < squares.size(); ++head)
     for (uint32_t p = kPrompt - kQueries; p < kPrompt; ++p)
@@ -196,12 +197,12 @@ class EngineInfiniGen : public ::testing::TestWithParam<std::pair<const char*, K
 // What scores near the best is there; what has gone scored less than what was not asked for either, and stayed.
 TEST_P(EngineInfiniGen, HeadsHoldWhatTheLayerBeforeFoundForThem) {
   const auto model = open_demo();
-  const auto& h = model->hyper();
+  const auto& h = model->description();
   const double alpha = std::stod(GetParam().first);
   const auto session = open(model, {{"alpha", GetParam().first}, {"first_layers", "1"}, {"window", "8"}}, kPrompt, 1024, GetParam().second);
   const Resident& resident = *session->resident();
-  const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
-  const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads);
+  const auto dim = static_cast<size_t>(h.kv().head_dim), group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads);
+  const auto kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads);
   std::vector<std::set<uint32_t>> before(resident.store().n_heads());
   uint64_t n_checked = 0, n_gone = 0;
   session->resident()->set_step_fault([&](uint64_t) {

@@ -85,8 +85,8 @@ TEST(EngineKeyMeans, QuantizedKvIsCentredAndFourBitsAreRotated) {
     const auto session = open_with(model, c.policy, c.kv, c.device, 0, c.share, c.speculate);
     const std::vector<std::byte> file = after_prompt(session.get(), 20);
     EXPECT_EQ(form_of(file), c.form);
-    const size_t means = c.form ? static_cast<size_t>(model->hyper().n_layers * model->hyper().kv_dim()) * sizeof(float) : 0;
-    EXPECT_EQ(file.size(), kHeaderBytes + 20 * 5 + 2 + means + engine::kv_format(model->hyper(), c.kv).page_bytes() + kChecksumBytes);
+    const size_t means = c.form ? static_cast<size_t>(model->description().n_layers * model->description().kv().kv_dim()) * sizeof(float) : 0;
+    EXPECT_EQ(file.size(), kHeaderBytes + 20 * 5 + 2 + means + engine::kv_format(model->description(), c.kv).page_bytes() + kChecksumBytes);
   }
 }
 
@@ -123,7 +123,7 @@ TEST(EngineKeyMeans, AreMeansOfKeysAndOfRotations) {
   for (const std::string name : {"qwen2", "llama-nemo"}) {   // pairs of halves, and neighbours
     SCOPED_TRACE(name);
     const auto model = open_spec(name);
-    const model::Hyperparameters& h = model->hyper();
+    const model::Description& h = model->description();
     std::vector<int32_t> tokens = unwrap(engine::RepeatedTokens::make(*model)).tokens;
     tokens.resize(engine::kMeasuredTokens);
     const auto plain = open_with(model, "full", KvType::f32);
@@ -131,11 +131,11 @@ TEST(EngineKeyMeans, AreMeansOfKeysAndOfRotations) {
     const std::vector<float> values = page_values(saved(plain.get()), engine::kv_format(h, KvType::f32), engine::kMeasuredTokens);
     const auto centred = open_with(model, "full", KvType::q8_0);
     const std::vector<std::byte> file = after_prompt(centred.get(), 1);
-    std::vector<float> means(static_cast<size_t>(h.n_layers * h.kv_dim()));
+    std::vector<float> means(static_cast<size_t>(h.n_layers * h.kv().kv_dim()));
     std::memcpy(means.data(), file.data() + kHeaderBytes + 5 + 2, means.size() * sizeof(float));
 
-    const model::RopeTable rope = model::make_rope_table(h, model->weights().rope_factors, 320);
-    const auto dim = static_cast<size_t>(h.head_dim), half = rope.inverse_frequency.size();
+    const model::RopeTable rope = model::make_rope_table(h.rope, model->weights().rope_factors, 320);
+    const auto dim = static_cast<size_t>(h.kv().head_dim), half = rope.inverse_frequency.size();
     double most = 0, worst = 0;
     for (size_t head = 0; head < means.size() / dim; ++head)
       for (size_t i = 0; i < half; ++i) {
@@ -177,7 +177,7 @@ Errors errors(float common) {
     std::copy(bytes, bytes + bias.size() * sizeof(float), at);
   }
   const auto model = open_bytes(file);
-  const auto n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+  const auto n_vocab = static_cast<size_t>(model->description().n_vocab);
   const auto logits = [&](KvType kv, const char* policy = "full", std::optional<KvType> device = {}) {
     std::vector<float> rows(100 * n_vocab);
     const auto session = open_with(model, policy, kv, device);
@@ -214,7 +214,7 @@ TEST(EngineKeyMeans, ALargeCommonKeyCostsNothing) {
 TEST(EngineKeyMeans, FilesKeepTheirFormOrBecomePlain) {
   const auto model = open_spec("qwen2");
   for (const KvType type : {KvType::q8_0, KvType::q4_0, KvType::k8v4}) {
-    const KvFormat kv = engine::kv_format(model->hyper(), type);
+    const KvFormat kv = engine::kv_format(model->description(), type);
     const auto chunks = open_with(model, "shadowkv", type), full = open_with(model, "full", type);
     const std::vector<std::byte> plain = after_prompt(chunks.get(), 64), centred = after_prompt(full.get(), 64);
     unwrap(engine::SessionFile::load(chunks.get(), centred, "centred"));
@@ -267,7 +267,7 @@ TEST(EngineKeyMeans, FilesTakeTheFormThatSlotsOfFourBitsNeed) {
     const auto [type, slot_type, tolerance] = c;
     SCOPED_TRACE(std::string(kv_type_name(type)) + ", slots of " + kv_type_name(slot_type));
     const auto model = open_spec("qwen2");
-    const KvFormat kv = engine::kv_format(model->hyper(), type);
+    const KvFormat kv = engine::kv_format(model->description(), type);
     const auto dim = static_cast<size_t>(kv.head_dim);
     ASSERT_EQ(dim, 32u);
     const auto n_heads = static_cast<uint32_t>(kv.n_layers * kv.n_kv_heads);

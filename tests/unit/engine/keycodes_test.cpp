@@ -71,11 +71,11 @@ class EngineKeyCodes : public ::testing::TestWithParam<Case> {};
 TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
   const Case& c = GetParam();
   const auto model = open_demo();
-  const auto& h = model->hyper();
+  const auto& h = model->description();
   const bool in_place = c.skip >= 0;
   const auto session = open(model, c.share, c.type, c.device_type, c.options, in_place);
   const Resident& resident = *session->resident();
-  const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
+  const auto dim = static_cast<size_t>(h.kv().head_dim), group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads);
   uint64_t n_weighed = 0, n_close = 0, n_all = 0, n_wrong_exactly = 0, n_fewer = 0, n_most = 0, n_read = 0;
   session->resident()->set_step_fault([&](uint64_t) {
     const uint32_t n_tokens = session->n_computed(), end = n_tokens - c.n_last;   // of the candidates
@@ -91,7 +91,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
       std::vector<RoundedProducts> products;
       for (size_t g = 0; g < group; ++g) {
         std::vector<float> turned(q + g * dim, q + (g + 1) * dim);
-        if (!session->options().rotated(h)) hadamard(turned.data(), h.head_dim, hadamard_block(h.head_dim));   // else pages and queries are
+        if (!session->options().rotated(h)) hadamard(turned.data(), h.kv().head_dim, hadamard_block(h.kv().head_dim));   // else pages and queries are
         products.emplace_back(Doubles(turned.begin(), turned.end()), c.bits);
       }
       double most_off = 0;   // a product's step: doubles and floats may round apart
@@ -120,7 +120,7 @@ TEST_P(EngineKeyCodes, HeadsHoldWhatQueriesFindByCodes) {
       EXPECT_EQ(view.compensation_token.address, resident.key_codes()->mean(head).address);
       EXPECT_EQ(view.n_keys, static_cast<int32_t>(held.size()));
       EXPECT_EQ(view.positions != nullptr, in_place);
-      for (size_t g = 0; head + static_cast<uint32_t>(h.n_kv_heads) >= resident.store().n_heads() && g < group; ++g) {
+      for (size_t g = 0; head + static_cast<uint32_t>(h.kv().n_kv_heads) >= resident.store().n_heads() && g < group; ++g) {
         double evicted = 0;
         for (uint32_t i = 0; i < rows[g].size(); ++i) evicted += tokens.count(i + c.n_first) ? 0 : std::exp(rows[g][i]);
         const auto log = static_cast<double>(reinterpret_cast<const float*>(view.compensation_logs.address)[g]) * std::log(2.0);
@@ -274,7 +274,7 @@ TEST(EngineKeyCodesParts, AllTokensInPlaceAreFullAttention) {
       for (Session* s : {full.get(), in_place.get()}) feed(s, token);
       for (size_t i = 0; i < full->logits().size(); ++i) most = std::max(most, std::fabs(full->logits()[i] - in_place->logits()[i]));
     }
-    EXPECT_EQ(in_place->resident()->policy().n_full_heads(), *whole_layers == '0' ? 0u : 2u * static_cast<uint32_t>(model->hyper().n_kv_heads));
+    EXPECT_EQ(in_place->resident()->policy().n_full_heads(), *whole_layers == '0' ? 0u : 2u * static_cast<uint32_t>(model->description().kv().n_kv_heads));
     EXPECT_GT(in_place->resident()->bytes_in_place(), 0u);
     EXPECT_LT(most, .4f);   // without the step's own token: 1.9
     unwrap(full->rewind(kPrompt));

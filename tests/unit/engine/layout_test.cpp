@@ -83,7 +83,7 @@ TEST_P(EngineLayout, IsWhatOpeningTakesRegionByRegion) {
     engine::RuntimeOptions runtime = runtime_options(1 + static_cast<int32_t>(random.below(3)), "auto", uint64_t{512} << 20);
     if (random.below(2)) runtime.link = {uint64_t{1} << 34, 0};   // with a ring to it
     const auto model = open_bytes(build_model_gguf(random_spec(&random)), runtime);
-    const bool blocks = model->hyper().head_dim % 32 == 0;
+    const bool blocks = model->description().kv().head_dim % 32 == 0;
     const KvType types[] = {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0};   // from fine to coarse
     const size_t n_types = blocks ? std::size(types) : 2, kept = random.below(n_types), device = kept + random.below(n_types - kept);
     engine::SessionOptions options = with_mode(GetParam(), .2 + .05 * static_cast<double>(random.below(17)), 128 + up_to(&random, 900), types[kept]);

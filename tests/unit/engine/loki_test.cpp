@@ -69,10 +69,10 @@ class EngineLoki : public ::testing::TestWithParam<Case> {};
 TEST_P(EngineLoki, HeadsHoldWhatQueriesFindByTurnedKeys) {
   const Case& c = GetParam();
   const auto model = open_demo();
-  const auto& h = model->hyper();
+  const auto& h = model->description();
   const auto session = open(model, c);
   const Resident& resident = *session->resident();
-  const auto dim = static_cast<size_t>(h.head_dim), group = static_cast<size_t>(h.n_heads / h.n_kv_heads);
+  const auto dim = static_cast<size_t>(h.kv().head_dim), group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads);
   const bool max = c.options.size() > 1 && c.options[1].second == "max", whole = c.rank == dim;
   uint64_t n_close = 0, n_all = 0;
   session->resident()->set_step_fault([&](uint64_t) {
@@ -155,11 +155,11 @@ Doubles eigenvalues(Doubles a, size_t n) {
 // Orthonormal, and along them keys differ as much as along any: the mean is not part of it.
 TEST(EngineLokiBasis, HasThePrincipalComponentsOfThePromptsKeys) {
   const auto model = open_demo();
-  const auto& h = model->hyper();
+  const auto& h = model->description();
   const auto session = open(model, {"", {}, 8, 32, .5, KvType::f16, KvType::f16});
   greedy(session.get(), 40);   // generated tokens do not change it
   const Resident& resident = *session->resident();
-  const auto dim = static_cast<size_t>(h.head_dim);
+  const auto dim = static_cast<size_t>(h.kv().head_dim);
   double worst = 1, of_mean = 0;
   for (uint32_t head = 0; head < resident.store().n_heads(); ++head) {
     Doubles mean(dim), covariance(dim * dim);

@@ -28,7 +28,7 @@ class EngineOmniKv : public ::testing::TestWithParam<Case> {};
 TEST_P(EngineOmniKv, LayersHoldWhatTheirFilterFinds) {
   const Case& c = GetParam();
   const auto model = open_demo();
-  const auto& h = model->hyper();
+  const auto& h = model->description();
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "omnikv";
@@ -40,7 +40,7 @@ TEST_P(EngineOmniKv, LayersHoldWhatTheirFilterFinds) {
   constexpr uint32_t kPrompt = 500;
   unwrap(session->prefill(random_tokens(*model, kPrompt, 41), nullptr, nullptr));
   Resident* resident = session->resident();
-  const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads), n_layers = static_cast<uint32_t>(h.n_layers);
+  const auto kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads), n_layers = static_cast<uint32_t>(h.n_layers);
   ASSERT_EQ(c.filter_of.size(), n_layers);
   int n_checked = 0;
   uint64_t n_close = 0, n_all = 0;
@@ -58,10 +58,10 @@ TEST_P(EngineOmniKv, LayersHoldWhatTheirFilterFinds) {
         const float* q = ring_queries(*resident, h, head, n_tokens - 1);
         for (uint32_t key = 0; key < kPrompt; ++key) {
           const std::vector<float> k = device_key(*resident, head, key);
-          for (int32_t g = 0; g < h.n_heads / h.n_kv_heads; ++g) {
+          for (int32_t g = 0; g < h.kv().n_heads / h.kv().n_kv_heads; ++g) {
             double dot = 0;
             for (size_t d = 0; d < k.size(); ++d) dot += static_cast<double>(q[static_cast<size_t>(g) * k.size() + d]) * static_cast<double>(k[d]);
-            scores[key] = std::max(scores[key], dot / std::sqrt(static_cast<double>(h.head_dim)));
+            scores[key] = std::max(scores[key], dot / std::sqrt(static_cast<double>(h.kv().head_dim)));
           }
         }
       }

@@ -28,7 +28,7 @@ std::vector<double> descending(std::vector<double> x) {
 // Of a head's candidates among n_tokens, by the query of `position`, which the ring holds: softmaxes of unscaled bounds, their mean.
 std::vector<double> page_scores(const engine::LanguageModel& model, const Resident& resident, uint32_t head, uint32_t position,
                                 uint32_t n_tokens, bool deviation) {
-  return mean_of_softmaxes(page_bounds(resident, model.hyper(), head, position, kPage, kFirst, n_tokens / kPage - kFirst - kLast, deviation));
+  return mean_of_softmaxes(page_bounds(resident, model.description(), head, position, kPage, kFirst, n_tokens / kPage - kFirst - kLast, deviation));
 }
 
 // A head's whole pages: the first, the last, and of the others the best by these scores, up to what floats and halves round.
@@ -71,7 +71,7 @@ TEST_P(EnginePages, HeadsHoldWhatQueriesLookFor) {
   const auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, 500, 31), nullptr, nullptr));
   Resident* resident = session->resident();
-  const auto first_head = static_cast<uint32_t>(model->hyper().n_kv_heads);   // of the second layer: the first is whole
+  const auto first_head = static_cast<uint32_t>(model->description().kv().n_kv_heads);   // of the second layer: the first is whole
   const bool same_step = std::string(c.tau) == "2";
   std::map<uint32_t, std::vector<double>> expected;   // of the step before
   int n_checked = 0;
@@ -170,10 +170,10 @@ void check_steps(Session* session, size_t n, const Check& check) {
 TEST(EnginePagesArkVale, LayersHoldWhatTheirHeadsLookForTogether) {
   for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4}) {
     const auto model = open_demo();
-    const auto& h = model->hyper();
+    const auto& h = model->description();
     const auto session = open_small(model, "arkvale", .4, type, 500);
     Resident* resident = session->resident();
-    const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads), n_layers = static_cast<uint32_t>(h.n_layers);
+    const auto kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads), n_layers = static_cast<uint32_t>(h.n_layers);
     std::vector<std::set<uint32_t>> before(n_layers);
     int n_checked = 0, n_gone = 0;
     check_steps(session.get(), 40, [&](uint64_t, uint32_t position, uint32_t n_pages) {
@@ -182,7 +182,7 @@ TEST(EnginePagesArkVale, LayersHoldWhatTheirHeadsLookForTogether) {
         for (uint32_t p = kFirst; p < n_pages - kLast; ++p) scores[p] = 0;
         for (uint32_t head = layer * kv_heads; head < (layer + 1) * kv_heads; ++head)
           for (const auto& row : page_bounds(*resident, h, head, position, kSmall, kFirst, n_pages - kFirst - kLast, true))
-            for (uint32_t i = 0; i < row.size(); ++i) scores[kFirst + i] += row[i] / h.n_heads;
+            for (uint32_t i = 0; i < row.size(); ++i) scores[kFirst + i] += row[i] / h.kv().n_heads;
         const Span<const uint32_t> held = resident->store().positions(layer * kv_heads);
         for (uint32_t head = layer * kv_heads + 1; head < (layer + 1) * kv_heads; ++head) {
           const Span<const uint32_t> other = resident->store().positions(head);
@@ -223,7 +223,7 @@ TEST(EnginePagesArkVale, LayersHoldWhatTheirHeadsLookForTogether) {
 TEST(EnginePagesRaas, TheOldestPageMakesRoom) {
   for (const char* stamp : {"threshold", "top"}) {
     const auto model = open_demo();
-    const auto& h = model->hyper();
+    const auto& h = model->description();
     const auto session = open_small(model, "raas", .3, KvType::f16, 501, {{"stamp", stamp}, {"threshold", "0.01"}});
     Resident* resident = session->resident();
     std::map<uint32_t, std::map<uint32_t, uint64_t>> looked;   // by head and page: the last step that surely did

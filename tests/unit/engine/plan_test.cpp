@@ -83,7 +83,7 @@ TEST(EnginePlan, TheLargestContextOpensAndAPageMoreDoesNot) {
     const kv::Plan plan = file.plan(runtime, session_options(0));
     ASSERT_GT(plan.largest_context, 0u);
     const auto model = file.open(runtime);
-    const uint32_t trained = static_cast<uint32_t>(model->hyper().trained_context);
+    const uint32_t trained = static_cast<uint32_t>(model->description().trained_context);
     {
       const auto session = unwrap(Session::open(model, session_options(0)));
       EXPECT_EQ(session->n_context(), plan.largest_context);
@@ -146,7 +146,7 @@ TEST(EnginePlan, ASecondSessionTakesItsKvAlone) {
 // token is named.
 TEST(EnginePlan, KvBytesBoundTheContext) {
   const auto model = open_spec("llama-256");
-  const uint32_t trained = static_cast<uint32_t>(model->hyper().trained_context);
+  const uint32_t trained = static_cast<uint32_t>(model->description().trained_context);
   int bound = 0;
   for (const char* policy : {"streaming", "heterocache", "synckv"}) {
     for (const uint64_t bytes : {uint64_t{20'000}, uint64_t{50'000}, uint64_t{120'000}}) {
@@ -202,7 +202,7 @@ TEST(EnginePlan, WhatIsNotTransferredNeedsNoRing) {
       EXPECT_EQ(model->runtime().arena().used(), plan.device_bytes);
       EXPECT_EQ(model->runtime().moves_directly(), !link);
     }
-    const KvFormat kv = engine::kv_format(file.open(runtime_options())->hyper(), KvType::f16);
+    const KvFormat kv = engine::kv_format(file.open(runtime_options())->description(), KvType::f16);
     EXPECT_EQ(staging[1] - staging[0], kv::Refills::staging_bytes(kv, 4096, policy == std::string("shadowkv")));
   }
 }

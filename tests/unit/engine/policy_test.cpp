@@ -50,7 +50,7 @@ TEST_P(EnginePolicy, ThreadsAndChunksDoNotShow) {
 TEST_P(EnginePolicy, LaterPromptsAttendToEverything) {
   const auto model = open_spec(model_name());
   const auto one = random_tokens(*model, 150, 3), two = random_tokens(*model, 70, 4);
-  const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+  const size_t n_vocab = static_cast<size_t>(model->description().n_vocab);
   std::vector<float> full_logits(two.size() * n_vocab), logits(two.size() * n_vocab);
   const auto full = open_session(model, 320, KvType::f16);
   unwrap(full->prefill(one, nullptr, nullptr));

@@ -235,7 +235,7 @@ TEST(EnginePrefixes, ARestoredPrefixOf16KTokensIsNotComputed) {
   engine::SessionOptions options;
   options.n_context = 16500;
   options.reuse_prompts = true;
-  const auto n_vocab = static_cast<int32_t>(model->hyper().n_vocab);
+  const auto n_vocab = static_cast<int32_t>(model->description().n_vocab);
   std::vector<int32_t> document(16400);
   for (size_t i = 0; i < document.size(); ++i) document[i] = static_cast<int32_t>(i * i % static_cast<size_t>(n_vocab));
   const auto one = unwrap(Session::open(model, options));
@@ -265,7 +265,7 @@ TEST(EnginePrefixes, PagesLeaveWhenASessionNeedsTheirRoom) {
   const auto one = unwrap(Session::open(model, options));
   EXPECT_EQ(reservoir.used(), bytes);
   for (uint64_t seed = 1; seed <= 4; ++seed) ask(one.get(), tokens_of(500, seed));
-  const uint64_t page = engine::kv_format(model->hyper(), options.kv_type).page_bytes();
+  const uint64_t page = engine::kv_format(model->description(), options.kv_type).page_bytes();
   EXPECT_GT(model->runtime().prefixes().bytes() + page, bytes) << "they fill the rest";
   EXPECT_EQ(reservoir.used(), bytes + model->runtime().prefixes().bytes());
   EXPECT_EQ(ask(one.get(), tokens_of(500, 3)).restored, (bytes / page - 7) * 64) << "behind the seven pages of the newest prompt";

@@ -19,8 +19,8 @@ using engine::Session;
 
 constexpr uint64_t kPartUs = 100'000;
 
-model::Hyperparameters shape(int32_t n_layers) {
-  model::Hyperparameters h;
+model::Description shape(int32_t n_layers) {
+  model::Description h;
   h.n_layers = n_layers, h.n_embd = 8;
   return h;
 }
@@ -110,7 +110,7 @@ TEST_P(PromptInParts, OtherSessionsComputeInTheirPauses) {
     EXPECT_EQ(complete, a->part_done() == 0 && a->n_computed() == from + n);
     if (n_steps++ < 20) greedy(b.get(), 1, &found_other);
   }
-  const auto n_layers = static_cast<size_t>(cut->hyper().n_layers);
+  const auto n_layers = static_cast<size_t>(cut->description().n_layers);
   EXPECT_EQ(n_parts, n_layers * ((prompt.size() + 15) / 16));
   found = as_vector(a->logits());
   EXPECT_EQ(greedy(a.get(), 6, &found), tokens);
@@ -128,7 +128,7 @@ TEST(EnginePromptInParts, TheEventsCountAPartOfAChunk) {
   engine::GenerateOptions options;
   options.max_tokens = 1;
   const auto g = unwrap(Generation::proceed(session.get(), prompt, options));
-  const auto n_layers = static_cast<uint64_t>(model->hyper().n_layers);
+  const auto n_layers = static_cast<uint64_t>(model->description().n_layers);
   Event event;
   for (uint64_t part = 0; part <= 4 * n_layers; ++part) {
     unwrap(g->next(&event));
@@ -171,7 +171,7 @@ TEST(EnginePromptInParts, NothingStaysOfAChunkThatIsGivenUp) {
       EXPECT_EQ(session->n_computed(), 16u);
       EXPECT_EQ(as_vector(session->tokens()), std::vector<int32_t>(prompt.begin(), prompt.begin() + 16));
       if (!options.compressed()) {
-        EXPECT_EQ(session->kv_used_bytes(), engine::kv_format(model->hyper(), options.kv_type).page_bytes()) << "one page";
+        EXPECT_EQ(session->kv_used_bytes(), engine::kv_format(model->description(), options.kv_type).page_bytes()) << "one page";
       }
       unwrap(session->rewind(cancels ? 16 : 3));
     }
@@ -191,7 +191,7 @@ TEST(EnginePromptInParts, DecodingGoesOnBehindAChunkThatIsGivenUp) {
     const engine::SessionOptions options = with_mode(mode, 0.3);
     const auto session = unwrap(Session::open(model, options)), reference = unwrap(Session::open(model, options));
     for (Session* s : {session.get(), reference.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
-    for (int part = 0; part < model->hyper().n_layers / 2; ++part)
+    for (int part = 0; part < model->description().n_layers / 2; ++part)
       EXPECT_FALSE(unwrap(session->prefill_part({more.data(), session->next_chunk(more.size())}, nullptr, false, nullptr)));
     EXPECT_GT(session->part_done(), 0u);
     session->drop_part();
@@ -213,7 +213,7 @@ TEST(EnginePromptInParts, ACancelledChunkGivesItsPagesBack) {
   Event event;
   do unwrap(g->next(&event));
   while (session->n_computed() < 64 || session->part_done() == 0);   // in the middle of the second chunk, which has a page of its own
-  const uint64_t page = engine::kv_format(model->hyper(), KvType::f16).page_bytes();
+  const uint64_t page = engine::kv_format(model->description(), KvType::f16).page_bytes();
   EXPECT_EQ(session->kv_used_bytes(), 2 * page);
   g->cancel();
   unwrap(g->next(&event));

@@ -26,7 +26,7 @@ class EngineRazor : public ::testing::TestWithParam<Case> {};
 
 TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
   const auto model = open_demo();
-  const auto& h = model->hyper();
+  const auto& h = model->description();
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "razorattention";
@@ -37,7 +37,7 @@ TEST_P(EngineRazor, HeadsHoldFirstAndLastTokensAndTheMeanOfTheRest) {
   const auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, 400, 51), nullptr, nullptr));
   Resident* resident = session->resident();
-  const auto dim = static_cast<size_t>(h.head_dim);
+  const auto dim = static_cast<size_t>(h.kv().head_dim);
   int n_checked = 0, n_whole = 0;
   resident->set_step_fault([&](uint64_t) {
     const uint32_t n_tokens = session->n_computed();
@@ -85,7 +85,7 @@ TEST_P(EngineRazor, AutosHeadsHoldTheRestByShares) {
   const auto session = unwrap(Session::open(model, o));
   unwrap(session->prefill(random_tokens(*model, 400, 51), nullptr, nullptr));
   Resident* resident = session->resident();
-  const auto dim = static_cast<size_t>(model->hyper().head_dim);
+  const auto dim = static_cast<size_t>(model->description().kv().head_dim);
   std::set<std::vector<float>> weights;
   int n_checked = 0;
   resident->set_step_fault([&](uint64_t) {
@@ -136,7 +136,7 @@ INSTANTIATE_TEST_SUITE_P(Types, EngineRazor,
 TEST(EngineRazorAlike, DroppedKeysThatAreAlikeChangeNothing) {
   const auto model = open_spec("qwen3");
   const auto tokens = random_tokens(*model, 600, 52), answer = random_tokens(*model, 40, 53);
-  const KvFormat kv = engine::kv_format(model->hyper(), KvType::f32);
+  const KvFormat kv = engine::kv_format(model->description(), KvType::f32);
   const auto run = [&](const char* policy, const policy::Options& options, bool values_alike = false) {
     engine::SessionOptions o;
     o.n_context = 1024;

@@ -273,7 +273,7 @@ TEST(Refilling, WhatABlockAsksForIsOnItsWayAtOnce) {
     return Fault{};
   };
   const auto model = open_demo(o);
-  const uint64_t token_bytes = engine::kv_format(model->hyper(), KvType::f16).token_bytes();
+  const uint64_t token_bytes = engine::kv_format(model->description(), KvType::f16).token_bytes();
   engine::SessionOptions options;
   options.n_context = 2560;
   options.policy = "synckv";
@@ -310,7 +310,7 @@ TEST(Refilling, LayersWaitForTheirOwnPages) {
     return Fault{Kind::never, 0, ok_status()};
   };
   const auto model = open_demo(o);
-  ASSERT_EQ(model->hyper().n_layers * model->hyper().n_kv_heads, 32);
+  ASSERT_EQ(model->description().n_layers * model->description().kv().n_kv_heads, 32);
   engine::SessionOptions options;
   options.n_context = 640;
   options.policy = "freekv";
@@ -510,8 +510,8 @@ TEST_P(Refilled, AGenerationEndsWithItsTransfer) {
 
 // Checks the exported attention weights of scored heads against their queries and keys. Returns the number of scored heads.
 int check_exported_weights(const engine::LanguageModel& model, const engine::Resident& resident, uint32_t position) {
-  const auto& h = model.hyper();
-  const int32_t group = h.n_heads / h.n_kv_heads, dim = h.head_dim;
+  const auto& h = model.description();
+  const int32_t group = h.kv().n_heads / h.kv().n_kv_heads, dim = h.kv().head_dim;
   const KvFormat& format = resident.format();
   std::vector<float> key(static_cast<size_t>(dim));
   int n_scored = 0;
@@ -519,10 +519,10 @@ int check_exported_weights(const engine::LanguageModel& model, const engine::Res
     const HeadView& view = resident.views()[head];
     if (!view.exported.data) continue;
     ++n_scored;
-    const int32_t layer = static_cast<int32_t>(head) / h.n_kv_heads, kv_head = static_cast<int32_t>(head) % h.n_kv_heads;
+    const int32_t layer = static_cast<int32_t>(head) / h.kv().n_kv_heads, kv_head = static_cast<int32_t>(head) % h.kv().n_kv_heads;
     const QueryRing ring = resident.queries();
     const float* q = reinterpret_cast<const float*>(ring.data.address) +
-                     ((int64_t{layer} * ring.n_rows + static_cast<int32_t>(position) % ring.n_rows) * h.n_heads + kv_head * group) * dim;
+                     ((int64_t{layer} * ring.n_rows + static_cast<int32_t>(position) % ring.n_rows) * h.kv().n_heads + kv_head * group) * dim;
     for (int32_t t = 0; t < view.n_keys; ++t) {
       const uint64_t at = view.tiles[t / kPageTokens] + static_cast<uint64_t>(t % kPageTokens) * format.token_bytes();
       key = read_key(format.type, reinterpret_cast<const std::byte*>(at), key.size());
@@ -554,7 +554,7 @@ TEST_P(Watching, ChecksGoByExportedWeights) {
       n_scored += check_exported_weights(*model, *resident, 300 + static_cast<uint32_t>(step) - 1);
       for (const HeadView& view : resident->views()) {
         float* weights = reinterpret_cast<float*>(view.exported.data.address);
-        const int64_t group = model->hyper().n_heads / model->hyper().n_kv_heads, n_tiles = view.exported.n_tiles();
+        const int64_t group = model->description().kv().n_heads / model->description().kv().n_kv_heads, n_tiles = view.exported.n_tiles();
         float *units = weights + group * view.exported.stride, *sums = units + group * n_tiles;
         for (int64_t i = 0; forged && weights != nullptr && i < group * n_tiles; ++i) units[i] = sums[i] = 1;
         for (int64_t i = 0; forged && weights != nullptr && i < view.n_keys * group; ++i)

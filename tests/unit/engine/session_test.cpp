@@ -40,7 +40,7 @@ class EngineSession : public ::testing::TestWithParam<Case> {
     Random random(seed);
     std::vector<int32_t> tokens(n);
     for (int32_t& t : tokens)
-      t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model->hyper().n_vocab)));
+      t = static_cast<int32_t>(random.below(static_cast<uint64_t>(model->description().n_vocab)));
     return tokens;
   }
   static constexpr uint32_t kContext = 320;
@@ -105,7 +105,7 @@ TEST_P(EngineSession, AReusedPrefixGivesWhatAFreshSessionGives) {
 
 TEST_P(EngineSession, RewindingAndReplayingGivesTheSame) {
   const auto model = open();
-  const size_t n_vocab = static_cast<size_t>(model->hyper().n_vocab);
+  const size_t n_vocab = static_cast<size_t>(model->description().n_vocab);
   const std::vector<int32_t> tokens = prompt(model);
   const auto s = session(model);
   const Trace t = run(s.get(), tokens, 40);
@@ -183,7 +183,7 @@ TEST_P(EngineSession, ForksOfForksFreedInAnyOrder) {
     for (Branch& b : branches)
       if (random.below(2) == 0) {
         const int32_t token =
-            static_cast<int32_t>(random.below(static_cast<uint64_t>(model->hyper().n_vocab)));
+            static_cast<int32_t>(random.below(static_cast<uint64_t>(model->description().n_vocab)));
         feed(b.session.get(), token);
         b.tokens.push_back(token);
       }
@@ -303,6 +303,8 @@ constexpr Case kCases[] = {
     {"qwen3_k8v4", "qwen3", TensorType::f16, KvType::k8v4},
     {"glm4_q4_0", "glm4-nobias", TensorType::q4_0, KvType::q4_0},
     {"llama_q4_k", "llama-256", TensorType::q4_k, KvType::f16},
+    {"qwen35", "qwen35", TensorType::f32, KvType::f16},
+    {"qwen35_flags", "qwen35-flags", TensorType::f32, KvType::q8_0},
     {"demo", nullptr, TensorType::q8_0, KvType::f16},
 };
 std::string test_name(const ::testing::TestParamInfo<Case>& c) { return c.param.name; }

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <set>
 
-#include "runtime/model/rope.h"
+#include "runtime/model/description/rope.h"
 #include "tests/support/doubles.h"
 #include "tests/support/kv_tokens.h"
 #include "tests/support/policy_sessions.h"
@@ -40,7 +40,7 @@ double product(const Doubles& a, const Doubles& b) { return std::inner_product(a
 class Turn {
  public:
   Turn(const engine::LanguageModel& model, uint32_t n_context)
-      : table_(model::make_rope_table(model.hyper(), model.weights().rope_factors, n_context)) {}
+      : table_(model::make_rope_table(model.description().rope, model.weights().rope_factors, n_context)) {}
   // By `sign` times the position's angles.
   Doubles operator()(Doubles key, uint32_t position, double sign) const {
     const size_t half = table_.inverse_frequency.size();
@@ -145,9 +145,9 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
   const Case& c = GetParam();
   const bool plus = c.policy == std::string("shadowkv+");
   const auto model = open_demo();
-  const auto& h = model->hyper();
-  const auto kv_heads = static_cast<uint32_t>(h.n_kv_heads), n_heads = kv_heads * static_cast<uint32_t>(h.n_layers);
-  const size_t group = static_cast<size_t>(h.n_heads / h.n_kv_heads), dim = static_cast<size_t>(h.head_dim);
+  const auto& h = model->description();
+  const auto kv_heads = static_cast<uint32_t>(h.kv().n_kv_heads), n_heads = kv_heads * static_cast<uint32_t>(h.n_layers);
+  const size_t group = static_cast<size_t>(h.kv().n_heads / h.kv().n_kv_heads), dim = static_cast<size_t>(h.kv().head_dim);
   const size_t rank = static_cast<size_t>(std::stoi(c.rank));
   const bool rebuilds = rank < dim * kv_heads;
   engine::SessionOptions o;
@@ -193,7 +193,7 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
       // The maximum of the group's softmaxes over the other landmarks.
       Doubles scores(n_candidates);
       const uint64_t row = uint64_t{head / kv_heads} * static_cast<uint64_t>(ring.n_rows) + position % static_cast<uint32_t>(ring.n_rows);
-      const float* q = reinterpret_cast<const float*>(ring.data.address) + (row * static_cast<uint64_t>(h.n_heads) + head % kv_heads * group) * dim;
+      const float* q = reinterpret_cast<const float*>(ring.data.address) + (row * static_cast<uint64_t>(h.kv().n_heads) + head % kv_heads * group) * dim;
       for (size_t g = 0; g < group; ++g) {
         Doubles y(n_candidates);
         double sum = 0;
@@ -237,7 +237,7 @@ TEST_P(EngineShadow, HeadsHoldWhatQueriesLookForAndItIsRebuilt) {
         if (before.empty()) before.assign(at, at + n_key);
         EXPECT_TRUE(std::equal(before.begin(), before.end(), at)) << "K of head " << head << ", position " << held[s] << " is not what it was";
         if (held[s] >= kPrompt) continue;
-        const Doubles key = key_values(c.type, at, h.head_dim), exact = key_values(c.type, from, h.head_dim);
+        const Doubles key = key_values(c.type, at, h.kv().head_dim), exact = key_values(c.type, from, h.kv().head_dim);
         for (size_t i = 0; i < dim; ++i) {
           const double expected = rebuilt[head][held[s]][i];
           off += std::pow(key[i] - expected, 2), lost += std::pow(expected - exact[i], 2), all += std::pow(exact[i], 2);
@@ -271,8 +271,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, EngineShadow,
 // Keys that are products of so many values with a basis are rebuilt as they are.
 TEST(EngineShadowKeys, OfExactRankAreRebuilt) {
   const auto model = open_demo();
-  const auto& h = model->hyper();
-  const size_t dim = static_cast<size_t>(h.head_dim), width = dim * static_cast<size_t>(h.n_kv_heads), rank = 12;
+  const auto& h = model->description();
+  const size_t dim = static_cast<size_t>(h.kv().head_dim), width = dim * static_cast<size_t>(h.kv().n_kv_heads), rank = 12;
   engine::SessionOptions o;
   o.n_context = 1024;
   o.policy = "shadowkv";
@@ -300,7 +300,7 @@ TEST(EngineShadowKeys, OfExactRankAreRebuilt) {
         for (size_t i = 0; i < width; ++i) key[i] += row[r] * basis[r][i];
       for (size_t head = 0; head < width / dim; ++head) {
         const Doubles turned = turn(Doubles(key.begin() + static_cast<ptrdiff_t>(head * dim), key.begin() + static_cast<ptrdiff_t>((head + 1) * dim)), t, 1);
-        auto* at = const_cast<std::byte*>(token(resident->reservoir(), layer * static_cast<uint32_t>(h.n_kv_heads) + static_cast<uint32_t>(head), t));
+        auto* at = const_cast<std::byte*>(token(resident->reservoir(), layer * static_cast<uint32_t>(h.kv().n_kv_heads) + static_cast<uint32_t>(head), t));
         std::transform(turned.begin(), turned.end(), reinterpret_cast<float*>(at), [](double x) { return static_cast<float>(x); });
       }
     }
@@ -311,7 +311,7 @@ TEST(EngineShadowKeys, OfExactRankAreRebuilt) {
   for (uint32_t head = 0; head < resident->store().n_heads(); ++head) {
     const Span<const uint32_t> held = resident->store().positions(head);
     for (uint32_t s = 0; s < held.size(); ++s) {
-      const Doubles key = key_values(KvType::f32, slot(*resident, head, s), h.head_dim), exact = key_values(KvType::f32, token(resident->reservoir(), head, held[s]), h.head_dim);
+      const Doubles key = key_values(KvType::f32, slot(*resident, head, s), h.kv().head_dim), exact = key_values(KvType::f32, token(resident->reservoir(), head, held[s]), h.kv().head_dim);
       n_rebuilt += key != exact;
       for (size_t i = 0; i < dim; ++i) off += std::pow(key[i] - exact[i], 2), all += std::pow(exact[i], 2);
     }

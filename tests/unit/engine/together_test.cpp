@@ -557,7 +557,7 @@ TEST(TogetherHooks, FailAlone) {
   const Turn turn = model->runtime().take_turn();
   const model::Workspace& work = model->workspace(turn);
   unwrap(turn.backend().set_scratch(work.scratch, model->limits(turn)));
-  const model::RopeTable rope = model::make_rope_table(model->hyper(), model->weights().rope_factors, sessions[0]->n_context());
+  const model::RopeTable rope = model::make_rope_table(model->description().rope, model->weights().rope_factors, sessions[0]->n_context());
   const std::vector<RopeSpec> ropes(2, rope.spec());
   std::vector<Row> rows;
   std::vector<KvView> views;
@@ -574,7 +574,7 @@ TEST(TogetherHooks, FailAlone) {
     steps[i].rows = {&rows[i], 1}, steps[i].sequences = {&views[i], 1};
     steps[i].kv = resident.reservoir().format(), steps[i].heads = resident.views(), steps[i].heads_kv = resident.format();
   }
-  const int32_t n_layers = model->hyper().n_layers;
+  const int32_t n_layers = model->description().n_layers;
   for (const bool throws : {false, true})
     for (const int32_t other_at : {n_layers, 1}) {   // n_layers: the other hook does not fail
       Failing hooks[2];

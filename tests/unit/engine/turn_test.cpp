@@ -353,7 +353,7 @@ TEST(Operations, PoliciesThatNeedWhatABackendLacksAreRefused) {
     for (const std::string& policy : all) {
       backend.lacks = lacks;
       const PolicyMode mode{"", policy.c_str(), {}, false};
-      const Status status = engine::Resident::check_operations(&backend, model->hyper(), with_mode(mode, 0.5), 320);
+      const Status status = engine::Resident::check_operations(&backend, model->description(), with_mode(mode, 0.5), 320);
       const bool expected = lacks >= 0 && std::count(refused[lacks].begin(), refused[lacks].end(), policy) > 0;
       EXPECT_EQ(status.code(), expected ? Code::unsupported : Code::ok) << policy << " without operation " << lacks << ": " << status.message();
       if (!expected) continue;

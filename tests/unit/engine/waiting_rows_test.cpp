@@ -28,7 +28,7 @@ class WaitingRowsTest : public ::testing::Test {
     work.logits = work.normed + 4 * kEmbd;
     work.exported_embeddings = work.logits + kRows * kVocab;
     rows_.use(work_ = work);
-    hyper_.n_embd = kEmbd;
+    description_.n_embd = kEmbd;
   }
   // A step of n_rows rows, whose last one's logits begin with `value`.
   void step(Session* session, float value, int32_t n_rows = 1) {
@@ -36,7 +36,7 @@ class WaitingRowsTest : public ::testing::Test {
     ASSERT_TRUE(rows_.make_room(&backend_, 1).ok());
     for (int32_t i = 0; i < kVocab; ++i) *floats(work_.logits + static_cast<uint64_t>(i)) = value + static_cast<float>(i);
     for (int32_t i = 0; i < 4 * kEmbd; ++i) *floats(work_.normed + static_cast<uint64_t>(i)) = -value - static_cast<float>(i);
-    rows_.add({&session->waits, session->logits.data(), session->embedding.data()}, hyper_, n_rows);
+    rows_.add({&session->waits, session->logits.data(), session->embedding.data()}, description_, n_rows);
   }
   static float* floats(Ptr<const float> p) { return reinterpret_cast<float*>(p.address); }
   // What lies there waits, and is the step's.
@@ -54,7 +54,7 @@ class WaitingRowsTest : public ::testing::Test {
 
   kv::MemoryBackend backend_;
   model::Workspace work_;
-  model::Hyperparameters hyper_;
+  model::Description description_;
   WaitingRows rows_;
 };
 

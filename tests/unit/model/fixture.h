@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/cpu/cpu_backend.h"
-#include "runtime/model/model.h"
+#include "runtime/model/load/model.h"
 #include "tests/support/model_spec.h"
 
 namespace orrery::model {

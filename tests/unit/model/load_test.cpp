@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "runtime/model/families/family.h"
 #include "tests/unit/model/fixture.h"
 
 namespace orrery::model::load_test {
@@ -33,7 +34,7 @@ TEST(ModelLoad, RepacksWithinHalfOfTheArena) {
     for (const uint64_t arena_bytes : {uint64_t{kArenaBytes}, 2 * matrices, 2 * matrices - 64}) {
       if (arena_bytes == 0 || arena_bytes > kArenaBytes) continue;   // nothing is repacked on this path
       const bool repacks = matrices > 0 && 2 * matrices <= arena_bytes;
-      const Placement placement = place_weights(file, read_hyperparameters(file, {}).value(), device, arena_bytes).value();
+      const Placement placement = place_weights(file, read_description(file, {}).value(), device, arena_bytes).value();
       EXPECT_EQ(placement.repacks, repacks) << path;
       EXPECT_EQ(placement.arena_bytes, repacks ? matrices + vectors : 0) << path;
       kv::Arena arena(&turns.device(), arena_bytes);
@@ -41,7 +42,7 @@ TEST(ModelLoad, RepacksWithinHalfOfTheArena) {
       ASSERT_TRUE(model.ok()) << model.status().message();
       EXPECT_EQ(arena.used(), placement.arena_bytes) << path;
       const model::Layer& layer = (*model)->weights.layers[0];
-      for (const uint64_t address : {layer.down.data.address, layer.attn_norm.address})
+      for (const uint64_t address : {layer.feed_forward.down.data.address, layer.attn_norm.address})
         EXPECT_EQ(address - device.arena().address < kArenaBytes, repacks) << path;
     }
   }

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "runtime/model/rope.h"
+#include "runtime/model/description/rope.h"
+#include "runtime/model/families/family.h"
 #include "tests/support/model_spec.h"
 
 namespace orrery::model::rope_test {
@@ -13,12 +14,12 @@ namespace {
 
 using namespace orrery::testing;
 
-Hyperparameters hyper(int32_t n_rot, float base, const char* architecture = "llama") {
-  Hyperparameters h;
-  h.architecture = find_architecture(architecture);
-  h.n_rot = n_rot;
-  h.rope.base = base;
-  return h;
+RopeParameters parameters(int32_t n_rot, float base) {
+  RopeParameters r;
+  r.interleaved = true;
+  r.n_rot = n_rot;
+  r.base = base;
+  return r;
 }
 
 void expect_frequencies(const RopeTable& table, const std::vector<std::pair<size_t, double>>& expected) {
@@ -27,22 +28,24 @@ void expect_frequencies(const RopeTable& table, const std::vector<std::pair<size
 }
 
 TEST(ModelRope, WithoutScaling) {
-  const RopeTable table = make_rope_table(hyper(8, 10000.0f), {}, 100);
+  const RopeTable table = make_rope_table(parameters(8, 10000.0f), {}, 100);
   EXPECT_EQ(table.inverse_frequency.size(), 4u);
   expect_frequencies(table, {{0, 1.0}, {1, 0.1}, {2, 0.01}, {3, 0.001}});
   EXPECT_EQ(table.magnitude, 1.0f);
   EXPECT_TRUE(table.interleaved);
-  EXPECT_FALSE(make_rope_table(hyper(8, 10000.0f, "qwen2"), {}, 100).interleaved);
+  RopeParameters halves = parameters(8, 10000.0f);
+  halves.interleaved = false;
+  EXPECT_FALSE(make_rope_table(halves, {}, 100).interleaved);
   const RopeSpec spec = table.spec();
   EXPECT_EQ(spec.n_rot, 8);
   EXPECT_EQ(spec.inverse_frequency, table.inverse_frequency.data());
 }
 
 TEST(ModelRope, Linear) {
-  Hyperparameters h = hyper(4, 10000.0f);
-  h.rope.scaling = RopeScaling::linear;
-  h.rope.factor = 4.0f;
-  const RopeTable table = make_rope_table(h, {}, 100);
+  RopeParameters r = parameters(4, 10000.0f);
+  r.scaling = RopeScaling::linear;
+  r.factor = 4.0f;
+  const RopeTable table = make_rope_table(r, {}, 100);
   expect_frequencies(table, {{0, 0.25}, {1, 0.0025}});
   EXPECT_EQ(table.magnitude, 1.0f);
 }
@@ -50,11 +53,11 @@ TEST(ModelRope, Linear) {
 // Pairs up to the one that turns beta_fast times keep their frequency, those from beta_slow on are divided, a
 // ramp between: pairs 3 to 16 of 32, and 23 to 40 of 64.
 TEST(ModelRope, Yarn) {
-  Hyperparameters h = hyper(64, 10000.0f);
-  h.rope.scaling = RopeScaling::yarn;
-  h.rope.factor = 8.0f;
-  h.rope.original_context = 512;
-  RopeTable table = make_rope_table(h, {}, 4096);
+  RopeParameters r = parameters(64, 10000.0f);
+  r.scaling = RopeScaling::yarn;
+  r.factor = 8.0f;
+  r.original_context = 512;
+  RopeTable table = make_rope_table(r, {}, 4096);
   expect_frequencies(table, {{0, 1.0},
                              {4, 0.294943205},
                              {9, 0.0447052317},
@@ -62,16 +65,16 @@ TEST(ModelRope, Yarn) {
                              {16, 0.00125},
                              {31, 1.66690179e-05}});
   EXPECT_NEAR(static_cast<double>(table.magnitude), 1.2079441541679836, 1e-7);
-  EXPECT_EQ(make_rope_table(h, {}, 100).inverse_frequency, table.inverse_frequency);  // at any context
+  EXPECT_EQ(make_rope_table(r, {}, 100).inverse_frequency, table.inverse_frequency);  // at any context
 
-  h.rope.attention_factor = 0.5f;  // on top
-  EXPECT_NEAR(static_cast<double>(make_rope_table(h, {}, 1).magnitude), 0.5 * 1.2079441541679836, 1e-7);
+  r.attention_factor = 0.5f;  // on top
+  EXPECT_NEAR(static_cast<double>(make_rope_table(r, {}, 1).magnitude), 0.5 * 1.2079441541679836, 1e-7);
 
-  h = hyper(128, 1e6f, "qwen2");
-  h.rope.scaling = RopeScaling::yarn;
-  h.rope.factor = 4.0f;
-  h.rope.original_context = 32768;
-  table = make_rope_table(h, {}, 131072);
+  r = parameters(128, 1e6f);
+  r.scaling = RopeScaling::yarn;
+  r.factor = 4.0f;
+  r.original_context = 32768;
+  table = make_rope_table(r, {}, 131072);
   expect_frequencies(table, {{0, 1.0},
                              {20, 0.0133352143},
                              {30, 0.00106436098},
@@ -81,17 +84,17 @@ TEST(ModelRope, Yarn) {
   EXPECT_NEAR(static_cast<double>(table.magnitude), 1.138629436111989, 1e-7);
 
   // Betas that meet leave a step, not a division by zero.
-  h.rope.beta_fast = h.rope.beta_slow = 8.0f;
-  for (const float f : make_rope_table(h, {}, 1).inverse_frequency) EXPECT_TRUE(std::isfinite(f) && f > 0.0f);
+  r.beta_fast = r.beta_slow = 8.0f;
+  for (const float f : make_rope_table(r, {}, 1).inverse_frequency) EXPECT_TRUE(std::isfinite(f) && f > 0.0f);
 }
 
 // Llama 3.1: wavelengths above 8192 are divided by 8, those below 2048 kept.
 TEST(ModelRope, Llama3) {
-  Hyperparameters h = hyper(128, 500000.0f);
-  h.rope.scaling = RopeScaling::llama3;
-  h.rope.factor = 8.0f;
-  h.rope.original_context = 8192;
-  const RopeTable table = make_rope_table(h, {}, 131072);
+  RopeParameters r = parameters(128, 500000.0f);
+  r.scaling = RopeScaling::llama3;
+  r.factor = 8.0f;
+  r.original_context = 8192;
+  const RopeTable table = make_rope_table(r, {}, 131072);
   expect_frequencies(table, {{0, 1.0},
                              {20, 0.0165604401},
                              {28, 0.00321144599},
@@ -106,43 +109,43 @@ TEST(ModelRope, Llama3) {
 
 // Files carry Llama 3's factors ready-made; where there are some, the smoothing is not applied again.
 TEST(ModelRope, FactorsFromTheFile) {
-  Hyperparameters h = hyper(4, 10000.0f);
+  RopeParameters r = parameters(4, 10000.0f);
   RopeFactors factors;
   factors.llama3 = {2.0f, 8.0f};
-  h.rope.scaling = RopeScaling::llama3;
-  h.rope.factor = 8.0f;
-  h.rope.original_context = 64;
-  expect_frequencies(make_rope_table(h, factors, 1), {{0, 0.5}, {1, 0.01 / 8}});
-  h.rope.scaling = RopeScaling::linear;  // they go with a scaling by override
-  expect_frequencies(make_rope_table(h, factors, 1), {{0, 0.0625}, {1, 0.01 / 64}});
-  h.rope.scaling = RopeScaling::none;
-  expect_frequencies(make_rope_table(h, factors, 1), {{0, 1.0}, {1, 0.01}});
+  r.scaling = RopeScaling::llama3;
+  r.factor = 8.0f;
+  r.original_context = 64;
+  expect_frequencies(make_rope_table(r, factors, 1), {{0, 0.5}, {1, 0.01 / 8}});
+  r.scaling = RopeScaling::linear;  // they go with a scaling by override
+  expect_frequencies(make_rope_table(r, factors, 1), {{0, 0.0625}, {1, 0.01 / 64}});
+  r.scaling = RopeScaling::none;
+  expect_frequencies(make_rope_table(r, factors, 1), {{0, 1.0}, {1, 0.01}});
 }
 
 TEST(ModelRope, LongropeTakesItsLongFactorsBeyondTheOriginalContext) {
-  Hyperparameters h = hyper(4, 10000.0f, "phi3");
+  RopeParameters r = parameters(4, 10000.0f);
   RopeFactors factors;
   factors.short_context = {1.0f, 2.0f};
   factors.long_context = {4.0f, 5.0f};
-  h.rope.scaling = RopeScaling::longrope;
-  h.rope.original_context = 128;
-  h.rope.attention_factor = 1.25f;
+  r.scaling = RopeScaling::longrope;
+  r.original_context = 128;
+  r.attention_factor = 1.25f;
   for (const uint32_t n_context : {1u, 128u}) {
-    const RopeTable table = make_rope_table(h, factors, n_context);
+    const RopeTable table = make_rope_table(r, factors, n_context);
     expect_frequencies(table, {{0, 1.0}, {1, 0.005}});
     EXPECT_EQ(table.magnitude, 1.25f);
   }
-  const RopeTable table = make_rope_table(h, factors, 129);
+  const RopeTable table = make_rope_table(r, factors, 129);
   expect_frequencies(table, {{0, 0.25}, {1, 0.002}});
   EXPECT_EQ(table.magnitude, 1.25f);
 }
 
 // From the file, and from overrides ----------------------------------------------------------------------
 
-Result<Hyperparameters> read(const nlohmann::json& spec, const RopeOverride& given = {}) {
+Result<Description> read(const nlohmann::json& spec, const RopeOverride& given = {}) {
   const std::vector<std::byte> bytes = build_model_gguf(spec);
   ORRERY_ASSIGN(const gguf::File file, gguf::File::parse(bytes, "m.gguf"));
-  return read_hyperparameters(file, given);
+  return read_description(file, given);
 }
 RopeParameters rope_of(const char* spec, const RopeOverride& given = {}) {
   auto h = read(load_model_spec(spec), given);
@@ -217,10 +220,10 @@ TEST(ModelRope, WhatOverridesDo) {
 
 TEST(ModelWindows, AreHonouredWhereTheFamilyDefinesThem) {
   using Windows = std::vector<int32_t>;
-  EXPECT_EQ(read(load_model_spec("phi3-window"))->window, (Windows{24, 24}));
-  EXPECT_EQ(read(load_model_spec("phi3"))->window, (Windows{0, 0}));
-  EXPECT_EQ(read(load_model_spec("llama-window-key"))->window, (Windows{0, 0}));
-  EXPECT_EQ(read(plus("phi3-window", "phi3.attention.sliding_window_pattern", "u32", 2))->window,
+  EXPECT_EQ(read(load_model_spec("phi3-window"))->kv().windows, (Windows{24, 24}));
+  EXPECT_EQ(read(load_model_spec("phi3"))->kv().windows, (Windows{0, 0}));
+  EXPECT_EQ(read(load_model_spec("llama-window-key"))->kv().windows, (Windows{0, 0}));
+  EXPECT_EQ(read(plus("phi3-window", "phi3.attention.sliding_window_pattern", "u32", 2))->kv().windows,
             (Windows{24, 0}));
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/model/families/family.h"
 #include "tests/unit/model/fixture.h"
 
 namespace orrery::model::strict_test {
@@ -196,14 +197,14 @@ TEST(ModelStrict, MoreTokensThanRowsAreRefusedBeforeAnybodyReadsThem) {
 TEST(ModelStrict, ThePlanRefusesWhatLoadingRefuses) {
   const std::vector<std::byte> bytes = build_model_gguf(with_tensor(spec_of("qwen2"), "blk.1.attn_norm.bias", {64}));
   const gguf::File file = gguf::File::parse(bytes, "m.gguf").value();
-  const Hyperparameters hyper = read_hyperparameters(file, {}).value();
+  const Description description = read_description(file, {}).value();
   auto backend = cpu::make_backend({1, "plain"});
   const auto refused = [](const Status& status) {
     EXPECT_EQ(status.code(), Code::unsupported_architecture);
     EXPECT_NE(std::string(status.message()).find("'blk.1.attn_norm.bias'"), std::string::npos) << status.message();
   };
-  refused(check_tensors(file, hyper));
-  refused(place_weights(file, hyper, **backend, kArenaBytes).take_status());
+  refused(check_tensors(file, description));
+  refused(place_weights(file, description, **backend, kArenaBytes).take_status());
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Finds each tensor by its name in the file, checks its shape, and places it. One walk over the model's tensors
-// (visit) serves both the plan, which counts bytes, and the loader, which places the tensors.
+// Places a model's tensors. One walk over them (visit) serves the check, the plan, which counts bytes, and the loader.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,39 +8,14 @@
 #include "runtime/base/checked.h"
 #include "runtime/gguf/dequantize.h"
 #include "runtime/gguf/read_ahead.h"
-#include "runtime/model/model.h"
+#include "runtime/model/families/family.h"
+#include "runtime/model/load/model.h"
 
 namespace orrery::model {
 
 namespace {
 
 constexpr uint64_t kWeightAlignment = 64;
-
-std::string shape_text(int64_t rows, int64_t cols) {
-  return rows == 1 ? format("(%lld)", static_cast<long long>(cols))
-                   : format("(%lld, %lld)", static_cast<long long>(rows), static_cast<long long>(cols));
-}
-
-// Finds a tensor by name and checks its exact shape. Null if the tensor is absent and not required.
-Result<const gguf::Tensor*> find(const gguf::File& file, const std::string& name, int64_t rows, int64_t cols,
-                                 bool required) {
-  const gguf::Tensor* t = file.find_tensor(name);
-  if (t == nullptr) {
-    if (!required) return t;
-    return error(Code::bad_model, "%s: tensor '%s' %s is missing", file.path().c_str(), name.c_str(),
-                 shape_text(rows, cols).c_str());
-  }
-  const bool as_expected = t->dims[0] == static_cast<uint64_t>(cols) && t->dims[1] == static_cast<uint64_t>(rows) &&
-                           t->dims[2] == 1 && t->dims[3] == 1;
-  if (!as_expected) {
-    Status s = error(Code::bad_model, "%s: tensor '%s' has shape %s, expected %s", file.path().c_str(), name.c_str(),
-                     shape_text(static_cast<int64_t>(t->dims[1]), static_cast<int64_t>(t->dims[0])).c_str(),
-                     shape_text(rows, cols).c_str());
-    s.detail().offset = t->offset;
-    return s;
-  }
-  return t;
-}
 
 // Whether the backend can use a vector at its place in the file: float32, aligned, in memory that the backend reads.
 // A backend that repacks matrices copies vectors too, because a vector in the file would keep the pages around it in
@@ -50,145 +24,45 @@ bool in_place(const gguf::Tensor& t, const Device& device) {
   return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && device.info().unified_memory;
 }
 
-// The callbacks of visit(), one call for each tensor of a model.
-class Visitor {
- public:
-  virtual ~Visitor() = default;
-  virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
-  virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
-  // Divisors of the rotary frequencies; they stay on the host.
-  virtual Status factors(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
-};
-
-// Tensors that change nothing, by the end of their names. Some exporters keep tables of rotary frequencies, although
-// the frequencies follow from the base.
-constexpr std::string_view kHarmlessTensors[] = {".attn_rot_embd", ".attn_rot_embd.weight", ".rotary_emb.inv_freq"};
-
-bool ends_with(std::string_view text, std::string_view end) {
-  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) {
+  const std::string prefix = "blk." + std::to_string(i) + ".";
+  const LayerShape& shape = d.layer(i);
+  ORRERY_TRY(tensors->vector(prefix + "attn_norm.weight", d.n_embd, true, &l->attn_norm));
+  ORRERY_TRY(shape.mixer == Mixer::attention ? attention::find(tensors, d, shape.attention, prefix, &l->attention)
+                                             : delta_net::find(tensors, d, shape.delta_net, prefix, &l->delta_net));
+  if (shape.post_norms) {
+    ORRERY_TRY(tensors->vector(prefix + "post_attention_norm.weight", d.n_embd, true, &l->post_attn_norm));
+    ORRERY_TRY(tensors->vector(prefix + "post_ffw_norm.weight", d.n_embd, true, &l->post_ffn_norm));
+  }
+  ORRERY_TRY(tensors->vector(prefix + shape.ffn_norm + ".weight", d.n_embd, true, &l->ffn_norm));
+  return feed_forward::find(tensors, d, shape.feed_forward, prefix, &l->feed_forward);
 }
 
-// Looks tensors up and records them. Afterwards it knows the tensors that nothing has read.
-class Walk {
- public:
-  Walk(const gguf::File& file, Visitor* visitor) : file_(file), visitor_(visitor), used_(file.tensors().size()) {}
-
-  bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
-  Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out) {
-    ORRERY_ASSIGN(const gguf::Tensor* t, take(name, rows, cols, required));
-    return t ? visitor_->matrix(*t, out) : ok_status();
-  }
-  Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) {
-    ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, n, required));
-    return t ? visitor_->vector(*t, out) : ok_status();
-  }
-  Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out) {
-    ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, n, required));
-    return t ? visitor_->factors(*t, out) : ok_status();
-  }
-
-  // A tensor that nothing has read belongs to a model that we do not support. Ignoring the tensor would give wrong
-  // answers.
-  Status refuse_the_rest(const Hyperparameters& h) const {
-    for (size_t i = 0; i < used_.size(); ++i) {
-      const gguf::Tensor& t = file_.tensors()[i];
-      bool harmless = used_[i];
-      for (const std::string_view end : kHarmlessTensors) harmless = harmless || ends_with(t.name, end);
-      if (harmless) continue;
-      Status s = error(Code::unsupported_architecture,
-                       "%s: tensor '%s' is not a part of architecture '%s' with %d layers as it is run here",
-                       file_.path().c_str(), gguf::printable(t.name).c_str(), h.architecture->name, h.n_layers);
-      s.detail().offset = t.offset;
-      return s;
-    }
-    return ok_status();
-  }
-
- private:
-  Result<const gguf::Tensor*> take(const std::string& name, int64_t rows, int64_t cols, bool required) {
-    ORRERY_ASSIGN(const gguf::Tensor* t, find(file_, name, rows, cols, required));
-    if (t) used_[static_cast<size_t>(t - file_.tensors().data())] = true;
-    return t;
-  }
-
-  const gguf::File& file_;
-  Visitor* visitor_;
-  std::vector<bool> used_;   // by index in the file's tensors
-};
-
-Status visit_layer(Walk* walk, const Hyperparameters& h, size_t i, Layer* l) {
-  const std::string p = "blk." + std::to_string(i) + ".";
-  const Architecture& a = *h.architecture;
-  const int64_t n = h.n_embd, q = h.q_dim(), kv = h.kv_dim(), ff = h.n_ff[i];
-
-  ORRERY_TRY(walk->vector(p + "attn_norm.weight", n, true, &l->attn_norm));
-  if (walk->has(p + "attn_qkv.weight")) {
-    ORRERY_TRY(walk->matrix(p + "attn_qkv.weight", q + 2 * kv, n, true, &l->qkv));
-    ORRERY_TRY(walk->vector(p + "attn_qkv.bias", q + 2 * kv, false, &l->qkv_bias));
-  } else {
-    ORRERY_TRY(walk->matrix(p + "attn_q.weight", q, n, true, &l->q));
-    ORRERY_TRY(walk->matrix(p + "attn_k.weight", kv, n, true, &l->k));
-    ORRERY_TRY(walk->matrix(p + "attn_v.weight", kv, n, true, &l->v));
-    ORRERY_TRY(walk->vector(p + "attn_q.bias", q, false, &l->q_bias));
-    ORRERY_TRY(walk->vector(p + "attn_k.bias", kv, false, &l->k_bias));
-    ORRERY_TRY(walk->vector(p + "attn_v.bias", kv, false, &l->v_bias));
-  }
-  if (a.qk_norm) {
-    ORRERY_TRY(walk->vector(p + "attn_q_norm.weight", h.head_dim, true, &l->q_norm));
-    ORRERY_TRY(walk->vector(p + "attn_k_norm.weight", h.head_dim, true, &l->k_norm));
-  }
-  ORRERY_TRY(walk->matrix(p + "attn_output.weight", n, q, true, &l->attn_out));
-  ORRERY_TRY(walk->vector(p + "attn_output.bias", n, false, &l->attn_out_bias));
-  if (a.post_norms) {
-    ORRERY_TRY(walk->vector(p + "post_attention_norm.weight", n, true, &l->post_attn_norm));
-    ORRERY_TRY(walk->vector(p + "post_ffw_norm.weight", n, true, &l->post_ffn_norm));
-  }
-  ORRERY_TRY(walk->vector(p + "ffn_norm.weight", n, true, &l->ffn_norm));
-  if (a.fused_gate_up) {
-    ORRERY_TRY(walk->matrix(p + "ffn_up.weight", 2 * ff, n, true, &l->gate_up));
-  } else {
-    ORRERY_TRY(walk->matrix(p + "ffn_gate.weight", ff, n, true, &l->gate));
-    ORRERY_TRY(walk->matrix(p + "ffn_up.weight", ff, n, true, &l->up));
-  }
-  return walk->matrix(p + "ffn_down.weight", n, ff, true, &l->down);
-}
-
-// Rotary factors that are tensors. Long and short factors must come together.
-Status visit_rope(Walk* walk, const Hyperparameters& h, RopeFactors* factors) {
-  const int64_t n = h.n_rot / 2;
-  ORRERY_TRY(walk->factors("rope_freqs.weight", n, false, &factors->llama3));
-  if (!h.architecture->longrope) return ok_status();
-  const bool any = walk->has("rope_factors_long.weight") || walk->has("rope_factors_short.weight");
-  ORRERY_TRY(walk->factors("rope_factors_long.weight", n, any, &factors->long_context));
-  return walk->factors("rope_factors_short.weight", n, any, &factors->short_context);
-}
-
-// Reads every tensor of the forward pass into `m` and `factors`. Refuses a file with other tensors.
-Status visit(const gguf::File& file, const Hyperparameters& h, Visitor* visitor, Weights* m, RopeFactors* factors) {
-  Walk walk(file, visitor);
-  ORRERY_TRY(walk.matrix("token_embd.weight", h.n_vocab, h.n_embd, true, &m->embedding));
-  ORRERY_TRY(visit_rope(&walk, h, factors));
-  m->layers.resize(static_cast<size_t>(h.n_layers));
-  for (size_t i = 0; i < m->layers.size(); ++i) ORRERY_TRY(visit_layer(&walk, h, i, &m->layers[i]));
-  ORRERY_TRY(walk.vector("output_norm.weight", h.n_embd, true, &m->output_norm));
-  ORRERY_TRY(walk.matrix("output.weight", h.n_vocab, h.n_embd, false, &m->output));
+// Finds every tensor of the forward pass for `m` and `factors`. Refuses a file with other tensors.
+Status visit(const gguf::File& file, const Description& d, TensorVisitor* visitor, Weights* m, RopeFactors* factors) {
+  Tensors tensors(file, visitor);
+  ORRERY_TRY(vocabulary::find_embedding(&tensors, d, m));
+  ORRERY_TRY(attention::find_factors(&tensors, d, factors));
+  m->layers.resize(static_cast<size_t>(d.n_layers));
+  for (int32_t i = 0; i < d.n_layers; ++i) ORRERY_TRY(visit_layer(&tensors, d, i, &m->layers[static_cast<size_t>(i)]));
+  ORRERY_TRY(vocabulary::find_output(&tensors, d, m));
   // This check runs before the tokenizer is built, so a larger vocabulary costs nothing.
   const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
-  if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(h.n_vocab))
+  if (tokens != nullptr && tokens->size() > static_cast<uint64_t>(d.n_vocab))
     return error(Code::bad_model, "%s: the tokenizer has %llu tokens, tensor 'token_embd.weight' only %d rows",
-                 file.path().c_str(), static_cast<unsigned long long>(tokens->size()), h.n_vocab);
-  return walk.refuse_the_rest(h);
+                 file.path().c_str(), static_cast<unsigned long long>(tokens->size()), d.n_vocab);
+  return tensors.refuse_the_rest(d);
 }
 
 // Checks names and shapes and places nothing.
-class Checker final : public Visitor {
+class Checker final : public TensorVisitor {
  public:
   Status matrix(const gguf::Tensor&, Weight*) override { return ok_status(); }
   Status vector(const gguf::Tensor&, Ptr<const float>*) override { return ok_status(); }
 };
 
 // Adds up the bytes that the arena must hold.
-class Counter final : public Visitor {
+class Counter final : public TensorVisitor {
  public:
   Counter(const gguf::File& file, const Device& device) : file_(file), device_(device) {}
   Status matrix(const gguf::Tensor& t, Weight* out) override {
@@ -218,7 +92,7 @@ class Counter final : public Visitor {
 
 // Finds the place of each tensor, in the arena's region or in the file. place() then fills the places, in the order of
 // the file, so that the system reads ahead. It counts bytes for the progress reports.
-class Placer final : public Visitor {
+class Placer final : public TensorVisitor {
  public:
   Placer(Turns* turns, Model* model, bool repacks, uint64_t total_bytes, const LoadOptions& options)
       : turns_(*turns),
@@ -348,21 +222,24 @@ uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Dev
   return device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
 }
 
-Status check_tensors(const gguf::File& file, const Hyperparameters& hyper) {
+Status check_tensors(const gguf::File& file, const Description& d) {
   Checker checker;
   Weights scratch;
   RopeFactors none;
-  return visit(file, hyper, &checker, &scratch, &none);
+  return visit(file, d, &checker, &scratch, &none);
 }
 
-Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Device& device,
+Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device,
                                 uint64_t arena_bytes) {
-  if (const Status heads = device.check_heads(hyper.head_dim); !heads.ok())
+  if ((d.recurrent() || d.gated()) && !device.info().has_recurrent)
+    return error(Code::unsupported_architecture, "%s: architecture '%s' has recurrent layers, which backend %s does not compute; the CPU does",
+                 file.path().c_str(), d.family, device.info().name);
+  if (const Status heads = device.check_heads(d.kv().head_dim); !heads.ok())
     return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(file, device);
   Weights scratch;
   RopeFactors none;
-  ORRERY_TRY(visit(file, hyper, &counter, &scratch, &none));
+  ORRERY_TRY(visit(file, d, &counter, &scratch, &none));
   return counter.placement(arena_bytes);
 }
 
@@ -370,12 +247,12 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
                                           const LoadOptions& options) {
   auto m = std::make_unique<Model>(std::move(taken));
   const gguf::File& file = m->file;
-  ORRERY_ASSIGN(m->hyper, read_hyperparameters(file, options.rope));
+  ORRERY_ASSIGN(m->description, read_description(file, options.rope));
 
-  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->hyper, turns->device(), arena->bytes()));
+  ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes()));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
   Placer placer(turns, m.get(), placement.repacks, file.file_bytes(), options);
-  ORRERY_TRY(visit(file, m->hyper, &placer, &m->weights, &m->rope_factors));
+  ORRERY_TRY(visit(file, m->description, &placer, &m->weights, &m->rope_factors));
   ORRERY_TRY(placer.place());
   if (!m->weights.output) m->weights.output = m->weights.embedding;   // tied
   {

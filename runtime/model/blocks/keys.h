@@ -15,7 +15,7 @@
 
 namespace orrery::model {
 
-struct Hyperparameters;
+struct Description;
 
 class Keys {
  public:
@@ -38,7 +38,7 @@ class Keys {
 
   // Returns unsupported_architecture for a key of this architecture that no reader asked for and that is not
   // harmless.
-  Status refuse_the_rest(const Hyperparameters& h) const;
+  Status refuse_the_rest(const Description& h) const;
 
  private:
   Status in_range(const char* key, uint64_t n, uint64_t least, uint64_t most, int32_t* out) const;

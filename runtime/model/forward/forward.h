@@ -1,6 +1,5 @@
 // One step through a model: it takes tokens, appends their KV, and returns the logits of the last rows. The code is
-// the same for every architecture (a null member of Layer is a part that the architecture lacks), every backend, and
-// both phases, and for one session as for the steps of several sessions that are computed at once.
+// the same for every family, whose layers are blocks (blocks/), every backend, and both phases, and for one session as for the steps of several sessions that are computed at once.
 #pragma once
 
 #include <atomic>
@@ -9,33 +8,18 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
-#include "runtime/model/model.h"
+#include "runtime/model/blocks/pass.h"
+#include "runtime/model/load/model.h"
 
 namespace orrery::model {
 
 // Rows of logits computed at once. A step that wants more rows computes them in batches of this size.
 inline constexpr int32_t kLogitRows = 8;
 
-// Device buffers of a step. All sessions of a model share them and take turns.
-struct Workspace {
-  Ptr<float> x;        // (max_rows, n_embd) the residual stream
-  Ptr<float> normed;   // (max_rows, n_embd)
-  Ptr<float> qkv;      // (max_rows, q_dim + 2 kv_dim)
-  Ptr<float> attn;     // (max_rows, q_dim)
-  Ptr<float> ffn;      // (max_rows, 2 max_ff)
-  Ptr<float> act;      // (max_rows, max_ff)
-  Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; null in an architecture without post norms
-  Ptr<float> logits;   // (kLogitRows, n_vocab)
-  Ptr<std::byte> shortlist;     // (kLogitRows, Device::shortlist_bytes()) bytes; null on a device without shortlists
-  Ptr<float> exported_embeddings;   // (kLogitRows, n_embd) of exported rows of logits; null on a device without shortlists
-  Ptr<std::byte> scratch;
-  uint64_t bytes = 0;  // size of the whole workspace
-};
-
-StepLimits step_limits(const Hyperparameters& h, int32_t max_rows, int32_t max_context);
+StepLimits step_limits(const Description& h, int32_t max_rows, int32_t max_context);
 
 // Lays the workspace out from `base`. With a null base, only `bytes` of the result is valid.
-Workspace carve_workspace(const Hyperparameters& h, const Device& device, const StepLimits& limits,
+Workspace carve_workspace(const Description& h, const Device& device, const StepLimits& limits,
                           Ptr<std::byte> base);
 
 struct ForwardOutput {
@@ -54,7 +38,7 @@ struct ForwardOutput {
 
 // Where a step with a shortlist has exported its row of logits, (n_vocab), and its embedding, (n_embd). n_rows: tokens of the step.
 inline Ptr<const float> exported_logits(const Workspace& work) { return work.logits; }
-inline Ptr<const float> exported_embedding(const Workspace& work, const Hyperparameters& h, int32_t n_rows) {
+inline Ptr<const float> exported_embedding(const Workspace& work, const Description& h, int32_t n_rows) {
   return work.normed + static_cast<uint64_t>(n_rows - 1) * static_cast<uint64_t>(h.n_embd);
 }
 
@@ -92,6 +76,7 @@ struct SessionPart {
   // An error, or an exception, of the hook.
   Status status;
   std::exception_ptr thrown;
+  Ptr<float> state = {};      // the sequence's recurrent state (Description::state_floats), which the step changes; null if the model has none
   bool failed() const { return thrown || !status.ok(); }
 };
 
@@ -106,6 +91,6 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 // status is cancelled and the KV appended for the step's rows is invalid. hook: null, or called in every layer. An
 // error of the hook ends the step in the same way.
 Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr);
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, Ptr<float> state = {});
 
 }  // namespace orrery::model

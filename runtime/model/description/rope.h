@@ -7,7 +7,7 @@
 
 #include "runtime/backend/step.h"
 #include "runtime/base/status.h"
-#include "runtime/model/hyperparameters.h"
+#include "runtime/model/description/description.h"
 
 namespace orrery::model {
 
@@ -36,6 +36,6 @@ struct RopeTable {
 //            in the original context; magnitude (1 + 0.1 ln factor) (YaRN, arXiv:2309.00071, eq. 19-22)
 //   llama3   base_i / rope_freqs_i; if requested without that tensor, the published smoothing by wavelength
 //   longrope base_i / factors_i
-RopeTable make_rope_table(const Hyperparameters& h, const RopeFactors& factors, uint32_t n_context);
+RopeTable make_rope_table(const RopeParameters& r, const RopeFactors& factors, uint32_t n_context);
 
 }  // namespace orrery::model

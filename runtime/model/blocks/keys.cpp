@@ -1,10 +1,10 @@
 // The harmless keys, the values at which they are harmless, and the reasons. The list follows the keys that
 // llama.cpp's converters, and its own model writer, put into files of the supported architectures.
-#include "runtime/model/keys.h"
+#include "runtime/model/blocks/keys.h"
 
 #include <cmath>
 
-#include "runtime/model/hyperparameters.h"
+#include "runtime/model/description/description.h"
 
 namespace orrery::model {
 
@@ -77,7 +77,7 @@ constexpr Neutral kNeutral[] = {
 };
 
 // Keys that repeat a fact from elsewhere. The repeated value must agree. Returns false for all other keys.
-bool repeats(const gguf::File& file, std::string_view key, const Hyperparameters& h, Neutral* out) {
+bool repeats(const gguf::File& file, std::string_view key, const Description& h, Neutral* out) {
   out->unset = 0;
   if (key == "vocab_size") {   // rows of the embedding (some may be spare), or tokens of the tokenizer
     const gguf::Value* tokens = file.find("tokenizer.ggml.tokens");
@@ -86,11 +86,11 @@ bool repeats(const gguf::File& file, std::string_view key, const Hyperparameters
   } else if (key == "embedding_length_out") {
     out->value = h.n_embd;
   } else if (key == "attention.scale") {
-    out->value = 1.0 / std::sqrt(static_cast<double>(h.head_dim));
+    out->value = 1.0 / std::sqrt(static_cast<double>(h.kv().head_dim));
   } else if (key == "attention.key_length_swa" || key == "attention.value_length_swa") {
-    out->value = h.head_dim;
+    out->value = h.kv().head_dim;
   } else if (key == "rope.dimension_count_swa") {
-    out->value = h.n_rot;
+    out->value = h.rope.n_rot;
   } else if (key == "rope.freq_base_swa") {
     out->value = double{h.rope.base};
   } else if (key == "rope.scaling.yarn_ext_factor") {   // below 0: not set; YaRN's blend is either whole or off
@@ -188,7 +188,7 @@ Status Keys::in_range(const char* key, uint64_t n, uint64_t least, uint64_t most
   return ok_status();
 }
 
-Status Keys::refuse_the_rest(const Hyperparameters& h) const {
+Status Keys::refuse_the_rest(const Description& h) const {
   for (uint64_t i = 0; i < file_.n_keys(); ++i) {
     const std::string_view full = file_.key(i);
     if (full.substr(0, prefix_.size()) != prefix_) continue;
@@ -198,7 +198,7 @@ Status Keys::refuse_the_rest(const Hyperparameters& h) const {
     for (const char* listed : kHarmless) harmless = harmless || key == listed;
     // llama's Q and K are permuted as in Meta's files. Our rotary embedding expects this order.
     std::string_view layout;
-    if (key == "tensor_data_layout" && h.architecture->rope_interleaved && file_.value(i).as_string(&layout))
+    if (key == "tensor_data_layout" && h.rope.interleaved && file_.value(i).as_string(&layout))
       harmless = layout == "Meta AI original pth";
     if (harmless) continue;
 
@@ -208,7 +208,7 @@ Status Keys::refuse_the_rest(const Hyperparameters& h) const {
       if (key == listed.key) neutral = listed, known = true;
     if (known && is_neutral(file_.value(i), neutral)) continue;
     return error(Code::unsupported_architecture, "%s: key '%s' is %s: architecture '%s' is not run with it%s",
-                 file_.path().c_str(), gguf::printable(full).c_str(), describe(file_.value(i)).c_str(), h.architecture->name,
+                 file_.path().c_str(), gguf::printable(full).c_str(), describe(file_.value(i)).c_str(), h.family,
                  known ? (", expected " + values_of(neutral)).c_str() : "; what it means is not known here");
   }
   return ok_status();

@@ -1,6 +1,6 @@
-// A model ready to run: hyperparameters, and every weight in memory of the backend's choice. Immutable once loaded,
-// and shared by any number of sessions. load_model() checks that every tensor has the shape that the hyperparameters
-// imply, and that the file has no other tensor.
+// A model ready to run: its description, and every weight in memory of the backend's choice. Immutable once loaded,
+// and shared by any number of sessions. load_model() checks that every tensor has the shape that the description
+// implies, and that the file has no other tensor.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,22 @@
 #include "runtime/base/status.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/kv/memory/arena.h"
-#include "runtime/model/hyperparameters.h"
-#include "runtime/model/rope.h"
+#include "runtime/model/blocks/attention.h"
+#include "runtime/model/blocks/delta_net.h"
+#include "runtime/model/blocks/feed_forward.h"
+#include "runtime/model/blocks/vocabulary.h"
 
 namespace orrery::model {
 
-// One decoder layer. Vectors are float32 in device memory; null if the architecture has none.
+// One decoder layer: attention and FFN, each behind its norm. Vectors are float32 in device memory; post norms are null in a model without
+// them.
 struct Layer {
   Ptr<const float> attn_norm;                  // (n_embd)
-  Weight qkv;                                  // (q_dim + 2 kv_dim, n_embd) fused; if null:
-  Weight q, k, v;                              // (q_dim, n_embd), (kv_dim, n_embd) twice
-  Ptr<const float> qkv_bias;                   // (q_dim + 2 kv_dim)
-  Ptr<const float> q_bias, k_bias, v_bias;
-  Ptr<const float> q_norm, k_norm;             // (head_dim)
-  Weight attn_out;                             // (n_embd, q_dim)
-  Ptr<const float> attn_out_bias;              // (n_embd)
+  attention::Weights attention;                // or
+  delta_net::Weights delta_net;                // by the layer's mixer
   Ptr<const float> post_attn_norm;             // (n_embd)
   Ptr<const float> ffn_norm;                   // (n_embd)
-  Weight gate_up;                              // (2 n_ff, n_embd) fused; if null:
-  Weight gate, up;                             // (n_ff, n_embd)
-  Weight down;                                 // (n_embd, n_ff)
+  feed_forward::Weights feed_forward;
   Ptr<const float> post_ffn_norm;              // (n_embd)
 };
 
@@ -48,17 +44,15 @@ struct LoadOptions {
   Priority priority = Priority::normal;
 };
 
-struct Weights {
-  Weight embedding;                            // (n_vocab, n_embd)
+// `output` is the same weight as `embedding` if the model is tied.
+struct Weights : vocabulary::Weights {
   std::vector<Layer> layers;
-  Ptr<const float> output_norm;                // (n_embd)
-  Weight output;                               // (n_vocab, n_embd); the same weight as `embedding` if tied
 };
 
 struct Model {
   explicit Model(gguf::File f) : file(std::move(f)) {}
 
-  Hyperparameters hyper;
+  Description description;
   RopeFactors rope_factors;
   Weights weights;
   uint8_t fingerprint[16] = {};
@@ -70,9 +64,8 @@ struct Model {
   kv::ArenaRegion region;                      // all other weights
 };
 
-// Checks, from the header alone, that the file has exactly the architecture's tensors, in the shapes that the
-// hyperparameters imply. load_model() and place_weights() run the same check.
-Status check_tensors(const gguf::File& file, const Hyperparameters& hyper);
+// Checks, from the header alone, that the file has exactly the description's tensors, in their shapes. load_model() and place_weights() run the same check.
+Status check_tensors(const gguf::File& file, const Description& description);
 
 // The places that load_model() will give the weights, from the header alone. The arena takes the matrices that the
 // backend repacks, and all vectors. A backend that can also read matrices from the file repacks none if they took
@@ -84,7 +77,7 @@ struct Placement {
 // Bytes of the arena that a matrix takes if it is repacked. 0 for an embedding with an output matrix of its own, where the backend
 // reads it in the file: a step reads one row of it.
 uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device);
-Result<Placement> place_weights(const gguf::File& file, const Hyperparameters& hyper, const Device& device,
+Result<Placement> place_weights(const gguf::File& file, const Description& description, const Device& device,
                                 uint64_t arena_bytes);
 
 // Takes ownership of the file. Places tensors in the order of the file. Takes one turn for each tensor that the backend places, so other sessions continue

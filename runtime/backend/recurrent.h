@@ -1,0 +1,64 @@
+// Layers that keep a state of fixed size in place of KV, and the gates of attention that stand beside them.
+//
+// A gated delta net (Yang et al., arXiv:2412.06464; as in Qwen3.5) has n_value_heads states S, (key_dim, value_dim). For each token:
+//   c = silu(causal convolution of u, channel by channel); q, k, v = its parts
+//   q = q / |q| / sqrt(key_dim), k = k / |k|, with eps beneath the root
+//   beta = sigmoid(b), g = exp(decay * softplus(a + dt))
+//   S = g S;  d = beta (v - S^T k);  S = S + k d^T;  o = S^T q
+//   out = rms_norm(o) * norm * silu(z)
+// Tokens are taken in order, in both phases, so a row's bits depend neither on the chunk nor on the threads.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/backend/memory.h"
+#include "runtime/base/span.h"
+
+namespace orrery {
+
+struct DeltaNetShape {
+  int32_t n_key_heads = 0, n_value_heads = 0, key_dim = 0, value_dim = 0;
+  int32_t n_taps = 0;                // of the convolution; the last one is the current token's
+  float eps = 0.0f;                  // of the norms
+
+  int32_t keys() const { return n_key_heads * key_dim; }
+  int32_t values() const { return n_value_heads * value_dim; }
+  int32_t channels() const { return 2 * keys() + values(); }   // q heads, k heads, v heads
+  // The state of a sequence: S of each value head, then the convolution's last n_taps - 1 inputs, oldest first.
+  uint64_t state_floats() const {
+    return static_cast<uint64_t>(values()) * static_cast<uint64_t>(key_dim) +
+           static_cast<uint64_t>(n_taps - 1) * static_cast<uint64_t>(channels());
+  }
+};
+
+// All float32, in device memory.
+struct DeltaNetWeights {
+  Ptr<const float> conv;             // (channels, n_taps)
+  Ptr<const float> dt, decay;        // (n_value_heads)
+  Ptr<const float> norm;             // (value_dim)
+};
+
+// The rows of a step: each pointer is that of row 0. Value head i uses key head i % n_key_heads.
+struct DeltaNetRows {
+  Ptr<float> u;                      // (n_rows, channels)
+  Ptr<float> c;                      // (n_rows, channels), scratch memory
+  Ptr<const float> z;                // (n_rows, values)
+  Ptr<const float> a, b;             // (n_rows, n_value_heads)
+  Ptr<float> out;                    // (n_rows, values)
+};
+
+class RecurrentOperations {
+ public:
+  // Computes the rows and changes the states. states: one for each step, (state_floats()) each, 64-byte aligned.
+  virtual void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, Span<const Ptr<float>> states) = 0;
+  // x: (n_rows, n_heads, 2, head_dim), queries and gates, head by head. q: (n_heads, head_dim) at rows q_stride floats apart; gates: (n_rows,
+  // n_heads * head_dim).
+  virtual void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) = 0;
+  // x[i] *= sigmoid(gates[i]), (n_rows, n) contiguous.
+  virtual void apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) = 0;
+
+ protected:
+  ~RecurrentOperations() = default;
+};
+
+}  // namespace orrery

@@ -1,0 +1,92 @@
+// Kernels of recurrent layers, written over V: the convolution of a head's channels, the delta rule, and gates of attention. Include after
+// products/rows.h.
+//
+// The state of a value head is 64 KB for 128 by 128 floats, so it stays in the second-level cache over a prompt's rows. Each row passes over
+// it twice: decay and read, write and read. A pass takes kAtOnce vectors of columns with their sums in registers. Each sum goes over the rows
+// of the state in order, so its bits do not depend on V's width.
+#pragma once
+
+#include "runtime/cpu/products/rows.h"
+
+namespace orrery::cpu {
+namespace {
+
+inline void convolve_head(const ConvolveTask& t) {
+  for (int32_t i = 0; i < t.dim; ++i) {
+    float sum = 0;
+    for (int32_t tap = 0; tap < t.n_taps; ++tap) sum += t.inputs[tap][i] * t.weights[i * t.n_taps + tap];
+    t.out[i] = sum;
+  }
+  const auto silu = [](V::F x) { return swiglu_vector(x, V::set(1.0f)); };
+  int32_t i = 0;
+  for (; i + V::kLanes <= t.dim; i += V::kLanes) V::store(t.out + i, silu(V::load(t.out + i)));
+  if (i < t.dim) V::store_part(t.out + i, silu(V::load_part(t.out + i, t.dim - i)), t.dim - i);
+  if (t.scale <= 0) return;
+  const float scale = static_cast<float>(static_cast<double>(t.scale) / __builtin_sqrt(V::sum_squares(t.out, t.dim) + static_cast<double>(t.eps)));
+  for (i = 0; i < t.dim; ++i) t.out[i] *= scale;
+}
+
+// Columns [j, j + kAtOnce vectors) of the state, or `left` columns of one vector.
+template <int kAtOnce, bool kPart>
+inline void delta_columns(const DeltaTask& t, int32_t j, int left, const DeltaGates& gates, const float* q, const float* k, const float* v,
+                          float* out) {
+  const auto load = [left](const float* p) { return kPart ? V::load_part(p, left) : V::load(p); };
+  const auto store = [left](float* p, V::F x) { kPart ? V::store_part(p, x, left) : V::store(p, x); };
+  const V::F decay = V::set(gates.decay);
+  V::F sums[kAtOnce];
+  for (int n = 0; n < kAtOnce; ++n) sums[n] = V::zero();
+  for (int32_t i = 0; i < t.key_dim; ++i) {
+    float* row = t.state + int64_t{i} * t.value_dim + j;
+    const V::F key = V::set(k[i]);
+    for (int n = 0; n < kAtOnce; ++n) {
+      const V::F s = V::mul(load(row + n * V::kLanes), decay);
+      store(row + n * V::kLanes, s);
+      sums[n] = V::fma(s, key, sums[n]);
+    }
+  }
+  V::F d[kAtOnce];
+  for (int n = 0; n < kAtOnce; ++n) {
+    d[n] = V::mul(V::set(gates.beta), V::sub(load(v + j + n * V::kLanes), sums[n]));
+    sums[n] = V::zero();
+  }
+  for (int32_t i = 0; i < t.key_dim; ++i) {
+    float* row = t.state + int64_t{i} * t.value_dim + j;
+    const V::F key = V::set(k[i]), query = V::set(q[i]);
+    for (int n = 0; n < kAtOnce; ++n) {
+      const V::F s = V::fma(key, d[n], load(row + n * V::kLanes));
+      store(row + n * V::kLanes, s);
+      sums[n] = V::fma(s, query, sums[n]);
+    }
+  }
+  for (int n = 0; n < kAtOnce; ++n) store(out + j + n * V::kLanes, sums[n]);
+}
+
+inline void delta_head(const DeltaTask& t) {
+  constexpr int kAtOnce = 4;
+  for (int32_t row = 0; row < t.n_rows; ++row) {
+    const float *q = t.q + row * t.stride, *k = t.k + row * t.stride, *v = t.v + row * t.stride;
+    const DeltaGates gates = delta_gates(t, row);
+    float* out = t.out + row * t.value_stride;
+    int32_t j = 0;
+    for (; j + kAtOnce * V::kLanes <= t.value_dim; j += kAtOnce * V::kLanes) delta_columns<kAtOnce, false>(t, j, 0, gates, q, k, v, out);
+    for (; j + V::kLanes <= t.value_dim; j += V::kLanes) delta_columns<1, false>(t, j, 0, gates, q, k, v, out);
+    if (j < t.value_dim) delta_columns<1, true>(t, j, t.value_dim - j, gates, q, k, v, out);
+    rms_norm(out, t.norm, out, t.value_dim, t.eps);
+    swiglu(t.z + row * t.value_stride, out, out, t.value_dim);
+  }
+}
+
+inline void apply_gates(float* x, const float* gates, int64_t n) {
+  const auto gated = [](V::F value, V::F gate) {
+    return V::div(value, V::add(V::set(1.0f), exponential(V::sub(V::zero(), gate))));
+  };
+  int64_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::store(x + i, gated(V::load(x + i), V::load(gates + i)));
+  if (i < n) {
+    const int left = static_cast<int>(n - i);
+    V::store_part(x + i, gated(V::load_part(x + i, left), V::load_part(gates + i, left)), left);
+  }
+}
+
+}  // namespace
+}  // namespace orrery::cpu

@@ -1,0 +1,23 @@
+// The operations of recurrent layers and of gated attention (backend/recurrent.h), cut into items.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/backend/recurrent.h"
+#include "runtime/cpu/kernels/kernels.h"
+#include "runtime/os/thread_pool.h"
+
+namespace orrery::cpu {
+
+struct RecurrentWork {
+  const Kernels& kernels;
+  ThreadPool* pool;
+  int64_t n_rows = 0;      // of all steps
+};
+
+void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows,
+               Span<const Ptr<float>> states);
+void split_gates(const RecurrentWork& work, const float* x, int32_t n_heads, int32_t head_dim, float* q, int64_t q_stride, float* gates);
+void apply_gates(const RecurrentWork& work, float* x, const float* gates, int64_t n);
+
+}  // namespace orrery::cpu

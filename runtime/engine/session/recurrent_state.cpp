@@ -1,0 +1,64 @@
+#include "runtime/engine/session/recurrent_state.h"
+
+#include <algorithm>
+
+namespace orrery::engine {
+
+kv::Region RecurrentState::layout(const model::Description& d) {
+  return {"recurrent state", kv::Holds::kv, d.state_bytes(), 0, kMostCheckpoints * d.state_bytes(), 0};
+}
+
+void RecurrentState::truncate(uint32_t n_tokens) {
+  while (!checkpoints_.empty() && checkpoints_.back().n_tokens > n_tokens) checkpoints_.pop_back();
+  if (position_ != kUnknown && position_ > n_tokens) position_ = kUnknown;
+}
+
+Status RecurrentState::restore(Backend* backend, uint32_t n_tokens) {
+  const auto behind = std::find_if(checkpoints_.begin(), checkpoints_.end(), [&](const Checkpoint& c) { return c.n_tokens > n_tokens; });
+  const Checkpoint* found = behind == checkpoints_.begin() ? nullptr : &*std::prev(behind);
+  const uint32_t at = found ? found->n_tokens : 0;
+  if (position_ != kUnknown && position_ <= n_tokens && position_ >= at) return ok_status();
+  if (found) {
+    backend->upload({region_.data().address}, found->bytes->data(), bytes_);
+  } else {
+    constexpr uint64_t kAtOnce = uint64_t{1} << 20;
+    const std::vector<std::byte> zeros(std::min(kAtOnce, bytes_));
+    for (uint64_t done = 0; done < bytes_; done += kAtOnce)
+      backend->upload({region_.data().address + done}, zeros.data(), std::min(kAtOnce, bytes_ - done));
+  }
+  ORRERY_TRY(backend->synchronize());
+  position_ = at;
+  return ok_status();
+}
+
+Result<RecurrentState::Bytes> RecurrentState::read(Backend* backend) const {
+  auto bytes = std::make_shared<std::vector<std::byte>>(bytes_);
+  backend->download(bytes->data(), {region_.data().address}, bytes_);
+  ORRERY_TRY(backend->synchronize());
+  return Bytes(std::move(bytes));
+}
+
+Status RecurrentState::checkpoint(Backend* backend) {
+  if (position_ == kUnknown || position_ == 0 || last() == position_) return ok_status();
+  ORRERY_ASSIGN(Bytes bytes, read(backend));
+  add_checkpoint(position_, std::move(bytes));
+  return ok_status();
+}
+
+void RecurrentState::add_checkpoint(uint32_t n_tokens, Bytes bytes) {
+  checkpoints_.push_back({n_tokens, std::move(bytes)});
+  if (checkpoints_.size() <= kMostCheckpoints) return;
+  size_t closest = 0;
+  uint32_t least = UINT32_MAX, before = 0;
+  for (size_t i = 0; i + 1 < checkpoints_.size(); before = checkpoints_[i++].n_tokens)
+    if (checkpoints_[i].n_tokens - before < least) least = checkpoints_[i].n_tokens - before, closest = i;
+  checkpoints_.erase(checkpoints_.begin() + static_cast<ptrdiff_t>(closest));
+}
+
+void RecurrentState::copy_from(Backend* backend, const RecurrentState& other) {
+  share_checkpoints(other);
+  backend->copy({region_.data().address}, {other.region_.data().address}, bytes_);
+  position_ = other.position_;
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,76 @@
+// A session's recurrent state: a kind of state that is changed in place by every token, and that cannot be taken back.
+//
+// The session's tokens are the truth, and the state is a cache of a prefix of them. The state knows how many tokens it holds, or that it holds
+// none in particular (a step failed, or was given up). Checkpoints are copies of earlier states in host memory. Whoever needs the state of n
+// tokens restores the latest checkpoint at or before n, and computes the tokens that follow (Session::catch_up).
+//
+// Checkpoints are made every kEvery tokens, and kTail tokens before the end of a prompt: the next prompt of a conversation often parts from this
+// one where the answer begins, or a few tokens before. At most kMostCheckpoints are kept: of the others the one goes that is closest to the one
+// before it. Forks share them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/backend/backend.h"
+#include "runtime/base/status.h"
+#include "runtime/kv/memory/arena.h"
+#include "runtime/kv/memory/layout.h"
+#include "runtime/model/description/description.h"
+
+namespace orrery::engine {
+
+class RecurrentState {
+ public:
+  static constexpr uint32_t kEvery = 2048, kTail = 16, kUnknown = UINT32_MAX;
+  static constexpr size_t kMostCheckpoints = 8;
+  using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+
+  // Nothing, if the model has no recurrent layers.
+  static kv::Region layout(const model::Description& d);
+  explicit RecurrentState(const model::Description& d) : bytes_(d.state_bytes()) {}
+
+  // The state's place in the arena; empty while the session is parked. Afterwards the state is unknown.
+  void place(kv::ArenaRegion region) { region_ = std::move(region), position_ = kUnknown; }
+  Ptr<float> data() const { return {region_.data().address}; }
+  uint64_t bytes() const { return bytes_; }
+
+  // The number of tokens whose state it is, or kUnknown.
+  uint32_t position() const { return position_; }
+  // A step changes the state; if it is complete, the state is that of `position` tokens.
+  void begin_step() { position_ = kUnknown; }
+  void end_step(uint32_t position) { position_ = position; }
+  // The tokens behind n_tokens are not the session's any more.
+  void truncate(uint32_t n_tokens);
+  // Takes the latest checkpoint at or before n_tokens, or the state of no tokens, unless the state is that of at most n_tokens and later.
+  Status restore(Backend* backend, uint32_t n_tokens);
+
+  // Whether a checkpoint is due: kEvery tokens since the last one.
+  bool due() const { return position_ != kUnknown && position_ - last() >= kEvery; }
+  Status checkpoint(Backend* backend);
+  void add_checkpoint(uint32_t n_tokens, Bytes bytes);   // ascending
+  size_t n_checkpoints() const { return checkpoints_.size(); }
+  // A copy of the state, which has a position.
+  Result<Bytes> read(Backend* backend) const;
+  // For a fork: the other's checkpoints, and its state if both have their places.
+  void copy_from(Backend* backend, const RecurrentState& other);
+  void share_checkpoints(const RecurrentState& other) { checkpoints_ = other.checkpoints_; }
+  // For benchmarks: treats the state as that of n tokens.
+  void assume(uint32_t n_tokens) { position_ = n_tokens; }
+
+ private:
+  struct Checkpoint {
+    uint32_t n_tokens;
+    Bytes bytes;
+  };
+  uint32_t last() const { return checkpoints_.empty() ? 0 : checkpoints_.back().n_tokens; }
+
+  uint64_t bytes_;
+  kv::ArenaRegion region_;
+  uint32_t position_ = kUnknown;
+  std::vector<Checkpoint> checkpoints_;   // ascending
+};
+
+}  // namespace orrery::engine

@@ -1,0 +1,290 @@
+#include "runtime/model/blocks/attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace orrery::model::attention {
+
+namespace {
+
+constexpr uint64_t kMaxHeadDim = 256, kHeadDimStep = 8;
+
+// All layers must have the same heads: the engine runs one KV group.
+Status same_in_all_layers(Keys& keys, const char* key, const std::vector<int32_t>& values, int32_t* out) {
+  for (const int32_t v : values)
+    if (v != values[0])
+      return error(Code::unsupported_architecture, "%s: key '%s' differs between layers (%d and %d)",
+                   keys.file().path().c_str(), keys.name(key).c_str(), values[0], v);
+  *out = values[0];
+  return ok_status();
+}
+
+// Sets the heads of `a`, and the RoPE's n_rot.
+Status read_heads(Reading& in, AttentionShape* a) {
+  Keys& keys = in.keys;
+  const gguf::File& file = keys.file();
+  const size_t n_layers = in.d.layers.size();
+  const int32_t n_embd = in.d.n_embd;
+  std::vector<int32_t> heads;
+  ORRERY_TRY(keys.per_layer("attention.head_count", n_layers, 1, kMaxWidth, &heads));
+  ORRERY_TRY(same_in_all_layers(keys, "attention.head_count", heads, &a->n_heads));
+  a->n_kv_heads = a->n_heads;
+  if (keys.has("attention.head_count_kv")) {
+    ORRERY_TRY(keys.per_layer("attention.head_count_kv", n_layers, 1, kMaxWidth, &heads));
+    ORRERY_TRY(same_in_all_layers(keys, "attention.head_count_kv", heads, &a->n_kv_heads));
+  }
+  if (a->n_heads % a->n_kv_heads != 0)
+    return error(Code::bad_model, "%s: %d query heads do not divide among %d KV heads", file.path().c_str(), a->n_heads,
+                 a->n_kv_heads);
+
+  if (!keys.has("attention.key_length") && n_embd % a->n_heads != 0)
+    return error(Code::bad_model, "%s: an embedding of %d does not divide among %d heads, and no '%s' is given",
+                 file.path().c_str(), n_embd, a->n_heads, keys.name("attention.key_length").c_str());
+  const uint64_t implied = static_cast<uint64_t>(n_embd / a->n_heads);
+  int32_t value_dim = 0;
+  ORRERY_TRY(keys.integer_or("attention.key_length", implied, 1, kMaxWidth, &a->head_dim));
+  ORRERY_TRY(keys.integer_or("attention.value_length", static_cast<uint64_t>(a->head_dim), 1, kMaxWidth, &value_dim));
+  if (value_dim != a->head_dim)
+    return error(Code::unsupported_architecture, "%s: key heads of %d with value heads of %d", file.path().c_str(),
+                 a->head_dim, value_dim);
+  if (static_cast<uint64_t>(a->head_dim) > kMaxHeadDim || a->head_dim % static_cast<int32_t>(kHeadDimStep) != 0)
+    return error(Code::unsupported_architecture, "%s: a head dimension of %d; at most %llu, a multiple of %llu, is run",
+                 file.path().c_str(), a->head_dim, static_cast<unsigned long long>(kMaxHeadDim),
+                 static_cast<unsigned long long>(kHeadDimStep));
+  if (static_cast<int64_t>(a->n_heads) * a->head_dim > static_cast<int64_t>(kMaxWidth))
+    return error(Code::bad_model, "%s: %d heads of %d are wider than any model we know", file.path().c_str(),
+                 a->n_heads, a->head_dim);
+  a->scale = 1.0f / std::sqrt(static_cast<float>(a->head_dim));
+
+  int32_t& n_rot = in.d.rope.n_rot;
+  ORRERY_TRY(keys.integer_or("rope.dimension_count", static_cast<uint64_t>(a->head_dim), 2,
+                             static_cast<uint64_t>(a->head_dim), &n_rot));
+  if (n_rot % 2 != 0)
+    return error(Code::bad_model, "%s: key '%s' is %d, expected an even number", file.path().c_str(),
+                 keys.name("rope.dimension_count").c_str(), n_rot);
+  return ok_status();
+}
+
+// For a family without windows. llama.cpp's converter writes no window for these families. Other
+// converters do if the model has windows (Mistral 7B v0.1: 4,096 of 32,768 tokens), and attending to everything would
+// then be a different model. A window as long as the trained context hides nothing.
+Status refuse_windows(Reading& in) {
+  Keys& keys = in.keys;
+  (void)keys.find("attention.sliding_window_pattern");   // which layers have the window
+  if (!keys.has("attention.sliding_window")) return ok_status();
+  const std::string key = keys.name("attention.sliding_window");
+  ORRERY_ASSIGN(const uint64_t window, keys.file().get_u64(key, 0));
+  if (window == 0 || window >= static_cast<uint64_t>(in.d.trained_context)) return ok_status();
+  return error(Code::unsupported_architecture,
+               "%s: key '%s' is %llu, less than the context of %d tokens: architecture '%s' is run without windows",
+               keys.file().path().c_str(), key.c_str(), static_cast<unsigned long long>(window), in.d.trained_context,
+               in.d.family);
+}
+
+Status read_windows(Reading& in) {
+  Keys& keys = in.keys;
+  int32_t window = 0, pattern = 0;
+  ORRERY_TRY(keys.integer_or("attention.sliding_window", 0, 0, kMaxContext, &window));
+  // A pattern of n: every nth layer attends to everything.
+  const bool patterned = keys.has("attention.sliding_window_pattern");
+  if (window == 0) return ok_status();
+  if (patterned) ORRERY_TRY(keys.integer("attention.sliding_window_pattern", 0, kMaxLayers, &pattern));
+  for (size_t i = 0; i < in.d.layers.size(); ++i)
+    if (pattern == 0 || (i + 1) % static_cast<size_t>(pattern) != 0) in.d.layers[i].attention.window = window;
+  return ok_status();
+}
+
+Status read_rope(Reading& in, const Parts& parts) {
+  Keys& keys = in.keys;
+  const gguf::File& file = keys.file();
+  const RopeOverride& given = in.rope;
+  RopeParameters& rope = in.d.rope;
+  rope.interleaved = parts.rope_interleaved;
+  rope.long_factors = parts.long_factors;
+  ORRERY_TRY(keys.number_or("rope.freq_base", 10000.0, 1.0, 1e12, &rope.base));
+  ORRERY_TRY(keys.number_or("rope.scaling.factor", 1.0, 1e-3, 1e6, &rope.factor));
+  const bool old_factor = keys.has("rope.scale_linear");   // key of files from 2023
+  if (old_factor && !keys.has("rope.scaling.factor"))
+    ORRERY_TRY(keys.number_or("rope.scale_linear", 1.0, 1e-3, 1e6, &rope.factor));
+  ORRERY_TRY(keys.number_or("rope.scaling.attn_factor", 1.0, 1e-3, 1e3, &rope.attention_factor));
+  ORRERY_TRY(keys.number_or("rope.scaling.yarn_beta_fast", 32.0, 1e-3, 1e6, &rope.beta_fast));
+  ORRERY_TRY(keys.number_or("rope.scaling.yarn_beta_slow", 1.0, 1e-3, 1e6, &rope.beta_slow));
+  int32_t original = 0;
+  ORRERY_TRY(keys.integer_or("rope.scaling.original_context_length", 0, 0, kMaxContext, &original));
+  rope.original_context = static_cast<uint32_t>(original);
+
+  // Llama 3's factors are a tensor, without a key. A scaling factor without a type means linear scaling.
+  const bool factors = file.find_tensor("rope_freqs.weight") != nullptr;
+  const std::string type_key = keys.name("rope.scaling.type");
+  std::string_view type;
+  ORRERY_TRY(keys.text_or("rope.scaling.type", "", &type));
+  if (parts.long_factors && file.find_tensor("rope_factors_long.weight") != nullptr) {
+    rope.scaling = RopeScaling::longrope;
+  } else if (type == "yarn") {
+    rope.scaling = RopeScaling::yarn;
+  } else if (type == "linear" || (type.empty() && rope.factor != 1.0f && !factors)) {
+    rope.scaling = RopeScaling::linear;
+  } else if (factors && type != "longrope") {
+    rope.scaling = RopeScaling::llama3;
+  } else if (type == "longrope" && parts.long_factors) {
+    return error(Code::bad_model, "%s: key '%s' is 'longrope', but tensor 'rope_factors_long.weight' is missing",
+                 file.path().c_str(), type_key.c_str());
+  } else if (!type.empty() && type != "none" && type != "llama3") {
+    return error(Code::unsupported_architecture, "%s: key '%s' is '%.*s', expected none, linear, yarn or longrope",
+                 file.path().c_str(), type_key.c_str(), static_cast<int>(std::min<size_t>(type.size(), 64)),
+                 type.data());
+  }
+  if (rope.scaling == RopeScaling::none || rope.scaling == RopeScaling::longrope) rope.factor = 1.0f;
+
+  if (given.base > 0.0f) rope.base = given.base;
+  if (given.original_context > 0) rope.original_context = given.original_context;
+  if (given.set) {
+    if (given.scaling == RopeScaling::longrope && rope.scaling != RopeScaling::longrope)
+      return error(Code::unsupported, "%s: longrope scaling was asked for, but the file has no rope_factors tensors",
+                   file.path().c_str());
+    rope.scaling = given.scaling;
+    rope.factor = given.scaling == RopeScaling::none || given.scaling == RopeScaling::longrope ? 1.0f : given.factor;
+    if (!(rope.factor >= 1e-3f && rope.factor <= 1e6f))
+      return error(Code::invalid_argument, "a rope scaling factor of %g; expected 0.001 to 1000000",
+                   static_cast<double>(rope.factor));
+    if (given.scaling != RopeScaling::longrope) rope.attention_factor = 1.0f;
+  }
+  if (rope.original_context == 0) rope.original_context = static_cast<uint32_t>(in.d.trained_context);
+  return ok_status();
+}
+
+}  // namespace
+
+Status read(Reading& in, const Parts& parts) {
+  AttentionShape shape;
+  shape.qk_norm = parts.qk_norm;
+  shape.gated = parts.gated;
+  ORRERY_TRY(read_heads(in, &shape));
+  for (LayerShape& layer : in.d.layers) layer.attention = shape;
+  ORRERY_TRY(parts.windows ? read_windows(in) : refuse_windows(in));
+  return read_rope(in, parts);
+}
+
+Status find(Tensors* tensors, const Description& d, const AttentionShape& shape, const std::string& prefix, Weights* out) {
+  const int64_t n = d.n_embd, q = shape.q_dim(), kv = shape.kv_dim(), asked = shape.gated ? 2 * q : q;
+  if (!shape.gated && tensors->has(prefix + "attn_qkv.weight")) {
+    ORRERY_TRY(tensors->matrix(prefix + "attn_qkv.weight", q + 2 * kv, n, true, &out->qkv));
+    ORRERY_TRY(tensors->vector(prefix + "attn_qkv.bias", q + 2 * kv, false, &out->qkv_bias));
+  } else {
+    ORRERY_TRY(tensors->matrix(prefix + "attn_q.weight", asked, n, true, &out->q));
+    ORRERY_TRY(tensors->matrix(prefix + "attn_k.weight", kv, n, true, &out->k));
+    ORRERY_TRY(tensors->matrix(prefix + "attn_v.weight", kv, n, true, &out->v));
+    ORRERY_TRY(tensors->vector(prefix + "attn_q.bias", asked, false, &out->q_bias));
+    ORRERY_TRY(tensors->vector(prefix + "attn_k.bias", kv, false, &out->k_bias));
+    ORRERY_TRY(tensors->vector(prefix + "attn_v.bias", kv, false, &out->v_bias));
+  }
+  if (shape.qk_norm) {
+    ORRERY_TRY(tensors->vector(prefix + "attn_q_norm.weight", shape.head_dim, true, &out->q_norm));
+    ORRERY_TRY(tensors->vector(prefix + "attn_k_norm.weight", shape.head_dim, true, &out->k_norm));
+  }
+  ORRERY_TRY(tensors->matrix(prefix + "attn_output.weight", n, q, true, &out->out));
+  return tensors->vector(prefix + "attn_output.bias", n, false, &out->out_bias);
+}
+
+// Long and short factors must come together.
+Status find_factors(Tensors* tensors, const Description& d, RopeFactors* out) {
+  const int64_t n = d.rope.n_rot / 2;
+  ORRERY_TRY(tensors->factors("rope_freqs.weight", n, false, &out->llama3));
+  if (!d.rope.long_factors) return ok_status();
+  const bool any = tensors->has("rope_factors_long.weight") || tensors->has("rope_factors_short.weight");
+  ORRERY_TRY(tensors->factors("rope_factors_long.weight", n, any, &out->long_context));
+  return tensors->factors("rope_factors_short.weight", n, any, &out->short_context);
+}
+
+namespace {
+
+// One layer's rows of queries, keys and values in Workspace::qkv.
+struct Rows {
+  explicit Rows(const Pass& pass, const AttentionShape& shape)
+      : stride(shape.q_dim() + 2 * int64_t{shape.kv_dim()}),
+        q(pass.work.qkv),
+        k(q + static_cast<uint64_t>(shape.q_dim())),
+        v(k + static_cast<uint64_t>(shape.kv_dim())) {}
+  int64_t stride;
+  Ptr<float> q, k, v;
+};
+
+// Rotates `n_heads` vectors at x as the sessions want it. mean: where the layer's means begin in KvTransform::key_means; -1: K alone is
+// centred.
+void transform(const Pass& pass, const AttentionShape& shape, Ptr<float> x, int64_t stride, int32_t n_heads, int64_t mean) {
+  std::array<HeadTransform, static_cast<size_t>(kMostTogether)> of_steps;
+  for (size_t i = 0; i < pass.steps.size(); ++i) {
+    const KvTransform& t = pass.steps[i].transform;
+    of_steps[i] = {mean >= 0 && t.key_means ? t.key_means + static_cast<uint64_t>(mean) : Ptr<const float>(), t.rotated};
+  }
+  pass.backend.transform_rows(x, stride, n_heads, shape.head_dim, {of_steps.data(), pass.steps.size()});
+}
+
+// Of a gated layer's rows, (n_rows, q_dim), behind queries and gates as they are projected.
+Ptr<float> gates_of(const Pass& pass, const AttentionShape& shape) {
+  return pass.work.mixer + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(2 * shape.q_dim());
+}
+
+// Projects Workspace::normed to queries, keys and values of a layer, as Step::transform wants them. `queries_alone`: only
+// queries, if the layer has separate Q, K and V weights.
+void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
+  const AttentionShape& shape = pass.d.layer(layer).attention;
+  const Rows rows(pass, shape);
+  Backend& b = pass.backend;
+  if (w.qkv) {
+    const Product p{&w.qkv, w.qkv_bias, rows.q, rows.stride, false};
+    pass.project({&p, 1});
+  } else {
+    const Product p[] = {shape.gated ? Product{&w.q, w.q_bias, pass.work.mixer, 2 * int64_t{shape.q_dim()}, false}
+                                     : Product{&w.q, w.q_bias, rows.q, rows.stride, false},
+                         {&w.k, w.k_bias, rows.k, rows.stride, false},
+                         {&w.v, w.v_bias, rows.v, rows.stride, false}};
+    pass.project({p, queries_alone ? size_t{1} : size_t{3}});
+  }
+  if (shape.gated) b.recurrent()->split_gates(pass.work.mixer, shape.n_heads, shape.head_dim, rows.q, rows.stride, gates_of(pass, shape));
+  const auto normed_and_rotated = [&](Ptr<float> x, Ptr<const float> norm, int32_t n_heads) {
+    if (norm) b.rms_norm(x, rows.stride, norm, x, rows.stride, n_heads, shape.head_dim, pass.d.norm_eps);
+    b.rope(x, rows.stride, n_heads, shape.head_dim);
+  };
+  normed_and_rotated(rows.q, w.q_norm, shape.n_heads);
+  if (pass.rotated) transform(pass, shape, rows.q, rows.stride, shape.n_heads, -1);
+  if (queries_alone) return;
+  normed_and_rotated(rows.k, w.k_norm, shape.n_kv_heads);
+  if (pass.transformed) transform(pass, shape, rows.k, rows.stride, shape.n_kv_heads, int64_t{pass.d.kv_layers[static_cast<size_t>(layer)]} * shape.kv_dim());
+  if (pass.rotated) transform(pass, shape, rows.v, rows.stride, shape.n_kv_heads, -1);
+}
+
+}  // namespace
+
+bool run(Pass& pass, const Place& at) {
+  const AttentionShape& shape = pass.d.layer(at.layer).attention;
+  const Rows rows(pass, shape);
+  HookCalls& hooks = pass.hooks;
+  if (hooks.ahead && at.layer == 0) {
+    project(pass, 0, *at.weights, true);
+    if (!hooks.before_layer(-1, rows.q, rows.stride)) return false;
+  }
+  if (hooks.ahead) {
+    if (at.next) project(pass, at.layer + 1, *at.next, true);
+    if (!hooks.before_layer(at.layer, at.next ? rows.q : Ptr<float>(), rows.stride)) return false;
+  }
+  project(pass, at.layer, *at.weights, false);
+  const int32_t kv_layer = pass.d.kv_layers[static_cast<size_t>(at.layer)];
+  pass.backend.append_kv(kv_layer, rows.k, rows.v, rows.stride);
+  if (hooks.at_attention && !hooks.before_attend(kv_layer, rows.q, rows.stride)) return false;
+
+  AttendShape attend;
+  attend.n_heads = shape.n_heads;
+  attend.q_stride = rows.stride;
+  attend.out_stride = shape.q_dim();
+  attend.scale = shape.scale;
+  attend.window = shape.window;
+  pass.backend.attend(kv_layer, rows.q, pass.work.attn, attend);
+  if (pass.rotated) transform(pass, shape, pass.work.attn, attend.out_stride, shape.n_heads, -1);
+  if (shape.gated) pass.backend.recurrent()->apply_gates(pass.work.attn, gates_of(pass, shape), shape.q_dim());
+  pass.add_branch(at.weights->out, at.weights->out_bias, at.post_norm, pass.work.attn, attend.out_stride);
+  return true;
+}
+
+}  // namespace orrery::model::attention

@@ -1,0 +1,38 @@
+#include "runtime/model/blocks/feed_forward.h"
+
+namespace orrery::model::feed_forward {
+
+Status read(Reading& in, const Parts& parts) {
+  std::vector<int32_t> widths;
+  ORRERY_TRY(in.keys.per_layer("feed_forward_length", in.d.layers.size(), 1, kMaxWidth, &widths));
+  for (size_t i = 0; i < widths.size(); ++i) in.d.layers[i].feed_forward = {widths[i], parts.fused};
+  return ok_status();
+}
+
+Status find(Tensors* tensors, const Description& d, const FeedForwardShape& shape, const std::string& prefix, Weights* out) {
+  const int64_t n = d.n_embd, width = shape.width;
+  if (shape.fused) {
+    ORRERY_TRY(tensors->matrix(prefix + "ffn_up.weight", 2 * width, n, true, &out->gate_up));
+  } else {
+    ORRERY_TRY(tensors->matrix(prefix + "ffn_gate.weight", width, n, true, &out->gate));
+    ORRERY_TRY(tensors->matrix(prefix + "ffn_up.weight", width, n, true, &out->up));
+  }
+  return tensors->matrix(prefix + "ffn_down.weight", n, width, true, &out->down);
+}
+
+void run(Pass& pass, const FeedForwardShape& shape, const Weights& w, Ptr<const float> post_norm) {
+  const Workspace& work = pass.work;
+  const int64_t stride = 2 * int64_t{shape.width};
+  const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(shape.width);
+  if (w.gate_up) {
+    const Product p{&w.gate_up, {}, gate, stride, false};
+    pass.project({&p, 1});
+  } else {
+    const Product p[] = {{&w.gate, {}, gate, stride, false}, {&w.up, {}, up, stride, false}};
+    pass.project({p, 2});
+  }
+  pass.backend.swiglu(gate, up, stride, work.act, shape.width, shape.width);
+  pass.add_branch(w.down, {}, post_norm, work.act, shape.width);
+}
+
+}  // namespace orrery::model::feed_forward

@@ -1,0 +1,28 @@
+// The feed-forward block: down(silu(gate x) * up x).
+#pragma once
+
+#include "runtime/model/blocks/pass.h"
+#include "runtime/model/blocks/reading.h"
+#include "runtime/model/blocks/tensors.h"
+
+namespace orrery::model::feed_forward {
+
+// What a family says of it.
+struct Parts {
+  bool fused = false;                          // the file has gate and up in one matrix, ffn_up, gate first
+};
+
+struct Weights {
+  Weight gate_up;                              // (2 width, n_embd) fused; if null:
+  Weight gate, up;                             // (width, n_embd)
+  Weight down;                                 // (n_embd, width)
+};
+
+// Keys: feed_forward_length, of all layers or of each.
+Status read(Reading& in, const Parts& parts);
+// prefix: "blk.N.".
+Status find(Tensors* tensors, const Description& d, const FeedForwardShape& shape, const std::string& prefix, Weights* out);
+// Adds the branch of Workspace::normed to the residual stream.
+void run(Pass& pass, const FeedForwardShape& shape, const Weights& w, Ptr<const float> post_norm);
+
+}  // namespace orrery::model::feed_forward

@@ -1,0 +1,65 @@
+// What blocks compute a step with: the buffers, the steps' rows, and the operations that several blocks share.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/backend/backend.h"
+#include "runtime/model/description/description.h"
+
+namespace orrery::model {
+
+// Device buffers of a step. All sessions of a model share them and take turns.
+struct Workspace {
+  Ptr<float> x;        // (max_rows, n_embd) the residual stream
+  Ptr<float> normed;   // (max_rows, n_embd)
+  Ptr<float> qkv;      // (max_rows, q_dim + 2 kv_dim)
+  Ptr<float> attn;     // (max_rows, q_dim)
+  Ptr<float> mixer;    // (max_rows, Description::mixer_floats()); null in a model without gates and recurrent layers
+  Ptr<float> ffn;      // (max_rows, 2 max_ff)
+  Ptr<float> act;      // (max_rows, max_ff)
+  Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; null in a model without post norms
+  Ptr<float> logits;   // (kLogitRows, n_vocab)
+  Ptr<std::byte> shortlist;     // (kLogitRows, Device::shortlist_bytes()) bytes; null on a device without shortlists
+  Ptr<float> exported_embeddings;   // (kLogitRows, n_embd) of exported rows of logits; null on a device without shortlists
+  Ptr<std::byte> scratch;
+  uint64_t bytes = 0;  // size of the whole workspace
+};
+
+// The calls to the sessions' hooks (LayerHook) in a step. Each returns false once all sessions' hooks have failed.
+class HookCalls {
+ public:
+  virtual bool before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) = 0;
+  virtual bool before_layer(int32_t layer, Ptr<const float> next_q, int64_t q_stride) = 0;
+  bool at_attention = false, ahead = false;   // some hook wants the first call, or the second
+
+ protected:
+  ~HookCalls() = default;
+};
+
+struct Pass {
+  Backend& backend;
+  const Description& d;
+  const Workspace& work;
+  Span<const Step> steps;
+  Span<const Ptr<float>> states;                 // each step's recurrent state (Description::state_floats); empty if the model has none
+  HookCalls& hooks;
+  int32_t n_rows = 0;                            // of all steps
+  bool rotated = false, transformed = false;     // some session's KV is
+
+  void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
+    backend.rms_norm(x, d.n_embd, weight, out, d.n_embd, 1, d.n_embd, d.norm_eps);
+  }
+  // Products of Workspace::normed.
+  void project(Span<const Product> products) { backend.matmul(products, work.normed, d.n_embd, n_rows); }
+  // x += w * input (+ bias). With a post norm, the branch is normalised before the addition.
+  void add_branch(const Weight& w, Ptr<const float> bias, Ptr<const float> post_norm, Ptr<const float> input, int64_t input_stride) {
+    const Product p{&w, bias, post_norm ? work.branch : work.x, d.n_embd, !post_norm};
+    backend.matmul({&p, 1}, input, input_stride, n_rows);
+    if (post_norm) {
+      norm(work.branch, post_norm, work.branch);
+      backend.add(work.x, work.branch, d.n_embd);
+    }
+  }
+};
+
+}  // namespace orrery::model

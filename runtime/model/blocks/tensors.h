@@ -1,0 +1,48 @@
+// Finds the tensors of a file by name, checks their shapes, and hands each to a visitor. Afterwards it knows the tensors that nothing has
+// asked for. One walk over a model's tensors serves the check, the plan, which counts bytes, and the loader, which places them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/backend/step.h"
+#include "runtime/base/status.h"
+#include "runtime/gguf/gguf.h"
+#include "runtime/model/description/description.h"
+
+namespace orrery::model {
+
+// One call for each tensor of a model.
+class TensorVisitor {
+ public:
+  virtual ~TensorVisitor() = default;
+  virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
+  virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
+  // Divisors of the rotary frequencies; they stay on the host.
+  virtual Status factors(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
+};
+
+class Tensors {
+ public:
+  Tensors(const gguf::File& file, TensorVisitor* visitor) : file_(file), visitor_(visitor), used_(file.tensors().size()) {}
+
+  bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
+  // Each refuses with bad_model a tensor of another shape, and a required one that is missing. *out stays as it is without a tensor.
+  Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out);
+  Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) { return floats(name, 1, n, required, out); }
+  Status floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out);   // a table of float32
+  Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out);
+  // A tensor that nothing has read belongs to a model that we do not support. Ignoring the tensor would give wrong
+  // answers.
+  Status refuse_the_rest(const Description& d) const;
+
+ private:
+  // Null if the tensor is absent and not required.
+  Result<const gguf::Tensor*> take(const std::string& name, int64_t rows, int64_t cols, bool required);
+
+  const gguf::File& file_;
+  TensorVisitor* visitor_;
+  std::vector<bool> used_;   // by index in the file's tensors
+};
+
+}  // namespace orrery::model

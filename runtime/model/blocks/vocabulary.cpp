@@ -1,0 +1,28 @@
+#include "runtime/model/blocks/vocabulary.h"
+
+namespace orrery::model::vocabulary {
+
+// The number of tokens comes from the embedding table, because the key may be absent or outdated.
+Status read(Reading& in) {
+  const gguf::File& file = in.keys.file();
+  const gguf::Tensor* table = file.find_tensor("token_embd.weight");
+  if (table == nullptr || table->n_dims != 2)
+    return error(Code::bad_model, "%s: no matrix 'token_embd.weight'", file.path().c_str());
+  if (table->dims[1] > kMaxVocab)
+    return error(Code::bad_model, "%s: tensor 'token_embd.weight' has %llu rows, expected at most %llu",
+                 file.path().c_str(), static_cast<unsigned long long>(table->dims[1]),
+                 static_cast<unsigned long long>(kMaxVocab));
+  in.d.n_vocab = static_cast<int32_t>(table->dims[1]);
+  return ok_status();
+}
+
+Status find_embedding(Tensors* tensors, const Description& d, Weights* out) {
+  return tensors->matrix("token_embd.weight", d.n_vocab, d.n_embd, true, &out->embedding);
+}
+
+Status find_output(Tensors* tensors, const Description& d, Weights* out) {
+  ORRERY_TRY(tensors->vector("output_norm.weight", d.n_embd, true, &out->output_norm));
+  return tensors->matrix("output.weight", d.n_vocab, d.n_embd, false, &out->output);
+}
+
+}  // namespace orrery::model::vocabulary

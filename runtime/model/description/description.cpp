@@ -1,0 +1,71 @@
+#include "runtime/model/description/description.h"
+
+#include <algorithm>
+
+namespace orrery::model {
+
+int32_t Description::max_ff() const {
+  int32_t most = 0;
+  for (const LayerShape& layer : layers) most = std::max(most, layer.feed_forward.width);
+  return most;
+}
+
+int64_t Description::mixer_floats() const {
+  int64_t most = 0;
+  for (const LayerShape& layer : layers) {
+    const DeltaNetShape& net = layer.delta_net;
+    const int64_t floats = layer.mixer == Mixer::delta_net ? 2 * int64_t{net.channels()} + 2 * int64_t{net.values()} + 2 * int64_t{net.n_value_heads}
+                           : layer.attention.gated         ? 3 * int64_t{layer.attention.q_dim()}
+                                                           : 0;
+    most = std::max(most, floats);
+  }
+  return most;
+}
+
+int64_t Description::max_in() const {
+  int64_t most = std::max<int64_t>({n_embd, kv().q_dim(), max_ff()});
+  for (const LayerShape& layer : layers)
+    if (layer.mixer == Mixer::delta_net) most = std::max<int64_t>(most, layer.delta_net.values());
+  return most;
+}
+
+bool Description::any_post_norms() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.post_norms; });
+}
+
+bool Description::gated() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.attention.gated; });
+}
+
+void group_layers(Description* d) {
+  constexpr uint64_t kAligned = 16;   // floats
+  d->groups.clear();
+  d->kv_layers.assign(d->layers.size(), -1);
+  d->states.assign(d->layers.size(), 0);
+  d->state_floats = 0;
+  for (int32_t i = 0; i < d->n_layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (d->layer(i).mixer == Mixer::delta_net) {
+      d->states[at] = d->state_floats;
+      d->state_floats += (d->layer(i).delta_net.state_floats() + kAligned - 1) / kAligned * kAligned;
+      continue;
+    }
+    const AttentionShape& a = d->layer(i).attention;
+    const auto same = [&](const KvGroup& g) { return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim; };
+    auto group = std::find_if(d->groups.begin(), d->groups.end(), same);
+    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, {}, {}});
+    d->kv_layers[at] = group->n_layers();
+    group->layers.push_back(i);
+    group->windows.push_back(a.window);
+  }
+}
+
+uint32_t reach_of_context(const Description& d) {
+  const double trained = d.trained_context;
+  if (d.rope.scaling == RopeScaling::none) return static_cast<uint32_t>(d.trained_context);
+  const double original = d.rope.original_context > 0 ? d.rope.original_context : trained;
+  const double reach = std::max(trained, original * static_cast<double>(d.rope.factor));
+  return static_cast<uint32_t>(std::min(reach, 4294967295.0));
+}
+
+}  // namespace orrery::model

@@ -1,0 +1,112 @@
+// A model as it is described to everyone above its weights: sizes, constants, and each layer's shape. Structs only: families read them from a
+// file (families/family.h), blocks compute by them. After read_description(), every product of two sizes fits an int64, and every value is in the
+// range that the kernels support.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/backend/recurrent.h"
+
+namespace orrery::model {
+
+enum class RopeScaling : uint8_t { none, linear, yarn, llama3, longrope };
+
+struct RopeParameters {
+  bool interleaved = false;         // rotary pairs are neighbours (NORM), else halves (NEOX)
+  bool long_factors = false;        // the file may have rope_factors_long and rope_factors_short
+  int32_t n_rot = 0;                // rotated dimensions of a head, from its start; even
+  RopeScaling scaling = RopeScaling::none;
+  float base = 10000.0f;
+  float factor = 1.0f;              // ratio of the extended context to the trained context
+  float attention_factor = 1.0f;    // multiplies cos and sin, in addition to yarn's own magnitude
+  uint32_t original_context = 0;    // tokens of the original training; 0: the model's context
+  float beta_fast = 32.0f, beta_slow = 1.0f;          // yarn
+  float low_frequency = 1.0f, high_frequency = 4.0f;  // llama3, if set by an override
+};
+
+// A caller's replacement for the file's RoPE scaling.
+struct RopeOverride {
+  bool set = false;                 // `scaling` and `factor` replace the file's
+  RopeScaling scaling = RopeScaling::none;
+  float factor = 0.0f;
+  float base = 0.0f;                // > 0: replaces the file's, with or without `set`
+  uint32_t original_context = 0;    // > 0: replaces the file's
+};
+
+// Attention of one layer. K and V have heads of the same size.
+struct AttentionShape {
+  int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int32_t window = 0;               // keys with position > row position - window; 0: all
+  float scale = 0.0f;               // of q k
+  bool qk_norm = false;             // RMS norm of each query and key head, before RoPE
+  bool gated = false;               // the output is multiplied by sigmoid(gate); attn_q has each head's query, then its gate
+
+  int32_t q_dim() const { return n_heads * head_dim; }
+  int32_t kv_dim() const { return n_kv_heads * head_dim; }
+};
+
+// down(silu(gate x) * up x).
+struct FeedForwardShape {
+  int32_t width = 0;                // of gate and up
+  bool fused = false;               // the file has gate and up in one matrix, gate first
+};
+
+// What mixes the tokens of a layer: attention over KV, or a gated delta net, whose state is recurrent.
+enum class Mixer : uint8_t { attention, delta_net };
+
+struct LayerShape {
+  Mixer mixer = Mixer::attention;
+  AttentionShape attention;
+  DeltaNetShape delta_net;
+  const char* ffn_norm = "ffn_norm";   // the tensor of the norm before the FFN
+  FeedForwardShape feed_forward;
+  bool post_norms = false;          // RMS norm of the attention's and the FFN's output, before the residual addition
+};
+
+// Layers whose KV has equal shape. Pages, plans, policies, residency and files go by group.
+struct KvGroup {
+  int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  std::vector<int32_t> layers;      // ascending
+  std::vector<int32_t> windows;     // each layer's window; 0: none
+
+  int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
+  int32_t q_dim() const { return n_heads * head_dim; }
+  int32_t kv_dim() const { return n_kv_heads * head_dim; }
+};
+
+struct Description {
+  const char* family = "";          // general.architecture
+  std::string name;                 // general.name, shown to people
+  int32_t n_layers = 0, n_embd = 0, n_vocab = 0;
+  int32_t n_skipped_blocks = 0;     // further blocks of the file, which guess tokens (MTP); they are not loaded
+  int32_t trained_context = 0;
+  float norm_eps = 1e-5f;
+  RopeParameters rope;              // of every layer
+  std::vector<LayerShape> layers;   // (n_layers)
+  // As group_layers() makes them:
+  std::vector<KvGroup> groups;
+  std::vector<int32_t> kv_layers;   // (n_layers) each layer's place in its group; -1: it has no KV
+  std::vector<uint64_t> states;     // (n_layers) where a layer's state begins in a sequence's recurrent state, in floats
+  uint64_t state_floats = 0;        // of a sequence; 0: no layer is recurrent
+
+  const LayerShape& layer(int32_t i) const { return layers[static_cast<size_t>(i)]; }
+  // The one group. The engine runs models with one: read_description() refuses others.
+  const KvGroup& kv() const { return groups[0]; }
+  bool recurrent() const { return state_floats > 0; }
+  uint64_t state_bytes() const { return state_floats * sizeof(float); }
+  int32_t max_ff() const;
+  int64_t mixer_floats() const;     // of a row, beside queries, keys and values: gates, and rows of recurrent layers
+  int64_t max_in() const;           // the widest input of a product
+  bool any_post_norms() const;
+  bool gated() const;               // some layer's attention is
+};
+
+// Makes the groups out of the layers, in the order of their first layers.
+void group_layers(Description* d);
+
+// Tokens up to which the rotary positions mean something: the trained context, or what its scaling makes of that.
+uint32_t reach_of_context(const Description& d);
+
+}  // namespace orrery::model

@@ -1,0 +1,52 @@
+// The table of families, and the way from a file to a description.
+#include "runtime/model/families/family.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "runtime/model/blocks/vocabulary.h"
+
+namespace orrery::model {
+
+namespace {
+
+constexpr Family kFamilies[] = {
+    {"llama", describe_llama}, {"qwen2", describe_qwen2}, {"qwen3", describe_qwen3}, {"qwen35", describe_qwen35},
+    {"phi3", describe_phi3},   {"glm4", describe_glm4},   {"chatglm", describe_chatglm},
+};
+
+Result<const Family*> find_family(const gguf::File& file) {
+  ORRERY_ASSIGN(const std::string_view name, file.required_string("general.architecture"));
+  std::string known;
+  for (const Family& family : kFamilies) {
+    if (name == family.name) return &family;
+    known += std::string(known.empty() ? "" : ", ") + family.name;
+  }
+  return error(Code::unsupported_architecture, "%s: architecture '%.*s' is not supported; these are: %s", file.path().c_str(),
+               static_cast<int>(std::min<size_t>(name.size(), 64)), name.data(), known.c_str());
+}
+
+}  // namespace
+
+Span<const Family> families() { return {kFamilies, std::size(kFamilies)}; }
+
+Result<Description> read_description(const gguf::File& file, const RopeOverride& rope) {
+  ORRERY_ASSIGN(const Family* family, find_family(file));
+  ORRERY_ASSIGN(const std::string_view name, file.get_string("general.name", ""));
+  Description d;
+  d.family = family->name;
+  d.name = std::string(name);
+
+  ORRERY_TRY(check_general_keys(file));
+
+  Keys keys(file, family->name);
+  Reading in{keys, rope, d};
+  ORRERY_TRY(read_sizes(in));
+  ORRERY_TRY(family->describe(in));
+  ORRERY_TRY(vocabulary::read(in));
+  group_layers(&d);
+  ORRERY_TRY(keys.refuse_the_rest(d));
+  return d;
+}
+
+}  // namespace orrery::model

@@ -1,0 +1,33 @@
+// The supported families, a file each: which blocks a family's layers have, by the field's names. Everything else (sizes, scaling, windows) is
+// read from the file by the blocks. To add a family whose blocks exist: its file, its line here, its row in families.cpp, and goldens by
+// tests/golden/make_model_goldens.py.
+#pragma once
+
+#include "runtime/base/span.h"
+#include "runtime/base/status.h"
+#include "runtime/gguf/gguf.h"
+#include "runtime/model/blocks/reading.h"
+#include "runtime/model/description/description.h"
+
+namespace orrery::model {
+
+struct Family {
+  const char* name;                        // general.architecture
+  Status (*describe)(Reading& in);         // reads the layers' shapes and the RoPE from the file's keys
+};
+
+Status describe_llama(Reading& in);
+Status describe_qwen2(Reading& in);
+Status describe_qwen3(Reading& in);
+Status describe_qwen35(Reading& in);
+Status describe_phi3(Reading& in);
+Status describe_glm4(Reading& in);
+Status describe_chatglm(Reading& in);
+
+Span<const Family> families();
+
+// Refuses with unsupported_architecture what we do not run (naming it), also a key that nobody here understands, and with
+// bad_model what contradicts itself.
+Result<Description> read_description(const gguf::File& file, const RopeOverride& rope);
+
+}  // namespace orrery::model

@@ -1,0 +1,55 @@
+// Qwen3.5 to 3.8, dense. Of four layers, three are gated delta nets; the fourth has gated attention, whose RoPE turns a part of each head.
+// Blocks behind the last layer guess tokens (MTP): they are skipped.
+#include "runtime/model/blocks/attention.h"
+#include "runtime/model/blocks/delta_net.h"
+#include "runtime/model/blocks/feed_forward.h"
+#include "runtime/model/families/family.h"
+
+namespace orrery::model {
+
+namespace {
+
+// Which layers are recurrent: a list of flags, or all but every nth.
+Status read_mixers(Reading& in) {
+  Keys& keys = in.keys;
+  Description& d = in.d;
+  int32_t interval = 0;
+  ORRERY_TRY(keys.integer_or("full_attention_interval", 4, 1, kMaxLayers, &interval));
+  const gguf::Value* flags = keys.find("attention.recurrent_layers");
+  const auto n_blocks = static_cast<uint64_t>(d.n_layers + d.n_skipped_blocks);
+  if (flags && (flags->type() != gguf::ValueType::array || (flags->size() != n_blocks && flags->size() != d.layers.size())))
+    return error(Code::bad_model, "%s: key '%s' is not a list of one value for each of %d layers", keys.file().path().c_str(),
+                 keys.name("attention.recurrent_layers").c_str(), d.n_layers);
+  bool any_attention = false;
+  for (size_t i = 0; i < d.layers.size(); ++i) {
+    bool recurrent = (i + 1) % static_cast<size_t>(interval) != 0;
+    if (flags && !flags->at(i).as_bool(&recurrent))
+      return error(Code::bad_model, "%s: key '%s' value %zu is not true or false", keys.file().path().c_str(),
+                   keys.name("attention.recurrent_layers").c_str(), i);
+    if (recurrent) d.layers[i].mixer = Mixer::delta_net;
+    any_attention |= !recurrent;
+  }
+  if (!any_attention)
+    return error(Code::unsupported_architecture, "%s: all %d layers are recurrent; at least one with attention is expected",
+                 keys.file().path().c_str(), d.n_layers);
+  return ok_status();
+}
+
+}  // namespace
+
+Status describe_qwen35(Reading& in) {
+  Description& d = in.d;
+  ORRERY_TRY(in.keys.integer_or("nextn_predict_layers", 0, 0, static_cast<uint64_t>(d.n_layers) - 1, &d.n_skipped_blocks));
+  ORRERY_TRY(feed_forward::read(in, {}));   // of all blocks
+  d.n_layers -= d.n_skipped_blocks;
+  d.layers.resize(static_cast<size_t>(d.n_layers));
+  (void)in.keys.find("rope.dimension_sections");   // where images have positions; text has the same one in all sections
+  ORRERY_TRY(read_mixers(in));
+  attention::Parts attention;
+  attention.qk_norm = attention.gated = true;
+  ORRERY_TRY(attention::read(in, attention));
+  for (LayerShape& layer : d.layers) layer.ffn_norm = "post_attention_norm";
+  return delta_net::read(in);
+}
+
+}  // namespace orrery::model

@@ -1,0 +1,223 @@
+#include "runtime/model/forward/forward.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "runtime/base/checked.h"
+
+namespace orrery::model {
+
+namespace {
+
+// Ends the backend's step on every return path.
+class StepScope {
+ public:
+  StepScope(Backend* backend, Span<const Step> steps) : backend_(*backend) { backend_.begin_steps(steps); }
+  ~StepScope() { backend_.end_step(); }
+  StepScope(const StepScope&) = delete;
+  StepScope& operator=(const StepScope&) = delete;
+
+ private:
+  Backend& backend_;
+};
+
+// The sessions' hooks. Each hook's error ends up in its part alone, and that hook is not called again.
+class Hooks final : public HookCalls {
+ public:
+  Hooks(Span<const Step> steps, Span<SessionPart> parts) : steps_(steps), parts_(parts) {
+    for (const SessionPart& part : parts) {
+      ahead |= part.hook && part.hook->looks_ahead();
+      at_attention |= part.hook && !part.hook->looks_ahead();
+    }
+  }
+  bool before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override {
+    return call(false, q, q_stride, [layer, q_stride](LayerHook* hook, Ptr<const float> its) { return hook->before_attend(layer, its, q_stride); });
+  }
+  bool before_layer(int32_t layer, Ptr<const float> next_q, int64_t q_stride) override {
+    return call(true, next_q, q_stride, [layer](LayerHook* hook, Ptr<const float> its) { return hook->before_layer(layer, its); });
+  }
+
+ private:
+  // f(hook, the session's first query at q or null) -> Status.
+  template <class F>
+  bool call(bool looks_ahead, Ptr<const float> q, int64_t q_stride, const F& f) {
+    uint64_t row = 0;
+    for (size_t i = 0; i < parts_.size(); row += steps_[i++].rows.size()) {
+      SessionPart& part = parts_[i];
+      if (!part.hook || part.failed() || part.hook->looks_ahead() != looks_ahead) continue;
+      try {
+        part.status = f(part.hook, q ? q + row * static_cast<uint64_t>(q_stride) : q);
+      } catch (...) {
+        part.thrown = std::current_exception();
+      }
+    }
+    return !std::all_of(parts_.begin(), parts_.end(), [](const SessionPart& part) { return part.failed(); });
+  }
+
+  Span<const Step> steps_;
+  Span<SessionPart> parts_;
+};
+
+Pass make_pass(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const Ptr<float>> states,
+               HookCalls* hooks) {
+  Pass pass{*backend, model.description, work, steps, states, *hooks};
+  for (const Step& step : steps) {
+    pass.n_rows += static_cast<int32_t>(step.rows.size());
+    pass.rotated |= step.transform.rotated;
+    pass.transformed |= static_cast<bool>(step.transform);
+  }
+  return pass;
+}
+
+uint64_t stream_bytes(const Pass& pass) {
+  return static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(pass.d.n_embd) * sizeof(float);
+}
+
+// False: all sessions' hooks have failed.
+bool run_layer(Pass& pass, const Weights& w, int32_t i) {
+  const Layer& l = w.layers[static_cast<size_t>(i)];
+  const Layer* next = i + 1 < pass.d.n_layers ? &l + 1 : nullptr;
+  pass.norm(pass.work.x, l.attn_norm, pass.work.normed);
+  if (pass.d.layer(i).mixer == Mixer::delta_net)
+    delta_net::run(pass, i, l.delta_net, l.post_attn_norm);
+  else if (!attention::run(pass, {i, &l.attention, next ? &next->attention : nullptr, l.post_attn_norm}))
+    return false;
+  pass.norm(pass.work.x, l.ffn_norm, pass.work.normed);
+  feed_forward::run(pass, pass.d.layer(i).feed_forward, l.feed_forward, l.post_ffn_norm);
+  return true;
+}
+
+// The rows of logits are the last ones: those of a single step, or all.
+void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
+  Backend& b = pass.backend;
+  const Workspace& work = pass.work;
+  const ForwardOutput& out = parts[0].out;
+  const int32_t n_rows = pass.n_rows;
+  const bool together = pass.steps.size() > 1;
+  const int32_t n_logits = together ? n_rows : out.n_logits;
+  pass.norm(work.x, w.output_norm, work.normed);
+  const uint64_t n_embd = static_cast<uint64_t>(pass.d.n_embd), n_vocab = static_cast<uint64_t>(pass.d.n_vocab);
+  const Product p{&w.output, {}, work.logits, pass.d.n_vocab, false};
+  if (out.request && !together) {
+    b.matmul({&p, 1}, exported_embedding(work, pass.d, n_rows), pass.d.n_embd, 1);
+    b.shortlists()->shortlist(exported_logits(work), pass.d.n_vocab, *out.request, work.shortlist);
+    b.download(out.shortlist, work.shortlist, shortlist_result_bytes(*out.request));
+    return;
+  }
+  std::array<Download, size_t{2} * static_cast<size_t>(kMostTogether)> downloads;   // the host waits once for a batch of rows
+  size_t n_downloads = 0;
+  const auto fetch = [&](float* to, Ptr<const float> from, uint64_t n) {
+    if (to && n > 0) downloads[n_downloads++] = {to, {from.address}, n * sizeof(float)};
+  };
+  bool exports = false;
+  for (size_t i = 0; together && i < parts.size(); ++i) {
+    exports |= parts[i].out.request != nullptr;
+    if (!parts[i].out.request) fetch(parts[i].out.embedding, work.normed + i * n_embd, n_embd);
+  }
+  if (!together) {
+    const uint64_t first = static_cast<uint64_t>(n_rows - out.n_embeddings);
+    fetch(out.embedding, work.normed + first * n_embd, static_cast<uint64_t>(out.n_embeddings) * n_embd);
+  }
+  for (int32_t from = 0; from < n_logits; from += kLogitRows) {
+    const int32_t n = std::min(kLogitRows, n_logits - from);
+    const uint64_t row = static_cast<uint64_t>(n_rows - n_logits + from);
+    b.matmul({&p, 1}, work.normed + row * n_embd, pass.d.n_embd, n);
+    for (int32_t i = 0; together && i < n; ++i) {
+      const ForwardOutput& its = parts[static_cast<size_t>(from + i)].out;
+      const Ptr<const float> logits = work.logits + static_cast<uint64_t>(i) * n_vocab;
+      if (!its.request) {
+        fetch(its.logits, logits, n_vocab);
+        continue;
+      }
+      const Ptr<std::byte> list = work.shortlist + static_cast<uint64_t>(i) * b.shortlist_bytes(pass.d.n_vocab);
+      b.shortlists()->shortlist(logits, pass.d.n_vocab, *its.request, list);
+      downloads[n_downloads++] = {its.shortlist, list, shortlist_result_bytes(*its.request)};
+    }
+    if (!together) fetch(out.logits + static_cast<uint64_t>(from) * n_vocab, work.logits, static_cast<uint64_t>(n) * n_vocab);
+    b.download_all({downloads.data(), n_downloads});
+    n_downloads = 0;
+  }
+  if (exports)
+    b.copy({work.exported_embeddings.address}, {work.normed.address}, static_cast<uint64_t>(n_rows) * n_embd * sizeof(float));
+}
+
+}  // namespace
+
+StepLimits step_limits(const Description& d, int32_t max_rows, int32_t max_context) {
+  StepLimits limits;
+  limits.max_rows = max_rows;
+  limits.max_context = max_context;
+  limits.n_heads = d.kv().n_heads;
+  limits.n_kv_heads = d.kv().n_kv_heads;
+  limits.head_dim = d.kv().head_dim;
+  limits.max_in = d.max_in();
+  limits.n_layers = d.kv().n_layers();
+  return limits;
+}
+
+Workspace carve_workspace(const Description& d, const Device& device, const StepLimits& limits,
+                          Ptr<std::byte> base) {
+  Workspace work;
+  uint64_t at = 0;
+  const auto floats = [&](int64_t rows, int64_t cols) {
+    const Ptr<float> p{base.address + at};
+    at += align_up(static_cast<uint64_t>(rows) * static_cast<uint64_t>(cols) * sizeof(float), kv::kArenaAlignment);
+    return p;
+  };
+  const int64_t rows = limits.max_rows;
+  work.x = floats(rows, d.n_embd);
+  work.normed = floats(rows, d.n_embd);
+  work.qkv = floats(rows, d.kv().q_dim() + 2 * int64_t{d.kv().kv_dim()});
+  work.attn = floats(rows, d.kv().q_dim());
+  if (const int64_t n = d.mixer_floats(); n > 0) work.mixer = floats(rows, n);
+  work.ffn = floats(rows, 2 * int64_t{d.max_ff()});
+  work.act = floats(rows, d.max_ff());
+  if (d.any_post_norms()) work.branch = floats(rows, d.n_embd);
+  work.logits = floats(kLogitRows, d.n_vocab);
+  if (const uint64_t bytes = device.shortlist_bytes(d.n_vocab); bytes > 0) {
+    work.shortlist = {base.address + at};
+    at += align_up(kLogitRows * bytes, kv::kArenaAlignment);
+    work.exported_embeddings = floats(kLogitRows, d.n_embd);
+  }
+  work.scratch = {base.address + at};
+  at += align_up(device.scratch_bytes(limits), kv::kArenaAlignment);
+  work.bytes = at;
+  return work;
+}
+
+Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
+                        Span<SessionPart> parts, const std::atomic<bool>* cancel, const Layers& layers) {
+  {
+    const StepScope scope(backend, steps);
+    Hooks hooks(steps, parts);
+    std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states;
+    for (size_t i = 0; i < parts.size(); ++i) states[i] = parts[i].state;
+    Pass pass = make_pass(backend, model, work, steps, {states.data(), model.description.recurrent() ? parts.size() : 0}, &hooks);
+    if (layers.first == 0)
+      backend->embed(model.weights.embedding, work.x);
+    else
+      backend->upload({work.x.address}, layers.stream, stream_bytes(pass));
+    backend->prepare_ropes(ropes);
+    const int32_t end = std::min(layers.end, model.description.n_layers);
+    for (int32_t i = layers.first; i < end; ++i) {
+      if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
+      if (!run_layer(pass, model.weights, i)) return ok_status();
+    }
+    if (end < model.description.n_layers)
+      backend->download(layers.stream, {work.x.address}, stream_bytes(pass));
+    else if (parts[0].out.n_logits > 0)
+      output(pass, model.weights, {parts.data(), parts.size()});
+  }
+  return backend->synchronize();
+}
+
+Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, Ptr<float> state) {
+  SessionPart part{out, hook, ok_status(), nullptr, state};
+  Status status = forward_together(backend, model, work, {&step, 1}, {&rope, 1}, {&part, 1}, cancel);
+  if (part.thrown) std::rethrow_exception(part.thrown);
+  return part.status.ok() ? std::move(status) : std::move(part.status);
+}
+
+}  // namespace orrery::model

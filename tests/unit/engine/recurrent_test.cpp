@@ -1,0 +1,215 @@
+// Models with recurrent layers. A state cannot be taken back, so whatever cuts a session's tokens restores an earlier state and computes what is
+// missing: the bits are a fresh session's, and checkpoints bound what is computed again. (session_test.cpp runs these models through rewinds,
+// forks, parking and files, too.)
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "runtime/engine/session/session_file.h"
+#include "tests/support/engine_fixture.h"
+#include "tests/support/random_blocks.h"
+
+namespace orrery::recurrent_test {
+namespace {
+
+using namespace orrery::testing;
+using engine::RecurrentState;
+using engine::Session;
+
+constexpr uint32_t kContext = 8192;
+
+std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(3 + random.below(90));
+  return tokens;
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<float> logits;
+};
+Answer answer(Session* session, const std::vector<int32_t>& rest, size_t n = 6) {
+  Answer a;
+  if (!rest.empty()) unwrap(session->prefill(rest, nullptr, nullptr));
+  unwrap(session->refresh_logits());
+  a.tokens = greedy(session, n, &a.logits);
+  return a;
+}
+void expect_same(const Answer& a, const Answer& b) {
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_TRUE(same_bits(a.logits, b.logits));
+}
+std::vector<int32_t> from(const std::vector<int32_t>& tokens, size_t first) {
+  return {tokens.begin() + static_cast<ptrdiff_t>(first), tokens.end()};
+}
+
+TEST(EngineRecurrent, TheNextPromptComputesAFewTokensAgain) {
+  const auto model = open_spec("qwen35", runtime_options(2));
+  const auto session = open_session(model, kContext, KvType::f16, 128);
+  const std::vector<int32_t> prompt = random_prompt(500, 1);
+  answer(session.get(), prompt, 20);
+  EXPECT_EQ(session->stats().recomputed_tokens, 0u);
+  EXPECT_GE(session->state()->n_checkpoints(), 1u);
+
+  // It parts from this one where the answer began, and three tokens before.
+  std::vector<int32_t> next(prompt.begin(), prompt.end() - 3);
+  const std::vector<int32_t> more = random_prompt(40, 2);
+  next.insert(next.end(), more.begin(), more.end());
+  ASSERT_EQ(session->reuse_prefix(next), 497u);
+  const Answer found = answer(session.get(), from(next, 497));
+  EXPECT_GT(session->stats().recomputed_tokens, 0u);
+  EXPECT_LE(session->stats().recomputed_tokens, 2 * uint64_t{RecurrentState::kTail});
+  const auto fresh = open_session(model, kContext, KvType::f16, 128);
+  expect_same(found, answer(fresh.get(), next));
+}
+
+TEST(EngineRecurrent, LongPromptsHaveCheckpoints) {
+  const auto model = open_spec("qwen35-flags", runtime_options(2));
+  const auto session = open_session(model, kContext, KvType::f16, 512);
+  const std::vector<int32_t> prompt = random_prompt(6500, 3);
+  answer(session.get(), prompt);
+  EXPECT_GE(session->state()->n_checkpoints(), 4u);
+  for (const uint32_t n : {6000u, 4200u, 2100u}) {
+    const uint64_t before = session->stats().recomputed_tokens;
+    unwrap(session->rewind(n));
+    answer(session.get(), {}, 1);
+    EXPECT_LE(session->stats().recomputed_tokens - before, uint64_t{RecurrentState::kEvery}) << n;
+  }
+  unwrap(session->rewind(2100));
+  const auto fresh = open_session(model, kContext, KvType::f16, 512);
+  const std::vector<int32_t> first(prompt.begin(), prompt.begin() + 2100);
+  expect_same(answer(session.get(), {}), answer(fresh.get(), first));
+}
+
+TEST(EngineRecurrent, NoMoreCheckpointsThanAreKept) {
+  RecurrentState state(open_spec("qwen35")->description());
+  for (uint32_t i = 1; i <= 40; ++i) {
+    state.add_checkpoint(100 * i, std::make_shared<std::vector<std::byte>>());
+    EXPECT_LE(state.n_checkpoints(), RecurrentState::kMostCheckpoints);
+  }
+}
+
+// A cancelled step, at any layer, leaves a state of no known number of tokens.
+TEST(EngineRecurrent, ACancelledPromptContinuesAsAFreshOne) {
+  const auto model = open_spec("qwen35", runtime_options(1));
+  const std::vector<int32_t> prompt = random_prompt(3000, 4);
+  const auto fresh = open_session(model, kContext, KvType::f16, 64);
+  const Answer expected = answer(fresh.get(), prompt);
+  uint32_t n_cancelled = 0;
+  for (int i = 0; i < 12; ++i) {
+    const auto session = open_session(model, kContext, KvType::f16, 64);
+    std::atomic<bool> cancel{false};
+    std::thread stopper([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(400 * i));
+      cancel = true;
+    });
+    const Status status = session->prefill(prompt, &cancel, nullptr);
+    stopper.join();
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), Code::cancelled);
+      ++n_cancelled;
+    }
+    expect_same(answer(session.get(), from(prompt, session->n_computed())), expected);
+  }
+  EXPECT_GT(n_cancelled, 0u);
+}
+
+TEST(EngineRecurrent, ASavedStateIsNotComputedAgain) {
+  const auto model = open_spec("qwen35", runtime_options(2));
+  const auto session = open_session(model, 1024, KvType::f16);
+  answer(session.get(), random_prompt(300, 5), 5);
+  std::vector<std::byte> file;
+  unwrap(engine::SessionFile::save(session.get(), [&](Span<const std::byte> bytes) {
+    file.insert(file.end(), bytes.begin(), bytes.end());
+    return ok_status();
+  }));
+  EXPECT_EQ(file.size(), unwrap(engine::SessionFile::size(session.get())));
+  const Answer expected = answer(session.get(), {7, 8, 9});
+  const auto loaded = open_session(model, 1024, KvType::f16);
+  unwrap(engine::SessionFile::load(loaded.get(), file, "buffer"));
+  expect_same(answer(loaded.get(), {7, 8, 9}), expected);
+  EXPECT_EQ(loaded->stats().recomputed_tokens, 0u);
+  // Without its state, the session computes its tokens.
+  const auto rewound = open_session(model, 1024, KvType::f16);
+  unwrap(engine::SessionFile::load(rewound.get(), file, "buffer"));
+  unwrap(rewound->rewind(200));
+  const auto fresh = open_session(model, 1024, KvType::f16);
+  const std::vector<int32_t> first(rewound->tokens().begin(), rewound->tokens().end());
+  expect_same(answer(rewound.get(), {}), answer(fresh.get(), first));
+  // A file that ends inside its state.
+  file.resize(file.size() - 40);
+  EXPECT_EQ(engine::SessionFile::load(fresh.get(), file, "buffer").code(), Code::bad_session);
+}
+
+TEST(EngineRecurrent, SessionsThatDecodeTogetherHaveTheirOwnStates) {
+  const auto model = open_spec("qwen35", runtime_options(2));
+  std::vector<std::unique_ptr<Session>> together, alone;
+  for (uint64_t i = 0; i < 3; ++i) {
+    const std::vector<int32_t> prompt = random_prompt(40 + 30 * i, 10 + i);
+    for (auto* sessions : {&together, &alone}) {
+      sessions->push_back(open_session(model, 512, KvType::f16));
+      unwrap(sessions->back()->prefill(prompt, nullptr, nullptr));
+    }
+  }
+  for (int step = 0; step < 10; ++step) {
+    std::vector<Session::DecodeCall> calls(together.size());
+    for (size_t i = 0; i < together.size(); ++i) {
+      const int32_t token = argmax(together[i]->logits());
+      together[i]->push_generated(token);
+      calls[i].session = together[i].get();
+      EXPECT_TRUE(together[i]->decodes_together());
+      feed(alone[i].get(), token);
+    }
+    Session::decode_together(calls);
+    for (size_t i = 0; i < together.size(); ++i) {
+      ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
+      EXPECT_TRUE(same_bits(as_vector(together[i]->logits()), as_vector(alone[i]->logits()))) << step << ", " << i;
+    }
+  }
+}
+
+TEST(EngineRecurrent, ThePlanHasTheStateAndOpeningTakesIt) {
+  const auto model = open_spec("qwen35");
+  engine::SessionOptions options;
+  options.n_context = 256;
+  const kv::Plan plan = engine::plan_session(*model, &options);
+  uint64_t planned = 0;
+  for (const kv::Region& region : plan.layout.regions())
+    if (std::string(region.name) == "recurrent state") planned = region.device_bytes;
+  EXPECT_EQ(planned, model->description().state_bytes());
+  // Four layers: 4 value heads of 16 x 16, and three rows of 128 channels.
+  EXPECT_EQ(planned, uint64_t{4} * (4 * 16 * 16 + 3 * 128) * sizeof(float));
+  const auto session = open_session(model, 256);
+  for (const kv::Arena::Taken& taken : model->runtime().arena().taken())
+    if (std::string(taken.what) == "recurrent state") planned -= std::min(planned, taken.bytes);
+  EXPECT_EQ(planned, 0u);
+}
+
+TEST(EngineRecurrent, WhatCannotBeTakenBackIsRefused) {
+  const auto model = open_spec("qwen35");
+  const auto refused = [&](const engine::SessionOptions& options, const char* words) {
+    const Status status = Session::open(model, options).take_status();
+    EXPECT_EQ(status.code(), Code::unsupported) << words;
+    EXPECT_NE(std::string(status.message()).find(words), std::string::npos) << status.message();
+  };
+  engine::SessionOptions options;
+  options.n_context = 256;
+  options.policy = "snapkv";
+  options.kv_share = .5;
+  refused(options, "policy snapkv keeps some tokens of each head");
+  options = {};
+  options.n_context = 256;
+  options.speculate = engine::Speculate::ngram;
+  refused(options, "speculate off");
+  // An automatic session is full, and says what is missing where it does not fit.
+  options = {};
+  options.n_context = 256;
+  options.automatic = true;
+  EXPECT_EQ(unwrap(Session::open(model, options))->options().policy, "full");
+}
+
+}  // namespace
+}  // namespace orrery::recurrent_test
