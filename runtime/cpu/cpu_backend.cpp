@@ -226,7 +226,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   }
 
  private:
-  cpu::RecurrentWork recurrent_work() { return {kernels_, pool_.get(), n_rows()}; }
+  cpu::RecurrentWork recurrent_work() { return {kernels_, pool_.get(), trace_.get(), n_rows()}; }
   cpu::KeysWork keys_work() {
     return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};
   }

@@ -5,6 +5,7 @@
 
 #include "runtime/backend/recurrent.h"
 #include "runtime/cpu/kernels/kernels.h"
+#include "runtime/cpu/trace.h"
 #include "runtime/os/thread_pool.h"
 
 namespace orrery::cpu {
@@ -12,6 +13,7 @@ namespace orrery::cpu {
 struct RecurrentWork {
   const Kernels& kernels;
   ThreadPool* pool;
+  StepTrace* trace;        // or null
   int64_t n_rows = 0;      // of all steps
 };
 
