@@ -58,10 +58,11 @@ class Inputs {
 }  // namespace
 
 void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows,
-               Span<const Ptr<float>> states) {
+               Span<const Ptr<float>> states, uint64_t state_at) {
   // Several steps have a row each.
   const auto n_steps = static_cast<int64_t>(states.size()), step_rows = n_steps > 1 ? 1 : work.n_rows;
   const int64_t channels = shape.channels(), n_heads = 2 * shape.n_key_heads + shape.n_value_heads;
+  const auto state = [&](int64_t step) { return host(states[static_cast<size_t>(step)]) + state_at; };
   const float* u = host(rows.u);
   float* c = host(rows.c);
   const float query_scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
@@ -69,7 +70,7 @@ void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const Delt
     const int64_t row = item / n_heads, head = item % n_heads, step = row / step_rows, in_step = row % step_rows;
     const int64_t n_keys = 2 * shape.n_key_heads;
     const int64_t first = head < n_keys ? head * shape.key_dim : int64_t{2} * shape.keys() + (head - n_keys) * shape.value_dim;
-    const Inputs inputs(shape, u, host(states[static_cast<size_t>(step)]), step * step_rows);
+    const Inputs inputs(shape, u, state(step), step * step_rows);
     ConvolveTask task{};
     for (int32_t tap = 0; tap < shape.n_taps; ++tap) task.inputs[tap] = inputs.of(in_step, shape.n_taps - 1 - tap) + first;
     task.weights = host(weights.conv) + first * shape.n_taps;
@@ -86,7 +87,7 @@ void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const Delt
     const float* at = c + row * channels;
     DeltaTask task{};
     task.n_rows = static_cast<int32_t>(step_rows), task.key_dim = shape.key_dim, task.value_dim = shape.value_dim;
-    task.state = host(states[static_cast<size_t>(step)]) + head * state_floats;
+    task.state = state(step) + head * state_floats;
     task.q = at + key_head * shape.key_dim;
     task.k = at + shape.keys() + key_head * shape.key_dim;
     task.v = at + int64_t{2} * shape.keys() + head * shape.value_dim;
@@ -101,7 +102,7 @@ void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const Delt
     task.eps = shape.eps;
     work.kernels.delta_head(task);
   });
-  for (int64_t step = 0; step < n_steps; ++step) Inputs(shape, u, host(states[static_cast<size_t>(step)]), step * step_rows).keep(step_rows);
+  for (int64_t step = 0; step < n_steps; ++step) Inputs(shape, u, state(step), step * step_rows).keep(step_rows);
 }
 
 void split_gates(const RecurrentWork& work, const float* x, int32_t n_heads, int32_t head_dim, float* q, int64_t q_stride, float* gates) {

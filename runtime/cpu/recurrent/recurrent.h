@@ -18,7 +18,7 @@ struct RecurrentWork {
 };
 
 void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows,
-               Span<const Ptr<float>> states);
+               Span<const Ptr<float>> states, uint64_t state_at);
 void split_gates(const RecurrentWork& work, const float* x, int32_t n_heads, int32_t head_dim, float* q, int64_t q_stride, float* gates);
 void apply_gates(const RecurrentWork& work, float* x, const float* gates, int64_t n);
 
