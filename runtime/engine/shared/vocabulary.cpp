@@ -1,7 +1,10 @@
 #include "runtime/engine/shared/vocabulary.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "runtime/text/unicode/utf8.h"
 
@@ -79,7 +82,28 @@ Result<ChatRenderer> ChatRenderer::make(std::shared_ptr<const Vocabulary> vocabu
   return ChatRenderer(std::move(vocabulary), std::move(choice), std::move(compiled));
 }
 
-Result<std::string> ChatRenderer::render(const text::Value& messages, const text::TemplateLimits& limits) const {
+text::Value ChatRenderer::with_roles(const text::Value& messages) const {
+  static constexpr std::string_view kRoles[] = {"system",   "developer", "user",        "assistant", "tool",    "function",
+                                                "ipython",  "observation", "environment", "model",   "chatbot", "tool_response"};
+  std::vector<text::Value> out;
+  out.reserve(messages.as_items().size());
+  for (const text::Value& message : messages.as_items()) {
+    out.push_back(message);
+    const text::Value* role = message.find("role");
+    if (role == nullptr || !role->is_string()) continue;
+    const std::string_view word = role->as_string();
+    if (std::find(std::begin(kRoles), std::end(kRoles), word) == std::end(kRoles)) continue;
+    std::vector<text::TokenSpan> spelled;
+    vocabulary_->tokenizer().find_control(word, &spelled);
+    if (!spelled.empty()) continue;
+    text::Map map = message.as_map();
+    map.set("role", text::Value::literal(std::string(word)));
+    out.back() = text::Value::map(std::move(map));
+  }
+  return text::Value::list(std::move(out));
+}
+
+Result<text::Text> ChatRenderer::render(const text::Value& messages, const text::TemplateLimits& limits) const {
   text::ChatOptions options;
   options.limits = limits;
   if (!choice_.tools.is_undefined()) options.tools = &choice_.tools;
@@ -87,7 +111,7 @@ Result<std::string> ChatRenderer::render(const text::Value& messages, const text
   options.add_generation_prompt = choice_.add_generation_prompt;
   options.bos_token = vocabulary_->bos_text();
   options.eos_token = vocabulary_->eos_text();
-  return text::render_chat(template_, messages, options);
+  return text::render_chat(template_, messages.is_list() ? with_roles(messages) : messages, options);
 }
 
 }  // namespace orrery::engine

@@ -47,12 +47,16 @@ class ChatRenderer {
  public:
   static Result<ChatRenderer> make(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice);
   // limits: the length of the text, and a flag that ends the rendering. Errors: see chat_template.h.
-  Result<std::string> render(const text::Value& messages, const text::TemplateLimits& limits = {}) const;
+  // Of the text, the words of well-known roles ("user") count as the template's own, because templates make control tokens with them
+  // ("<|" + role + "|>"). All other text of messages, tools and variables is data.
+  Result<text::Text> render(const text::Value& messages, const text::TemplateLimits& limits = {}) const;
   const TemplateChoice& choice() const { return choice_; }
 
  private:
   ChatRenderer(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice, text::ChatTemplate compiled)
       : vocabulary_(std::move(vocabulary)), choice_(std::move(choice)), template_(std::move(compiled)) {}
+
+  text::Value with_roles(const text::Value& messages) const;
 
   std::shared_ptr<const Vocabulary> vocabulary_;
   TemplateChoice choice_;

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/text/origin_text.h"
+
 namespace orrery::text {
 
 class Value;
@@ -94,8 +96,10 @@ class Value {
   static Value boolean(bool v);
   static Value integer(int64_t v);
   static Value floating(double v);
-  static Value string(std::string v);
-  static Value markup(std::string v);            // text marked as already escaped; otherwise as a string
+  static Value string(std::string v);            // data; see origin_text.h
+  static Value literal(std::string v);           // of the chat template
+  static Value text(Text v);
+  static Value markup(Text v);                   // text marked as already escaped; otherwise as a string
   static Value big_integer(std::string digits);  // "-" and digits, canonical, outside int64
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
@@ -126,6 +130,7 @@ class Value {
   int64_t as_int() const { return kind_ == Kind::boolean ? data_.boolean : data_.integer; }
   double as_float() const { return kind_ == Kind::floating ? data_.floating : static_cast<double>(as_int()); }
   std::string_view as_string() const;  // UTF-8; for a big integer its digits; for an undefined value its hint
+  TextView as_text() const;             // of a string, with the origins of its bytes
   bool is_markup() const;
   const std::vector<Value>& as_items() const;  // list, tuple, view
   const Map& as_map() const;

@@ -106,7 +106,7 @@ Cost measure(const std::string& source, size_t n, int runs, const F& enough) {
     const std::tm now{};
     Interp interp(*program.value(), names, limits, &now);
     const double start = thread_seconds();
-    const Result<std::string> text = interp.run();
+    const Result<Text> text = interp.run();
     cost.seconds = std::min(cost.seconds, thread_seconds() - start);
     cost.steps = std::min(cost.steps, interp.steps());
     // A failure is a fine end, unless it is a limit's.
@@ -340,7 +340,7 @@ TEST(TemplateComplexity, HostileLoopsEndSoon) {
     TemplateLimits limits;
     const double start = thread_seconds();
     Interp interp(*program.value(), Value::map({}), limits, nullptr);
-    const Result<std::string> text = interp.run();
+    const Result<Text> text = interp.run();
     EXPECT_LT(thread_seconds() - start, 15 * kSlow) << source;
   }
   // As many names as a template can have, in one scope, one call, one signature.
@@ -359,7 +359,7 @@ TEST(TemplateComplexity, HostileLoopsEndSoon) {
     if (program.ok()) {
       TemplateLimits limits;
       Interp interp(*program.value(), Value::map({}), limits, nullptr);
-      const Result<std::string> text = interp.run();
+      const Result<Text> text = interp.run();
     }
     EXPECT_LT(thread_seconds() - start, 15 * kSlow) << source.substr(source.size() - 100);
   }

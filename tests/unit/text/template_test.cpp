@@ -44,9 +44,8 @@ std::tm fixed_now() {  // as in template_common.py
 std::pair<std::string, std::string> render(const std::string& source, const Value& context) {
   const std::tm now = fixed_now();
   Result<ChatTemplate> compiled = ChatTemplate::compile(source);
-  Result<std::string> text =
-      compiled.ok() ? compiled->render(context, {}, &now) : Result<std::string>(compiled.take_status());
-  if (text.ok()) return {"ok", *text};
+  Result<Text> text = compiled.ok() ? compiled->render(context, {}, &now) : Result<Text>(compiled.take_status());
+  if (text.ok()) return {"ok", text->bytes()};
   const Status& status = text.status();
   if (status.code() == Code::invalid_argument) return {"raised", status.message()};
   EXPECT_EQ(status.code(), Code::unsupported_template);
