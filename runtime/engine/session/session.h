@@ -128,7 +128,7 @@ class Session {
   uint32_t part_done() const { return pace_.done(); }   // of the chunk under way, in tokens
   void drop_part();
   // Adds a generated token, which decode() will compute.
-  void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
+  void push_generated(int32_t token) { tokens_.push_back(token), made_.push_back(kv::Made::kGenerated); }
   // Computes the token that push_generated() added. `cancel` ends settling and waits for other sessions' turns and for the link. Then the
   // status is cancelled, and the token is not computed yet.
   // With options().speculate, the step also computes up to `most_guesses` tokens that may follow. When push_generated() adds the guessed
@@ -272,9 +272,8 @@ class Session {
   uint32_t checkpoint_at_ = 0;                 // where the chunk under way ends with a checkpoint of state_
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   uint64_t owner_;                             // of pages that are not everybody's; forks have the same
-  bool foreign_ = false;                       // the first tokens were not computed here: from a file, or invented
   std::vector<int32_t> tokens_;                // room for n_context + 1
-  std::vector<uint8_t> by_decode_;             // of each token of tokens_: 1 if decode computes it
+  std::vector<uint8_t> made_;                  // of each token of tokens_: how its KV is made (kv::Made)
   std::atomic<uint32_t> n_computed_{0};
   uint32_t logits_at_ = 0;                     // the n_computed() that logits_ belongs to; 0: none
   std::vector<float> logits_;                  // (n_vocab)
