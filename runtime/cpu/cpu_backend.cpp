@@ -867,12 +867,16 @@ void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
   });
 }
 
+// More threads than can run at once never spin.
+int32_t spinning_threads(const os::Processors& p) { return p.quota < p.allowed ? std::max(1, static_cast<int32_t>(p.quota)) : p.allowed; }
+
 Status CpuBackend::set_threads(int32_t n_threads, Priority priority) {
-  if (n_threads == 0) n_threads = std::min(default_threads(n_processors_), max_threads_);
+  const os::Processors processors = os::processors();   // affinity and quota may have changed
+  if (n_threads == 0) n_threads = std::min(default_threads(processors), max_threads_);
   if (n_threads < 0 || n_threads > max_threads_)
     return error(Code::invalid_argument, "n_threads is %d, expected 0 to %d: this process has %d processors", n_threads, max_threads_,
                  n_processors_);
-  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors_, priority));
+  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, spinning_threads(processors), priority));
   pool_ = std::move(pool);
   n_threads_.store(n_threads, std::memory_order_relaxed);
   return ok_status();
@@ -882,12 +886,13 @@ Status CpuBackend::set_threads(int32_t n_threads, Priority priority) {
 
 Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
   ORRERY_ASSIGN(const Kernels* kernels, find_kernels(options.path));
-  const int32_t n_processors = os::available_processors();
+  const os::Processors processors = os::processors();
+  const int32_t n_processors = processors.allowed;
   if (options.n_threads < 0 || options.n_threads > 1024)
     return error(Code::invalid_argument, "%d threads: expected 0 (as many as there are processors, nearly) to 1024",
                  options.n_threads);
-  const int32_t n_threads = options.n_threads ? options.n_threads : default_threads(n_processors);
-  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors, options.priority));
+  const int32_t n_threads = options.n_threads ? options.n_threads : default_threads(processors);
+  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, spinning_threads(processors), options.priority));
   return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool), n_processors, options.trace));
 }
 
