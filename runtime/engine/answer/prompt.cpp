@@ -16,6 +16,15 @@ bool has_role(const Value& message, std::string_view role) {
   return r && r->is_string() && r->as_string() == role;
 }
 
+// The bytes of a message's content.
+void add_bytes(const Value& v, uint64_t* bytes) {
+  if (v.is_string()) *bytes += v.as_string().size();
+  if (v.is_list())
+    for (const Value& item : v.as_items()) add_bytes(item, bytes);
+  if (v.is_map())
+    for (const auto& entry : v.as_map().entries()) add_bytes(entry.second, bytes);
+}
+
 // Renders and tokenizes the prompt without some of the oldest messages, any number of times.
 class Trials {
  public:
@@ -55,11 +64,16 @@ class Trials {
     text::TemplateLimits limits;
     limits.cancel = cancel_;
     limits.max_output_bytes = std::min<uint64_t>(limits.max_output_bytes, text_bytes(most));
-    auto text = session_.conversation().renderer->render(Value::list(std::move(kept)), limits);
+    auto text = session_.conversation().renderer->render(Value::list(kept), limits);
+    if (!text.ok() && text.status().code() == Code::unsupported_template) {
+      // A conversation that cannot fit may reach the limits of rendering before it reaches those of the text.
+      uint64_t bytes = 0;
+      for (const Value& message : kept) add_bytes(message, &bytes);
+      if (bytes > limits.max_output_bytes) return false;
+    }
     if (!text.ok()) return too_long_or(text.take_status());
 
-    text::EncodeOptions options;
-    options.add_bos = tokenizer_.add_bos();
+    text::EncodeOptions options;   // no BOS but the template's own: models were trained on what their templates write
     options.parse_special = true;
     options.max_tokens = most;
     options.cancel = cancel_;

@@ -58,6 +58,29 @@ Session::~Session() {
   model_->waiting_rows(turn).drop(&row_waits_);
 }
 
+namespace {
+
+// The error of a plan that does not fit: of the arena, or else of the reservoir.
+Status does_not_fit(const kv::Plan& plan) {
+  using ull = unsigned long long;
+  if (plan.device_bytes <= plan.budget_bytes)
+    return memory_error(Code::out_of_host_memory, plan.reservoir_bytes, plan.reservoir_budget_bytes,
+                        "under policy %s a session of %u tokens keeps all KV in host memory: %llu bytes, and the reservoir has %llu free: %llu "
+                        "short; the largest context that fits is %u tokens; a smaller n_context or a coarser kv_type takes less, a larger "
+                        "reservoir_bytes gives more",
+                        plan.policy, plan.n_context, static_cast<ull>(plan.reservoir_bytes), static_cast<ull>(plan.reservoir_budget_bytes),
+                        static_cast<ull>(plan.reservoir_bytes - plan.reservoir_budget_bytes), plan.largest_context);
+  return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
+                      "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
+                      "%llu are free: %llu short; the largest context that fits is %u tokens; a smaller n_context, a coarser "
+                      "kv_type or a KV budget takes less, a larger device_budget_bytes gives more",
+                      plan.n_context, static_cast<ull>(plan.device_bytes), static_cast<ull>(plan.full_kv_bytes + plan.compressed_kv_bytes),
+                      static_cast<ull>(plan.workspace_bytes), static_cast<ull>(plan.budget_bytes),
+                      static_cast<ull>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)), plan.largest_context);
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
   ORRERY_TRY(options.validate(model->description()));
   if (options.speculate == Speculate::draft) {   // its weights take their part of the arena before the session is planned
@@ -84,21 +107,11 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   ORRERY_TRY(options.validate(model->description()));   // now with a decided policy
   ORRERY_TRY(options.check_device(model->runtime().device().info()));
   if (options.compressed() && !given)
-    model->runtime().log(LogLevel::info,
-                         "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, as many tokens as fit %g of "
-                         "its bytes",
-                         plan.n_context, kv_type_name(plan.device_type), options.kv_share);
-  if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
-    return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
-                        "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
-                        "%llu are free: %llu short; the largest context that fits is %u tokens; a smaller n_context, a coarser "
-                        "kv_type or a KV budget takes less, a larger device_budget_bytes gives more",
-                        plan.n_context, static_cast<unsigned long long>(plan.device_bytes),
-                        static_cast<unsigned long long>(plan.full_kv_bytes + plan.compressed_kv_bytes),
-                        static_cast<unsigned long long>(plan.workspace_bytes),
-                        static_cast<unsigned long long>(plan.budget_bytes),
-                        static_cast<unsigned long long>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)),
-                        plan.largest_context);
+    model->runtime().log(LogLevel::warning,
+                         "the full KV of %u tokens does not fit the device: policy %s keeps %.4g%% of its bytes there, in %s, and answers are "
+                         "approximations; a smaller n_context or a larger device_budget_bytes gives full attention, policy \"full\" refuses",
+                         plan.n_context, plan.policy, 100 * plan.kv_share, kv_type_name(plan.device_type));
+  if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits)) ORRERY_TRY(does_not_fit(plan));
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
   if (options.compressed()) {   // the policy's errors come before memory is taken
     ORRERY_ASSIGN(const auto policy, make_policy(session->model_->description(), options, plan.n_context));
@@ -107,6 +120,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   ORRERY_TRY(session->acquire());
   if (options.draft_model) ORRERY_TRY(session->open_draft());
   session->tell(plan, wanted);
+  session->policy_ = plan.policy, session->kv_share_ = plan.kv_share;
   return session;
 }
 
@@ -134,9 +148,8 @@ void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
   const auto trained = static_cast<uint32_t>(h.trained_context);
   if (wanted.n_context == 0 && n_context_ < trained)
     runtime.log(LogLevel::warning,
-                "the context has %u tokens, not the %u that the model was trained for: the arena has room for no more "
-                "(device_budget_bytes)",
-                n_context_, trained);
+                "the context has %u tokens, not the %u that the model was trained for: the %s has room for no more (%s)", n_context_, trained,
+                plan.reservoir_bounds ? "reservoir" : "arena", plan.reservoir_bounds ? "reservoir_bytes" : "device_budget_bytes");
   if (n_context_ > model::reach_of_context(h))
     runtime.log(LogLevel::warning,
                 "the context of %u tokens is longer than the %u that the model was trained for: behind them answers get worse "
@@ -222,6 +235,7 @@ void Session::truncate(uint32_t n_tokens) {
   if (state_) state_->truncate(n_tokens);
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
   if (n_tokens < n_computed()) {
+    selects_again_ = resident_ != nullptr && n_tokens > 0;
     n_computed_ = n_tokens;
     if (resident_) resident_->truncate(n_tokens);
     if (table_) table_->truncate(n_tokens);
@@ -520,7 +534,10 @@ Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atom
       ORRERY_ASSIGN(n, draft(token, n, cancel, drafter));
     }
   } else if (options_.speculate == Speculate::draft) {
-    n = draft_->parked() ? 0 : guesses_->draft_length(most, guess_costs(), true);
+    // The draft model has no embedding of a padding row that only this model has.
+    const auto n_known = static_cast<int32_t>(draft_->n_logits());
+    const bool known = std::all_of(tokens_.begin(), tokens_.end(), [n_known](int32_t t) { return t < n_known; });
+    n = draft_->parked() || !known ? 0 : guesses_->draft_length(most, guess_costs(), true);
     if (n > 0) ORRERY_TRY(draft_by_model(n, cancel));
   } else if (guesses_) {
     const Span<const int32_t> guess = guesses_->ngrams.guess(tokens_, most, guess_costs());
@@ -642,6 +659,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
   child->conversation_ = conversation_;
   child->form_ = form_;
   child->owner_ = owner_;
+  child->policy_ = policy_, child->kv_share_ = kv_share_, child->selects_again_ = selects_again_;
   Status room = child->acquire();
   if (room.ok()) {
     child->table_->share(*table_);
@@ -697,6 +715,7 @@ Status Session::resume() {
     return Status(filled.detail());
   }
   parked_pages_ = os::Region();
+  selects_again_ = resident_ != nullptr;
   return ok_status();
 }
 

@@ -80,6 +80,10 @@ class Session {
   Span<const int32_t> tokens() const { return tokens_; }
   uint32_t n_computed() const { return n_computed_.load(std::memory_order_relaxed); }   // from any thread
   bool parked() const { return !table_; }
+  const char* policy() const { return policy_; }        // static
+  double kv_share() const { return kv_share_; }         // what the policy may keep of full KV's bytes
+  // Whether the next generated token selects the resident KV anew because the session was loaded, parked or cut.
+  bool selects_again() const { return selects_again_; }
   const Session* drafting() const { return draft_.get(); }   // the draft model's session; null without Speculate::draft
   const SessionStats& stats() const { return stats_; }
   SessionStats& stats() { return stats_; }
@@ -266,6 +270,9 @@ class Session {
   kv::PageReservation reservation_;
   std::unique_ptr<kv::PageTable> table_;       // null while parked
   std::unique_ptr<Resident> resident_;         // null for full, and while parked
+  const char* policy_ = "full";
+  double kv_share_ = 1;
+  bool selects_again_ = false;
   StoredForm form_;                            // of the tokens' KV
   kv::ArenaRegion means_region_;               // of form_.means, where the options centre keys; empty while parked
   std::unique_ptr<RecurrentState> state_;      // null: the model has no recurrent layers

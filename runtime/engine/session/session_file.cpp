@@ -326,6 +326,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   session->made_.assign(contents->phases, contents->phases + h.n_tokens);
   for (uint8_t& made : session->made_) made |= kv::Made::kFromFile;
   session->n_computed_ = h.n_tokens;
+  session->selects_again_ = session->resident_ != nullptr && h.n_tokens > 0;
   session->logits_at_ = 0;
   if (contents->state) session->state_->add_checkpoint(h.n_tokens, std::move(contents->state));
   session->conversation_.messages = std::move(contents->messages);

@@ -4,7 +4,7 @@
 // from any number of threads. Templates are hostile input: nesting, steps, memory and output are all bounded.
 //
 // A template cannot access files, import, include, or change a caller's value. Lists and dicts are read-only, as in
-// the sandbox (a template that calls list.append fails there too).
+// the sandbox, but for append() of a list that the template has made.
 #pragma once
 
 #include <atomic>

@@ -27,6 +27,7 @@ struct ListNode : Node {
   std::vector<Value> items;
   Value::ViewType type = Value::ViewType::none;
   int64_t range[3] = {0, 0, 1};
+  bool growing = false;
   void surrender(DeadList& dead) override {
     for (Value& v : items) dead.take(v);
   }
@@ -305,6 +306,11 @@ Value Value::list(std::vector<Value> items) {
   node->items = std::move(items);
   return Value(Kind::list, node);
 }
+Value Value::growing_list(std::vector<Value> items) {
+  Value v = list(std::move(items));
+  static_cast<ListNode*>(v.data_.node)->growing = true;
+  return v;
+}
 Value Value::tuple(std::vector<Value> items) {
   auto* node = new ListNode;
   node->items = std::move(items);
@@ -344,6 +350,14 @@ TextView Value::as_text() const {
   return static_cast<const StringNode*>(data_.node)->text;
 }
 bool Value::is_markup() const { return is_string() && static_cast<const StringNode*>(data_.node)->markup; }
+bool Value::is_growing() const { return is_list() && static_cast<const ListNode*>(data_.node)->growing; }
+void Value::append(Value item) const { static_cast<ListNode*>(data_.node)->items.push_back(std::move(item)); }
+void Value::clear() const {
+  detail::DeadList dead;
+  for (Value& v : static_cast<ListNode*>(data_.node)->items) dead.take(v);
+  static_cast<ListNode*>(data_.node)->items.clear();
+  dead.drain();
+}
 const std::vector<Value>& Value::as_items() const { return static_cast<const ListNode*>(data_.node)->items; }
 const Map& Value::as_map() const { return static_cast<const MapNode*>(data_.node)->map; }
 Value::ViewType Value::view_type() const {

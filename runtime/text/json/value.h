@@ -1,5 +1,5 @@
 // Dynamic values of chat templates and JSON: null, booleans, integers, floats, strings, lists, tuples, and maps that
-// keep insertion order. A Value has sixteen bytes and is immutable. Copies share one reference-counted body, so
+// keep insertion order. A Value has sixteen bytes and is immutable, but for growing_list(). Copies share one reference-counted body, so
 // passing a conversation to a template copies no text, and several threads may read it at once. Bodies are freed in a
 // loop, so nesting of any depth takes no stack.
 //
@@ -102,6 +102,7 @@ class Value {
   static Value markup(Text v);                   // text marked as already escaped; otherwise as a string
   static Value big_integer(std::string digits);  // "-" and digits, canonical, outside int64
   static Value list(std::vector<Value> items);
+  static Value growing_list(std::vector<Value> items);   // that a template makes: the one value that can change
   static Value tuple(std::vector<Value> items);
   static Value map(Map items);
   static Value object(detail::Node* node);  // takes ownership of the caller's reference
@@ -132,6 +133,10 @@ class Value {
   std::string_view as_string() const;  // UTF-8; for a big integer its digits; for an undefined value its hint
   TextView as_text() const;             // of a string, with the origins of its bytes
   bool is_markup() const;
+  bool is_growing() const;
+  // Of a growing list; all copies of the Value see it. A list may then hold itself: whoever appends clears the list at last.
+  void append(Value item) const;
+  void clear() const;
   const std::vector<Value>& as_items() const;  // list, tuple, view
   const Map& as_map() const;
   ViewType view_type() const;

@@ -71,7 +71,6 @@ Reference drop_one_by_one(const Session& session, size_t room) {
     for (size_t i = 0; i < c.messages.size(); ++i)
       if (i < head || i >= head + r.n_dropped) kept.push_back(c.messages[i]);
     text::EncodeOptions options;
-    options.add_bos = session.model().tokenizer().add_bos();
     options.parse_special = true;
     r.tokens.clear();
     unwrap(session.model().tokenizer().encode(unwrap(renderer.render(Value::list(std::move(kept)))).view(), options, &r.tokens));
@@ -252,6 +251,17 @@ TEST(EnginePrompt, CancelledWhileItRendersTheSessionIsAsItWas) {
   EXPECT_TRUE(cancelled);
 }
 
+// A message that cannot fit is too long, also where the template's own work with it would be too much.
+TEST(EnginePrompt, AHugeMessageIsTooLongAndNoFaultOfTheTemplate) {
+  const auto model = chat_model("{% for m in messages %}<s>{{ (m.content ~ m.content ~ m.content) | trim }}</s>{% endfor %}");
+  const auto session = chat_session(model, 256, engine::Overflow::stop);
+  say(session.get(), "user", std::string(size_t{100} << 20, 'x'));
+  EXPECT_EQ(engine::conversation_prompt(session.get(), 16).status().code(), Code::context_full);
+  const auto broken = chat_session(chat_model("{{ 1 + 'x' }}"), 256, engine::Overflow::stop);
+  say(broken.get(), "user", "x");
+  EXPECT_EQ(engine::conversation_prompt(broken.get(), 16).status().code(), Code::unsupported_template);
+}
+
 // Control tokens -----------------------------------------------------------------------------------------
 
 // What a message says is text wherever it stands: in a list, in a map, in the name of a member.
@@ -333,6 +343,21 @@ TEST(EnginePrompt, ControlTokensOfDataThatATemplateJoins) {
   session->conversation().messages = unwrap(text::parse_json(R"([{"role": "sneaky", "content": "x"}])")).as_items();
   for (const int32_t t : unwrap(engine::conversation_prompt(session.get(), 16)).tokens)
     EXPECT_TRUE(t == model->tokenizer().bos() || model->tokenizer().token_type(t) != text::TokenType::control);
+}
+
+// A prompt has the BOS that its template writes, wherever it writes it, and no other.
+TEST(EnginePrompt, BosIsTheTemplates) {
+  for (const auto& [source, n_bos, first] : {std::tuple{"{{ bos_token }}user{{ messages[0].content }}", 1, true}, {"\n{{ bos_token }}{{ messages[0].content }}", 1, false},
+                                             {"user: {{ messages[0].content }}", 0, false}, {"{{ bos_token ~ bos_token }}x", 2, true}}) {
+    SCOPED_TRACE(source);
+    const auto model = chat_model(source);
+    ASSERT_TRUE(model->tokenizer().add_bos());
+    const auto session = chat_session(model, 256);
+    say(session.get(), "user", "hello");
+    const Prompt prompt = unwrap(engine::conversation_prompt(session.get(), 16));
+    EXPECT_EQ(std::count(prompt.tokens.begin(), prompt.tokens.end(), model->tokenizer().bos()), n_bos);
+    EXPECT_EQ(prompt.tokens[0] == model->tokenizer().bos(), first);
+  }
 }
 
 // Ids that were generated --------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ using namespace orrery::testing;
 using engine::Session;
 using engine::SessionFile;
 
-class EngineRecover : public ::testing::TestWithParam<PolicyMode> {};
+class EngineRecoverChunks : public ::testing::TestWithParam<PolicyMode> {};
 
 std::vector<std::byte> saved(Session* session) {
   std::vector<std::byte> bytes;
@@ -23,7 +23,7 @@ std::vector<std::byte> saved(Session* session) {
   return bytes;
 }
 
-TEST_P(EngineRecover, AnyChunkGivesTheSameAnswerAfterALoad) {
+TEST_P(EngineRecoverChunks, AnyChunkGivesTheSameAnswerAfterALoad) {
   const auto model = open_demo();
   const auto first = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
   const std::vector<int32_t> prompt = random_tokens(*model, 110, 1), question = random_tokens(*model, 9, 2);
@@ -52,7 +52,31 @@ TEST_P(EngineRecover, AnyChunkGivesTheSameAnswerAfterALoad) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, EngineRecover, ::testing::ValuesIn(policy_modes()),
+// A session tells when its next answer may differ from that of the session that it was.
+TEST(EngineRecover, ASessionTellsThatItSelectsAgain) {
+  const auto model = open_demo();
+  for (const char* policy : {"snapkv", "full"}) {
+    const PolicyMode mode = mode_of(policy);
+    const bool compressed = policy == std::string("snapkv");
+    const auto options = with_mode(mode, compressed ? 0.5 : 1);
+    const auto session = unwrap(Session::open(model, options));
+    answer(session.get(), random_tokens(*model, 110, 1), 10);
+    EXPECT_FALSE(session->selects_again());
+    const auto loaded = unwrap(Session::open(model, options));
+    unwrap(SessionFile::load(loaded.get(), saved(session.get()), "a session"));
+    EXPECT_EQ(loaded->selects_again(), compressed);
+    unwrap(loaded->refresh_logits());
+    greedy(loaded.get(), 1);
+    EXPECT_FALSE(loaded->selects_again());
+    unwrap(session->rewind(115));
+    EXPECT_EQ(session->selects_again(), compressed);
+    EXPECT_EQ(unwrap(session->fork())->selects_again(), compressed);
+    unwrap(session->rewind(0));
+    EXPECT_FALSE(session->selects_again());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, EngineRecoverChunks, ::testing::ValuesIn(policy_modes()),
                          [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

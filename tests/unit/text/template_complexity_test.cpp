@@ -236,6 +236,7 @@ const std::map<std::string, std::vector<const char*>>& method_cases() {
       {"list.index", {"{{ xs.index(xs[-1]) }}"}},
       {"list.count", {"{{ xs.count(1) }}"}},
       {"list.copy", {"{{ xs.copy()|length }}"}},
+      {"list.append", {"{% set x = [] %}{% for i in xs %}{% set _ = x.append(i) %}{% endfor %}{{ x|length }}"}},
       {"tuple.index", {"{{ tuple.index(tuple[-1]) }}"}},
       {"tuple.count", {"{{ tuple.count(1) }}"}},
       {"map.items", {"{{ d.items()|length }}", "{{ d.items() == e.items() }}"}},

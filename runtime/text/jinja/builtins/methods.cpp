@@ -382,8 +382,19 @@ bool list_index(Interp& in, const Value& self, Args& args, Value* out) {
 }
 
 bool copy(Interp& in, const Value& self, Args& args, Value* out) {
-  *out = self;  // values never change, so the copy may share the body
-  return none(in, args, "copy");
+  TRY(none(in, args, "copy"));
+  if (self.is_list()) return in.list_value(self.as_items(), out);
+  *out = self;  // the others never change, so the copy may share the body
+  return true;
+}
+
+bool list_append(Interp& in, const Value& self, Args& args, Value* out) {
+  const Value* v;
+  TRY(in.bind(args, "append", {"object"}, 1, &v, 1) && in.charge_items(4));
+  in.track(self);
+  self.append(*v);
+  *out = Value::none();
+  return true;
 }
 
 constexpr Method kListMethods[] = {
@@ -391,6 +402,8 @@ constexpr Method kListMethods[] = {
     {"clear", nullptr},    {"extend", nullptr},   {"insert", nullptr}, {"pop", nullptr},
     {"remove", nullptr},   {"reverse", nullptr},  {"sort", nullptr},
 };
+// Of lists that the template has made. (Jinja2's sandbox refuses this, but engines that publishers test with do not.)
+constexpr Method kGrowingListMethods[] = {{"append", list_append}};
 constexpr Method kTupleMethods[] = {{"index", list_index}, {"count", list_count}};
 
 // --- mappings ---
@@ -478,6 +491,7 @@ std::vector<std::string> method_names() {
   std::vector<std::string> out;
   add_names(kStringMethods, "string", &out);
   add_names(kListMethods, "list", &out);
+  add_names(kGrowingListMethods, "list", &out);
   add_names(kTupleMethods, "tuple", &out);
   add_names(kMapMethods, "map", &out);
   add_names(kFloatMethods, "float", &out);
@@ -490,6 +504,8 @@ const Method* string_method(std::string_view name) { return find_in(kStringMetho
 const Method* container_method(const Value& object, std::string_view name) {
   switch (object.kind()) {
     case Kind::list:
+      if (object.is_growing())
+        if (const Method* method = find_in(kGrowingListMethods, name)) return method;
       return find_in(kListMethods, name);
     case Kind::tuple:
       return find_in(kTupleMethods, name);

@@ -202,7 +202,7 @@ bool fallback(Interp& in, const Value& v, Args& args, Value* out) {
 bool list(Interp& in, const Value& v, Args& args, Value* out) {
   std::vector<Value> values;
   TRY(in.bind(args, "list", {}, 0, nullptr) && in.items_of(v, &values));
-  *out = Value::list(std::move(values));
+  *out = Value::growing_list(std::move(values));
   return true;
 }
 
@@ -323,7 +323,7 @@ bool sort(Interp& in, const Value& v, Args& args, Value* out) {
     keys.push_back(Value::list(std::move(key)));
   }
   TRY(sort_by(in, values, keys, flag(a[0]), &sorted));
-  *out = Value::list(std::move(sorted));
+  *out = Value::growing_list(std::move(sorted));
   return true;
 }
 

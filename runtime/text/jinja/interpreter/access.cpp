@@ -278,7 +278,7 @@ bool Interp::slice(const Value& object, const Value& start, const Value& stop, c
     if (i + 1 < count) at += by;
   }
   if (object.is_list()) {
-    *out = Value::list(std::move(items));
+    *out = Value::growing_list(std::move(items));
   } else if (object.is_tuple()) {
     *out = Value::tuple(std::move(items));
   } else {

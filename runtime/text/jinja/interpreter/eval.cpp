@@ -39,7 +39,7 @@ bool Interp::eval(const Expr& e, Value* out) {
       TRY(charge_items(e.items.size()));
       std::vector<Value> items(e.items.size());
       for (size_t i = 0; i < items.size(); ++i) TRY(eval(*e.items[i], &items[i]));
-      *out = e.kind == ExprKind::list ? Value::list(std::move(items)) : Value::tuple(std::move(items));
+      *out = e.kind == ExprKind::list ? Value::growing_list(std::move(items)) : Value::tuple(std::move(items));
       return true;
     }
     case ExprKind::dict:

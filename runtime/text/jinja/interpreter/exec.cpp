@@ -22,7 +22,12 @@ Interp::Interp(const Program& program, const Value& context, const TemplateLimit
 Interp::~Interp() {
   // A scope that a macro captured holds that macro. Clearing the variables first breaks every such cycle.
   for (const auto& env : envs_) env->vars.clear();
-  for (const Value& v : namespaces_) static_cast<NamespaceObject*>(as_mutable_object(v))->attributes = Map();
+  for (const Value& v : tracked_) {
+    if (v.is_list())
+      v.clear();
+    else
+      static_cast<NamespaceObject*>(as_mutable_object(v))->attributes = Map();
+  }
 }
 
 Result<Text> Interp::run() {

@@ -217,8 +217,8 @@ class Interp {
   const std::tm* now() const { return now_; }
   const TemplateLimits& limits() const { return limits_; }
   uint64_t steps() const { return steps_; }
-  // A namespace may hold itself, so all namespaces are cleared when the rendering ends.
-  void track(const Value& name_space) { namespaces_.push_back(name_space); }
+  // A namespace may hold itself, and a list that grows, so both are cleared when the rendering ends.
+  void track(const Value& may_hold_itself) { tracked_.push_back(may_hold_itself); }
 
  private:
   friend struct Deeper;
@@ -276,7 +276,7 @@ class Interp {
   Env* env_ = nullptr;
   std::vector<std::unique_ptr<Env>> envs_;  // all scopes ever created
   Env* free_ = nullptr;                     // scopes that are unused and that no macro captured
-  std::vector<Value> namespaces_;
+  std::vector<Value> tracked_;
   Text* out_ = nullptr;
   Text output_;
   const Value* block_input_ = nullptr;  // the input of a block's filters

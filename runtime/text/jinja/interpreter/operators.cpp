@@ -151,7 +151,7 @@ bool Interp::string_value(TextView s, Value* out) {
 
 bool Interp::list_value(std::vector<Value> items, Value* out) {
   TRY(charge_items(items.size()));
-  *out = Value::list(std::move(items));
+  *out = Value::growing_list(std::move(items));
   return true;
 }
 
@@ -436,7 +436,7 @@ bool Interp::repeat(const Value& v, int64_t count, Value* out) {
   std::vector<Value> items;
   items.reserve(v.as_items().size() * n);
   for (uint64_t i = 0; i < n; ++i) items.insert(items.end(), v.as_items().begin(), v.as_items().end());
-  *out = v.is_list() ? Value::list(std::move(items)) : Value::tuple(std::move(items));
+  *out = v.is_list() ? Value::growing_list(std::move(items)) : Value::tuple(std::move(items));
   return true;
 }
 
@@ -560,7 +560,7 @@ bool Interp::binary(Op op, const Value& a, const Value& b, Value* out) {
     TRY(charge_items(a.as_items().size() + b.as_items().size()));
     std::vector<Value> items = a.as_items();
     items.insert(items.end(), b.as_items().begin(), b.as_items().end());
-    *out = a.is_list() ? Value::list(std::move(items)) : Value::tuple(std::move(items));
+    *out = a.is_list() ? Value::growing_list(std::move(items)) : Value::tuple(std::move(items));
     return true;
   }
   if (op == Op::mul) {
