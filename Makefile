@@ -61,7 +61,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-paths test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -79,6 +79,15 @@ test:
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
 	@$(call build,$(BUILD))
 	@tests/run.sh $(BUILD) $(JOBS)
+
+# The tests that compute, under every instruction set that this machine has, or those of PATHS. An answer's last bits differ between two.
+test-paths:
+	@.ci/packages test
+	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
+	@$(call build,$(BUILD),unit_cpu unit_engine abi_contract)
+	@for path in $(or $(PATHS),$$($(BUILD)/tests/unit/unit_cpu --gtest_list_tests | sed -n 's/^  .*\/\([a-z0-9]*\)  # .*/\1/p' | \
+	  grep -x -e plain -e 'avx.*' -e amx -e neon | sort -u)); do \
+	  echo "==== $$path"; ORRERY_TEST_CPU_PATH=$$path tests/run.sh $(BUILD) $(JOBS) -L '^cpu_path$$' || exit 1; done
 
 # Python, Rust, Go, C#, Node and C against one script; a language whose toolchain is not there is skipped.
 bindings-test:
@@ -312,6 +321,7 @@ help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"
 	@echo "make demo            build what is needed, and let the bundled model answer questions about a long text"
 	@echo "make test            build and run every test; the last line counts them"
+	@echo "make test-paths      run the tests that compute under every instruction set of this machine, or PATHS=\"plain avx2\""
 	@echo "make check           the quick tests of the rooms that an edit touches: ROOM=\"text kv\", or what differs from the last commit"
 	@echo "make test-windows    build for 64-bit Windows with mingw-w64, and run the tests of what differs there under Wine; ALL=1: all that can run"
 	@echo "make texts           make an evaluation set for them, out of text that every Debian and Python has"

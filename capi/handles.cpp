@@ -96,7 +96,11 @@ orrery_status report_exception(orrery_error* error) noexcept {
   }
 }
 
-Status null_argument(const char* name) { return error(Code::invalid_argument, "%s is NULL", name); }
+// Of "o.stop" and "options->stop", what the header calls it.
+Status null_argument(const char* name) {
+  const std::string_view all = name;
+  return error(Code::invalid_argument, "%s is NULL", name + (all.find_last_of(".>") + 1));   // npos + 1 is 0
+}
 
 Status check_process(const engine::Runtime& runtime) {
   if (runtime.in_its_process()) return ok_status();

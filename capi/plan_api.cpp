@@ -64,6 +64,9 @@ orrery_status plan_of(const orrery_runtime_options* runtime, const orrery_model_
     out.fits = p.fits;
     out.device_kv_type = kv_type_number(p.device_type);
     out.trained_context = p.trained_context;
+    out.reservoir_budget_bytes = p.reservoir_budget_bytes;
+    out.policy = p.policy;
+    out.kv_share = static_cast<float>(p.kv_share);
     return write_struct(out, plan, "orrery_plan_result");
   });
 }

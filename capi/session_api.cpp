@@ -377,6 +377,9 @@ orrery_status orrery_session_stats(const orrery_session* session, orrery_stats* 
     orrery_stats_init(&out, sizeof out);
     out.n_context = s->n_context();
     out.n_tokens = s->n_computed();
+    out.policy = s->policy();
+    out.kv_share = static_cast<float>(s->kv_share());
+    out.selects_again = s->selects_again();
     out.parked = s->parked();
     out.prompt_tokens = from.prompt_tokens;
     out.reused_tokens = from.reused_tokens;

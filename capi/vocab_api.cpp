@@ -159,7 +159,8 @@ orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages
     ORRERY_ASSIGN(const text::Value messages, text::parse_json(messages_json));
     if (!messages.is_list()) return orrery::error(Code::invalid_argument, "messages_json is not a JSON array");
     ORRERY_ASSIGN(const auto renderer, engine::ChatRenderer::make(vocab->vocabulary, std::move(choice)));
-    ORRERY_ASSIGN(std::string rendered, renderer.render(messages));
+    ORRERY_ASSIGN(const text::Text text_of_turns, renderer.render(messages));
+    std::string rendered = text_of_turns.bytes();
     if (!text::utf8_valid(rendered)) {   // the text of a vocabulary's BOS or EOS may have any bytes
       std::string valid;
       text::utf8_append_valid(rendered, &valid);

@@ -46,7 +46,7 @@ uint64_t address(T* p) {
 }
 
 class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, KeyCodeOperations,
-                          ShortlistOperations {
+                          ShortlistOperations, RecurrentOperations {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
@@ -58,6 +58,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   Status reserve_arena(uint64_t bytes) override;
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
   Status check_heads(int32_t head_dim) const override;
+  Status check_recurrent(const DeltaNetShape* shape) const override;
   uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
   KvMoves* kv_moves() override { return this; }
@@ -67,6 +68,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   LowRankOperations* low_rank() override { return this; }
   KeyCodeOperations* key_codes() override { return this; }
   ShortlistOperations* shortlists() override { return this; }
+  RecurrentOperations* recurrent() override { return this; }
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
   Waits waits() const { return {queue_.n_waits() + ahead_queue_.n_waits(), queue_.waited_ns() + ahead_queue_.waited_ns()}; }
@@ -112,6 +114,10 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
+  void set_states(Span<const Ptr<float>> states) override;
+  void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) override;
+  void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override;
+  void apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
 
   // jobs.cpp
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;

@@ -134,6 +134,12 @@ Status CudaBackend::check_heads(int32_t head_dim) const {
   return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128 or 256", head_dim);
 }
 
+Status CudaBackend::check_recurrent(const DeltaNetShape* shape) const {
+  if (!shape || (shape->key_dim <= kMostKeyDim && shape->value_dim <= kMostValueDim)) return ok_status();
+  return error(Code::unsupported, "the CUDA backend has recurrent layers with heads of at most %d by %d dimensions; these have %d by %d", kMostKeyDim,
+               kMostValueDim, shape->key_dim, shape->value_dim);
+}
+
 Status CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
   const OnDevice here(*gpu_, queue_);
   const ScratchPlan plan = scratch_plan(limits);

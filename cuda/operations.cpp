@@ -196,6 +196,11 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
           swiglu(queue, op.in, op.in2, op.out, op.n_rows, op.dim);
         break;
       case Operation::Kind::add: add(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
+      case Operation::Kind::delta_net: delta_net(queue, c.step, op.net, op.n_rows, op.n_vectors); break;
+      case Operation::Kind::split_gates:
+        split_gates(queue, op.in, op.out, op.net.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim));
+        break;
+      case Operation::Kind::apply_gates: apply_gates(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
       case Operation::Kind::shortlist:
         shortlist(queue, c.step, op.first_row, op.in.data, op.dim, reinterpret_cast<std::byte*>(op.out.data));
         break;

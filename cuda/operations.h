@@ -17,7 +17,8 @@ namespace orrery::cuda {
 class Staging;
 
 struct Operation {
-  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist, transform };
+  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist, transform, delta_net, split_gates,
+                               apply_gates };
   Kind kind;
   int32_t n_rows;
   ConstRows in, in2;      // append_kv: keys, values; swiglu: gate, up
@@ -29,11 +30,12 @@ struct Operation {
   int64_t mean_at;        // transform, of each row as its sequence says: where the layer's means begin in key_means; -1: no means
   int32_t first_row;      // append_kv, attend: the first of the rows, where pointers are row 0's; shortlist: its number in the step
   int32_t n_kept, first_kept;   // attend: rows whose queries go to their sequences' rings
-  int32_t n_vectors;      // rms_norm, rope, transform: vectors in a row
+  int32_t n_vectors;      // rms_norm, rope, transform, split_gates: vectors in a row; delta_net: rows of each step
   int32_t n_rot;
   float eps;
   uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; transform: as below
   KvType heads_type;      // append_kv: the type of these slots
+  DeltaNet net;           // delta_net; split_gates: `out` has the gates
 
   static constexpr uint32_t kRotates = 1, kAsSequences = 2;   // transform; kAsSequences: each row as its sequence says
 

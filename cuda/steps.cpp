@@ -59,8 +59,8 @@ size_t CudaBackend::most_steps(Span<const Step> steps) const {
 void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::byte* upload) {
   for (size_t i = 0; i < std::max<size_t>(step.sequences.size(), 1); ++i) {
     std::byte* const block = upload + plan_.sequences + (first_block + i) * plan_.sequence_bytes;
-    const DeviceSequence sequence{device(step.queries.data), device(step.transform.key_means), step.queries.n_rows,
-                                  step.transform.rotated, 0.0f, 0};   // prepare_ropes() knows the magnitude
+    const DeviceSequence sequence{device(step.queries.data), device(step.transform.key_means), nullptr, step.queries.n_rows,
+                                  step.transform.rotated, 0.0f, {}};   // set_states() knows the state, prepare_ropes() the magnitude
     std::memcpy(block, &sequence, sizeof sequence);
     if (i < step.sequences.size())
       std::memcpy(block + plan_.pages, step.sequences[i].pages, static_cast<size_t>(step.sequences[i].n_pages) * sizeof(uint64_t));
@@ -177,6 +177,36 @@ void CudaBackend::prepare_ropes(Span<const RopeSpec> specs) {
   }
   Operation& op = note(Operation::Kind::prepare_rope, n_rows());
   op.n_rot = n_rot_;
+}
+
+void CudaBackend::set_states(Span<const Ptr<float>> states) {
+  for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {   // as the frequencies
+    float* const state = device(states[n_steps_ > 1 ? i : 0]);
+    std::memcpy(step_bounce_->now().data() + plan_.sequences + i * plan_.sequence_bytes + offsetof(DeviceSequence, state), &state, sizeof state);
+  }
+}
+
+void CudaBackend::delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) {
+  Operation& op = note(Operation::Kind::delta_net, n_rows());
+  op.n_vectors = n_steps_ > 1 ? 1 : n_rows();
+  op.net = {device(rows.u), device(rows.c), device(rows.z), device(rows.a), device(rows.b), device(rows.out), device(weights.conv),
+            device(weights.dt), device(weights.decay), device(weights.norm), state_at, shape};
+}
+
+void CudaBackend::split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) {
+  Operation& op = note(Operation::Kind::split_gates, n_rows());
+  op.in = {device(x), 2 * int64_t{n_heads} * head_dim};
+  op.out = {device(q), q_stride};
+  op.net.out = device(gates);
+  op.n_vectors = n_heads;
+  op.dim = head_dim;
+}
+
+void CudaBackend::apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) {
+  Operation& op = note(Operation::Kind::apply_gates, n_rows());
+  op.out = {device(x), n};
+  op.in = {device(gates), n};
+  op.dim = n;
 }
 
 void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) {

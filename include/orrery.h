@@ -165,17 +165,15 @@ typedef struct orrery_runtime orrery_runtime;
 #define ORRERY_LOG_WARNING 2
 #define ORRERY_LOG_INFO 3
 #define ORRERY_LOG_DEBUG 4
-#define ORRERY_LOG_TRACE 5   /* the CPU backend also measures where its decode steps spend their time, which slows them a little. When
-                                an answer ends, messages "trace {...}" say it: one JSON object for all steps, and one for each
-                                operation, with its bytes and the nanoseconds that each thread works and waits. The keys may change */
+#define ORRERY_LOG_TRACE 5   /* the CPU backend also measures its decode steps, which slows them a little. When an answer ends, messages
+                                "trace {...}" say where the time went: JSON of all steps and of each operation. The keys may change */
 ORRERY_API const char *orrery_log_level_name(int32_t level);
 /* `message`: one line, NUL-terminated; lives during the call. Called on any thread that calls the library. */
 typedef void (*orrery_log_fn)(void *user, int32_t level, const char *message);
 
 #define ORRERY_RESERVOIR_PAGEABLE 0
-#define ORRERY_RESERVOIR_PINNED 1  /* opening a session locks its part of the reservoir, which is never swapped out. A device copies
-                                      from it fastest; opening takes the time of clearing it. ORRERY_OUT_OF_PINNED_MEMORY where the
-                                      system refuses; the message says how to raise its limit */
+#define ORRERY_RESERVOIR_PINNED 1  /* opening a session locks and clears its part of the reservoir: a device copies from it fastest.
+                                      ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its limit */
 ORRERY_API const char *orrery_reservoir_mode_name(uint32_t mode);
 
 #define ORRERY_PRIORITY_NORMAL 0   /* as the thread that creates the runtime, or changes it, has it */
@@ -198,11 +196,10 @@ ORRERY_UNSTABLE ORRERY_API orrery_status orrery_device_get_info(size_t index, or
 
 typedef struct orrery_runtime_options {
   uint32_t struct_size;
-  int32_t n_threads;            /* 1 to 1024. 0: one for each processor that this process may use, less one where there are four or more,
-                                   for a desktop. On a GPU: while a model is loaded; 0: up to eight */
+  int32_t n_threads;            /* 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no
+                                   more than a container's CPU quota grants. On a GPU: while a model is loaded; 0: up to eight */
   const char *backend;          /* "auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda" */
-  const char *cpu_path;         /* "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon":
-                                   instruction set of the CPU backend */
+  const char *cpu_path;         /* instruction set: "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon" */
   uint64_t device_budget_bytes; /* size of the device arena. 0 on a GPU: its free memory less driver_bytes and 256 MiB. 0 on the CPU
                                    backend: half of the machine's memory, or of a container's limit (control group) if that is less, and
                                    at most a quarter of the rest under RLIMIT_AS and RLIMIT_DATA. The CPU commits the arena lazily */
@@ -254,7 +251,6 @@ ORRERY_API orrery_status orrery_runtime_get_info(const orrery_runtime *runtime, 
 /* ---- Vocabulary: tokenizer and chat template, on their own -------------------------------------------------- */
 
 typedef struct orrery_vocab orrery_vocab;
-
 /* Opens the vocabulary of the GGUF file at `path`. The file needs a tokenizer, and no tensors.
    ORRERY_IO: the file cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer. */
 ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **vocab, orrery_error *error);
@@ -343,11 +339,15 @@ typedef struct orrery_plan_result {
   uint64_t device_bytes;             /* all of these that lie in the arena, for one session */
   uint64_t reservoir_bytes;          /* KV in host memory, for one session */
   uint64_t host_bytes;               /* tables and buffers of one session in host memory, beside the reservoir */
-  uint64_t budget_bytes;             /* the budget that was asked about */
-  uint32_t largest_context;          /* the most tokens that fit it; 0: not even the smallest */
-  uint32_t fits;                     /* 1: device_bytes <= budget_bytes */
+  uint64_t budget_bytes;             /* size of the arena that was asked about */
+  uint32_t largest_context;          /* the most tokens that fit both budgets; 0: not even the smallest */
+  uint32_t fits;                     /* 1: device_bytes and reservoir_bytes are within their budgets */
   uint32_t device_kv_type;           /* ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type */
   uint32_t trained_context;          /* tokens that the model was trained for. Without RoPE scaling answers get worse behind them */
+  uint64_t reservoir_budget_bytes;   /* size of the reservoir */
+  const char *policy;                /* of the session: "auto" where nobody named one and full KV does not fit; static */
+  float kv_share;                    /* what the policy may keep: a share of the bytes of full KV in kv_type; 1: all */
+  uint32_t reserved;
 } orrery_plan_result;
 ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_size);
 /* Reads the header of the model at `path` only. Any options may be NULL. */
@@ -472,14 +472,13 @@ ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t cap
 /* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
 
 typedef struct orrery_session orrery_session;
-
 /* What happens when the context is full. */
 #define ORRERY_OVERFLOW_STOP 0         /* the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL */
 #define ORRERY_OVERFLOW_DROP_OLDEST 1  /* the oldest turns leave the context, and stay in the conversation */
-/* DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the beginning
-   stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at most a quarter of the context), it
-   drops the fewest turns that leave a quarter of the context free: then the next turns can reuse the KV. Dropped turns stay dropped
-   until the conversation is rewound to them. ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
+/* DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the beginning stay, and
+   so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at most a quarter of the context), it drops the
+   fewest turns that leave a quarter free: then the next turns can reuse the KV. Dropped turns stay dropped until the conversation is
+   rewound to them. ORRERY_CONTEXT_FULL: the turns that must stay are longer than the context. */
 ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 
 /* How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices decide which of them count.
@@ -524,9 +523,9 @@ struct orrery_session_options {
   uint32_t chunk_tokens;          /* prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by it. Fewer on
                                      the CPU where a layer takes long. Changes no results but last bits on a GPU where cuBLAS multiplies */
   uint32_t n_policy_options;
-  const char *policy;             /* a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV
-                                     of a given n_context does not fit the arena and a tenth of it does, NULL is "auto" with
-                                     the largest share that fits; the plan then has compressed_kv_bytes > 0 */
+  const char *policy;             /* a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV of a given
+                                     n_context does not fit the arena and a tenth of it does, NULL is "auto" with the largest share that
+                                     fits (on the CPU at most a quarter): an approximation. Plan and statistics name it; the log warns */
   const orrery_option *policy_options;  /* (n_policy_options), copied */
   uint64_t kv_budget_bytes;       /* device memory for KV under a policy other than "full"; 0: kv_budget_share says it */
   float kv_budget_share;          /* a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes
@@ -556,8 +555,7 @@ struct orrery_session_options {
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
-/* Opens a session, and takes the memory that orrery_plan() foretells.
-     model     the session keeps it
+/* Opens a session, and takes the memory that orrery_plan() foretells. The session keeps the model.
      options   NULL: the defaults. Strings and arrays are copied
    ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room (bytes_requested, bytes_available), or has max_sessions sessions; the
    message names the largest context that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget
@@ -609,18 +607,18 @@ ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n
 /* Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes a page.
      fork   the new session, freed with orrery_session_free()
    If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use fails with
-   ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full", a fork continues
-   exactly as the session does. A parked fork and a loaded session select the resident KV again. */
+   ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full", a fork continues exactly as
+   the session does. A parked fork and a loaded session select the resident KV again (selects_again of orrery_stats). */
 ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
 
 /* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint. Loading replaces the
    session's content; after an error the content is as before. The session that loads must have the same KV type, and room for
    the saved tokens; else ORRERY_BAD_SESSION, or ORRERY_CONTEXT_FULL.
+   The tokens and their KV are exact on every instruction set; what is computed behind them differs between two in its last bits.
    The checksum finds damage. It is no signature: whoever can write the file can forge it. Load your own files, or sign them. */
 
-/* Saves to a file, whole or not at all.
-     path   of a regular file, or of no file yet. Symbolic links are followed, also to a file that does not exist. ORRERY_IO:
-            anything else (a directory, device, FIFO, socket), or a file that the caller may not write; it stays as it is
+/* Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
+     path   of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not writable
    The new file gets the mode of the old one, and its owner if the system permits; without an old file the mode is 0600. Other hard links
    keep the old content. Extended attributes and access control lists are not copied.
    The new file is written beside the old one as .orrery-HASH-N, flushed and renamed; then its directory is flushed if the file system can
@@ -680,6 +678,10 @@ typedef struct orrery_stats {
   uint64_t guessed_tokens;           /* computed ahead; see ORRERY_SPECULATE_ */
   uint64_t accepted_tokens;          /* guessed tokens that the sampler chose: steps that the session did not take */
   uint64_t restored_tokens;          /* of the reused tokens: from kept KV; see reuse_prompts */
+  const char *policy;                /* static */
+  float kv_share;                    /* as in the plan */
+  uint32_t selects_again;            /* 1: the next generated token selects the resident KV anew, because the session was loaded, parked
+                                        or cut: under some policies other tokens, and other log-probabilities than without (by up to .2) */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
@@ -695,7 +697,6 @@ ORRERY_API orrery_status orrery_session_residency(const orrery_session *session,
 /* ---- Head profiles: the heads' roles, for KV policies that tell heads apart ------------------------------------- */
 
 typedef struct orrery_calibration orrery_calibration;
-
 typedef struct orrery_calibrate_options {
   uint32_t struct_size;
   uint32_t n_steps;               /* tokens decoded behind each text, 1 to 1024; default 99 */
@@ -722,9 +723,8 @@ ORRERY_UNSTABLE ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_o
      n_tokens     (n_texts) tokens of each text, at least 16
      options      NULL: the defaults
      calibration  the result, freed with orrery_calibration_free()
-   The same texts give the same profile under any number of threads. While it runs, it takes the memory of one session of the
-   longest text and n_steps, of at least 1,025 tokens. Layers with a sliding window are scored as if they had none; policies skip them.
-   ORRERY_CANCELLED: `progress` returned a value other than 0. */
+   The same texts give the same profile under any number of threads. It takes the memory of one session of the longest text and n_steps,
+   of at least 1,025 tokens. Windowed layers are scored as if they had no window; policies skip them. ORRERY_CANCELLED: by `progress`. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,
                                           size_t n_texts, const orrery_calibrate_options *options,
@@ -764,7 +764,6 @@ ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, dou
 /* ---- Generation: one answer under way --------------------------------------------------------------------------- */
 
 typedef struct orrery_generation orrery_generation;
-
 typedef struct orrery_logit_bias {
   int32_t token;
   float bias;                        /* added to the token's logit; -INFINITY bans it */
@@ -778,11 +777,11 @@ typedef int32_t (*orrery_logits_fn)(void *user, float *logits, size_t n_vocab, c
 typedef struct orrery_generate_options {
   uint32_t struct_size;
   uint32_t max_tokens;               /* 0: until the model ends the answer or the context is full */
-  float temperature;                 /* default 0: greedy */
+  float temperature;                 /* default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p */
   float top_p;                       /* default 1: off */
   float min_p;                       /* default 0: off */
   uint32_t top_k;                    /* default 0: off */
-  uint64_t seed;                     /* the same seed, prompt and options give the same answer; default 0 */
+  uint64_t seed;                     /* on one instruction set, the same seed, prompt and options give the same answer; default 0 */
   float repetition_penalty;          /* default 1: off; divides positive logits, multiplies negative ones */
   float frequency_penalty;           /* default 0; times how often the token occurred */
   float presence_penalty;            /* default 0; once if it occurred */

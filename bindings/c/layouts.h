@@ -140,9 +140,12 @@ static const field_layout plan_result_fields[] = {
     {"fits", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
     {"device_kv_type", FIELD_U32, 104, 4, 0, 0, 0, 0, 0},
     {"trained_context", FIELD_U32, 108, 4, 0, 0, 0, 0, 0},
+    {"reservoir_budget_bytes", FIELD_U64, 112, 8, 0, 0, 0, 0, 0},
+    {"policy", FIELD_CSTR, 120, 8, 0, 0, 0, 0, 0},
+    {"kv_share", FIELD_F32, 128, 4, 0, 0, 0, 0, 0},
 };
 static void init_plan_result(void *p) { orrery_plan_result_init(p, sizeof(orrery_plan_result)); }
-static const struct_layout plan_result_layout = {"plan_result", 112, 16, plan_result_fields, init_plan_result};
+static const struct_layout plan_result_layout = {"plan_result", 136, 19, plan_result_fields, init_plan_result};
 
 static const field_layout plan_region_fields[] = {
     {"kind", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -244,9 +247,12 @@ static const field_layout stats_fields[] = {
     {"guessed_tokens", FIELD_U64, 232, 8, 0, 0, 0, 0, 0},
     {"accepted_tokens", FIELD_U64, 240, 8, 0, 0, 0, 0, 0},
     {"restored_tokens", FIELD_U64, 248, 8, 0, 0, 0, 0, 0},
+    {"policy", FIELD_CSTR, 256, 8, 0, 0, 0, 0, 0},
+    {"kv_share", FIELD_F32, 264, 4, 0, 0, 0, 0, 0},
+    {"selects_again", FIELD_U32, 268, 4, 0, 0, 0, 0, 0},
 };
 static void init_stats(void *p) { orrery_stats_init(p, sizeof(orrery_stats)); }
-static const struct_layout stats_layout = {"stats", 256, 36, stats_fields, init_stats};
+static const struct_layout stats_layout = {"stats", 272, 39, stats_fields, init_stats};
 
 static const field_layout calibrate_options_fields[] = {
     {"n_steps", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},

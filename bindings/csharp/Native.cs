@@ -250,6 +250,10 @@ internal unsafe struct orrery_plan_result {
     public uint @fits;
     public uint @device_kv_type;
     public uint @trained_context;
+    public ulong @reservoir_budget_bytes;
+    public IntPtr policy;
+    public float @kv_share;
+    public uint @reserved;
     public static orrery_plan_result New() {
         var value = new orrery_plan_result();
         Native.orrery_plan_result_init(ref value, (UIntPtr)sizeof(orrery_plan_result));
@@ -395,6 +399,9 @@ internal unsafe struct orrery_stats {
     public ulong @guessed_tokens;
     public ulong @accepted_tokens;
     public ulong @restored_tokens;
+    public IntPtr policy;
+    public float @kv_share;
+    public uint @selects_again;
     public static orrery_stats New() {
         var value = new orrery_stats();
         Native.orrery_stats_init(ref value, (UIntPtr)sizeof(orrery_stats));
@@ -1082,6 +1089,9 @@ public sealed class PlanResult {
     public readonly uint Fits;
     public readonly uint DeviceKvType;
     public readonly uint TrainedContext;
+    public readonly ulong ReservoirBudgetBytes;
+    public readonly string Policy;
+    public readonly float KvShare;
     internal unsafe PlanResult(orrery_plan_result raw) {
         NContext = raw.n_context;
         WeightsMappedBytes = raw.weights_mapped_bytes;
@@ -1099,6 +1109,9 @@ public sealed class PlanResult {
         Fits = raw.fits;
         DeviceKvType = raw.device_kv_type;
         TrainedContext = raw.trained_context;
+        ReservoirBudgetBytes = raw.reservoir_budget_bytes;
+        Policy = Native.Text(raw.policy);
+        KvShare = raw.kv_share;
     }
 }
 
@@ -1196,6 +1209,9 @@ public sealed class Stats {
     public readonly ulong GuessedTokens;
     public readonly ulong AcceptedTokens;
     public readonly ulong RestoredTokens;
+    public readonly string Policy;
+    public readonly float KvShare;
+    public readonly uint SelectsAgain;
     internal unsafe Stats(orrery_stats raw) {
         NContext = raw.n_context;
         NTokens = raw.n_tokens;
@@ -1233,6 +1249,9 @@ public sealed class Stats {
         GuessedTokens = raw.guessed_tokens;
         AcceptedTokens = raw.accepted_tokens;
         RestoredTokens = raw.restored_tokens;
+        Policy = Native.Text(raw.policy);
+        KvShare = raw.kv_share;
+        SelectsAgain = raw.selects_again;
     }
 }
 

@@ -621,22 +621,25 @@ func fillVocabInfo(call func(*C.orrery_vocab_info) error) (VocabInfo, error) {
 
 // PlanResult is orrery_plan_result of the header.
 type PlanResult struct {
-	NContext           uint32
-	WeightsMappedBytes uint64
-	WeightsBytes       uint64
-	FullKvBytes        uint64
-	CompressedKvBytes  uint64
-	DigestsBytes       uint64
-	StagingBytes       uint64
-	WorkspaceBytes     uint64
-	DeviceBytes        uint64
-	ReservoirBytes     uint64
-	HostBytes          uint64
-	BudgetBytes        uint64
-	LargestContext     uint32
-	Fits               uint32
-	DeviceKvType       uint32
-	TrainedContext     uint32
+	NContext             uint32
+	WeightsMappedBytes   uint64
+	WeightsBytes         uint64
+	FullKvBytes          uint64
+	CompressedKvBytes    uint64
+	DigestsBytes         uint64
+	StagingBytes         uint64
+	WorkspaceBytes       uint64
+	DeviceBytes          uint64
+	ReservoirBytes       uint64
+	HostBytes            uint64
+	BudgetBytes          uint64
+	LargestContext       uint32
+	Fits                 uint32
+	DeviceKvType         uint32
+	TrainedContext       uint32
+	ReservoirBudgetBytes uint64
+	Policy               string
+	KvShare              float32
 }
 
 func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) {
@@ -662,6 +665,9 @@ func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) 
 	r.Fits = uint32(p.fits)
 	r.DeviceKvType = uint32(p.device_kv_type)
 	r.TrainedContext = uint32(p.trained_context)
+	r.ReservoirBudgetBytes = uint64(p.reservoir_budget_bytes)
+	r.Policy = C.GoString(p.policy)
+	r.KvShare = float32(p.kv_share)
 	return r, nil
 }
 
@@ -775,6 +781,9 @@ type Stats struct {
 	GuessedTokens     uint64
 	AcceptedTokens    uint64
 	RestoredTokens    uint64
+	Policy            string
+	KvShare           float32
+	SelectsAgain      uint32
 }
 
 func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
@@ -820,5 +829,8 @@ func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	r.GuessedTokens = uint64(p.guessed_tokens)
 	r.AcceptedTokens = uint64(p.accepted_tokens)
 	r.RestoredTokens = uint64(p.restored_tokens)
+	r.Policy = C.GoString(p.policy)
+	r.KvShare = float32(p.kv_share)
+	r.SelectsAgain = uint32(p.selects_again)
 	return r, nil
 }

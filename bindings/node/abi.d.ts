@@ -139,6 +139,9 @@ export interface PlanResult {
   fits: number;
   deviceKvType: number;
   trainedContext: number;
+  reservoirBudgetBytes: number;
+  policy: string;
+  kvShare: number;
 }
 export interface PlanRegion {
   kind: number;
@@ -203,4 +206,7 @@ export interface Stats {
   guessedTokens: number;
   acceptedTokens: number;
   restoredTokens: number;
+  policy: string;
+  kvShare: number;
+  selectsAgain: number;
 }

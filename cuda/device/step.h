@@ -29,10 +29,11 @@ struct DeviceShortlist {
 struct DeviceSequence {
   float* queries;          // the query ring, (n_layers, n_queries, n_heads * head_dim), or null
   const float* key_means;  // KvTransform
+  float* state;            // of recurrent layers, or null
   int32_t n_queries;
   uint32_t rotated;
   float rope_magnitude;
-  int32_t reserved;
+  int32_t reserved[3];
 };
 
 // The addresses of the state, the same in every step. Kernels take them by value. Each sequence has a block of sequence_bytes. The

@@ -71,6 +71,22 @@ void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, i
 void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at, int32_t n_rows, int32_t n_heads, int32_t head_dim);
 void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
 
+// ---- recurrent.cu: RecurrentOperations (runtime/backend/recurrent.h). Each sequence's state stands in its DeviceSequence.
+// All bytes of it are set, padding too: lists of operations are compared as bytes.
+struct DeltaNet {
+  float *u, *c;
+  const float *z, *a, *b;
+  float* out;
+  const float *conv, *dt, *decay, *norm;
+  uint64_t state_at;
+  DeltaNetShape shape;
+};
+inline constexpr int32_t kMostKeyDim = 128, kMostValueDim = 128;
+// step_rows: rows of each step, one after another.
+void delta_net(Queue& queue, const StepView& step, const DeltaNet& net, int32_t n_rows, int32_t step_rows);
+void split_gates(Queue& queue, ConstRows x, Rows q, float* gates, int32_t n_rows, int32_t n_heads, int32_t head_dim);
+void apply_gates(Queue& queue, float* x, const float* gates, int64_t n);   // x *= sigmoid(gates)
+
 // ---- matmul_decode.cu, matmul_prefill.cu, embed.cu: weights lie as device/formats.h says.
 void quantize_rows(Queue& queue, ConstRows x, int64_t n_columns, int32_t n_rows, const QuantizedRows& out);
 

@@ -13,7 +13,6 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels/moves.cuh"
-#include "cuda/kernels/rope.cuh"
 
 namespace orrery::cuda {
 

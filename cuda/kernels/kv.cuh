@@ -1,5 +1,5 @@
-// Keys and values on the device: constants of their layout by type, loads and stores of single values, arithmetic on halves, and the one
-// table of head sizes that attention is compiled for. The size of a tile, and of a warp's strip of it, is a multiple of 16 bytes in every
+// Keys and values on the device: constants of their layout by type, loads and stores of single values, arithmetic on halves, RoPE and the norm of
+// a head's vector value by value, and the one table of head sizes that attention is compiled for. The size of a tile, and of a warp's strip of it, is a multiple of 16 bytes in every
 // type.
 #pragma once
 
@@ -211,5 +211,13 @@ __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace&
           place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes, first_visible(r.position, place.window),
           r.position + 1, nullptr, 0.0f, nullptr};
 }
+
+// Rotates a pair by an angle.
+__device__ __forceinline__ float2 rotated(float first, float second, float cosine, float sine) {
+  return make_float2(fmaf(first, cosine, -__fmul_rn(second, sine)), fmaf(first, sine, __fmul_rn(second, cosine)));
+}
+
+// The factor of the RMS norm for a vector of `dim` values. sum: of the values' squares.
+__device__ __forceinline__ float norm_scale(float sum, int dim, float eps) { return 1.0f / sqrtf(sum / static_cast<float>(dim) + eps); }
 
 }  // namespace orrery::cuda

@@ -7,7 +7,6 @@
 #include "cuda/kernels/kv.cuh"
 #include "cuda/device/ptx.h"
 #include "cuda/kernels/quantize.cuh"
-#include "cuda/kernels/rope.cuh"
 
 namespace orrery::cuda {
 

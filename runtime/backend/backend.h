@@ -100,7 +100,7 @@ class Backend : public Device, public StepOperations {
 
   // Interfaces that a backend may lack. Calls need the same turn as calls to the backend.
   virtual KvMoves* kv_moves() { return nullptr; }
-  virtual RecurrentOperations* recurrent() { return nullptr; }     // not null where BackendInfo::has_recurrent
+  virtual RecurrentOperations* recurrent() { return nullptr; }     // not null where check_recurrent() accepts a shape
   virtual KeyOperations* keys() { return nullptr; }
   virtual FetchOperations* fetches() { return nullptr; }           // not null where BackendInfo::fetches
   virtual KvSummaries* summaries() { return nullptr; }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "runtime/backend/memory.h"
+#include "runtime/backend/recurrent.h"
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
 #include "runtime/base/tensor_type.h"
@@ -40,7 +41,6 @@ struct BackendInfo {
   bool moves_ahead = false;               // KvMoves::move_kv_ahead() runs in parallel with operations
   bool keeps_tiles = false;               // HeadView::tiles_there spares the upload of HeadView::tiles in each step
   bool has_key_codes = false;             // Backend::key_codes() is not null
-  bool has_recurrent = false;             // Backend::recurrent() is not null
 };
 
 class Device {
@@ -60,6 +60,11 @@ class Device {
   virtual Status check_heads(int32_t head_dim) const {
     (void)head_dim;
     return ok_status();
+  }
+  // The same of a recurrent layer's shape, and of gated attention (null).
+  virtual Status check_recurrent(const DeltaNetShape* shape) const {
+    (void)shape;
+    return error(Code::unsupported, "backend %s computes no recurrent layers, and no gates of attention", info().name);
   }
   // Bytes of the arena that Backend::place_weight() takes for this matrix (0: it is used where the file lies).
   virtual uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const = 0;

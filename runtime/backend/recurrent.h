@@ -49,8 +49,10 @@ struct DeltaNetRows {
 
 class RecurrentOperations {
  public:
-  // Computes the rows and changes the states. states: one for each step, (state_floats()) each, 64-byte aligned.
-  virtual void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, Span<const Ptr<float>> states) = 0;
+  // The states of the steps that begin_steps() has taken, one for each; 64-byte aligned. Called behind prepare_ropes(), before the layers.
+  virtual void set_states(Span<const Ptr<float>> states) = 0;
+  // Computes the rows and changes the states. state_at: where the layer's part begins in each state, in floats; a multiple of 16.
+  virtual void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) = 0;
   // x: (n_rows, n_heads, 2, head_dim), queries and gates, head by head. q: (n_heads, head_dim) at rows q_stride floats apart; gates: (n_rows,
   // n_heads * head_dim).
   virtual void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) = 0;

@@ -118,7 +118,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   BackendInfo info() const override {
     BackendInfo info;
     info.name = "cpu", info.instruction_set = kernels_.name, info.n_threads = n_threads_.load(std::memory_order_relaxed);
-    info.unified_memory = info.exports_weights = info.makes_moments = info.has_key_codes = info.has_recurrent = true;
+    info.unified_memory = info.exports_weights = info.makes_moments = info.has_key_codes = true;
     info.decodes_rows = info.decodes_together = info.attends_pages = true;
     return info;
   }
@@ -174,6 +174,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   LowRankOperations* low_rank() override { return this; }
   KeyCodeOperations* key_codes() override { return this; }
   RecurrentOperations* recurrent() override { return this; }
+  Status check_recurrent(const DeltaNetShape*) const override { return ok_status(); }
 
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
     scratch_ = host(scratch);
@@ -211,10 +212,10 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
               int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
-  void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, Span<const Ptr<float>> states) override {
-    const uint64_t bytes = states.size() * shape.state_floats() * sizeof(float);
-    const StepTrace::Scope scope(trace_.get(), Operation::delta_net, 2 * bytes);
-    cpu::delta_net(recurrent_work(), shape, weights, rows, states);
+  void set_states(Span<const Ptr<float>> states) override { std::copy(states.begin(), states.end(), states_.begin()); }
+  void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) override {
+    const StepTrace::Scope scope(trace_.get(), Operation::delta_net, 2 * n_steps_ * shape.state_floats() * sizeof(float));
+    cpu::delta_net(recurrent_work(), shape, weights, rows, {states_.data(), n_steps_}, state_at);
   }
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override {
     const StepTrace::Scope scope(trace_.get(), Operation::gates, static_cast<uint64_t>(4 * n_rows() * n_heads * head_dim) * sizeof(float));
@@ -226,7 +227,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   }
 
  private:
-  cpu::RecurrentWork recurrent_work() { return {kernels_, pool_.get(), n_rows()}; }
+  cpu::RecurrentWork recurrent_work() { return {kernels_, pool_.get(), trace_.get(), n_rows()}; }
   cpu::KeysWork keys_work() {
     return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};
   }
@@ -277,6 +278,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
 
   const Kernels& kernels_;
   std::unique_ptr<ThreadPool> pool_;
+  std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states_;   // of the steps
   const int32_t n_processors_, max_threads_;
   std::atomic<int32_t> n_threads_;   // the pool's, for any thread that asks
   os::Region arena_;
@@ -865,12 +867,16 @@ void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
   });
 }
 
+// More threads than can run at once never spin.
+int32_t spinning_threads(const os::Processors& p) { return p.quota < p.allowed ? std::max(1, static_cast<int32_t>(p.quota)) : p.allowed; }
+
 Status CpuBackend::set_threads(int32_t n_threads, Priority priority) {
-  if (n_threads == 0) n_threads = std::min(default_threads(n_processors_), max_threads_);
+  const os::Processors processors = os::processors();   // affinity and quota may have changed
+  if (n_threads == 0) n_threads = std::min(default_threads(processors), max_threads_);
   if (n_threads < 0 || n_threads > max_threads_)
     return error(Code::invalid_argument, "n_threads is %d, expected 0 to %d: this process has %d processors", n_threads, max_threads_,
                  n_processors_);
-  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors_, priority));
+  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, spinning_threads(processors), priority));
   pool_ = std::move(pool);
   n_threads_.store(n_threads, std::memory_order_relaxed);
   return ok_status();
@@ -880,12 +886,13 @@ Status CpuBackend::set_threads(int32_t n_threads, Priority priority) {
 
 Result<std::unique_ptr<Backend>> make_backend(const Options& options) {
   ORRERY_ASSIGN(const Kernels* kernels, find_kernels(options.path));
-  const int32_t n_processors = os::available_processors();
+  const os::Processors processors = os::processors();
+  const int32_t n_processors = processors.allowed;
   if (options.n_threads < 0 || options.n_threads > 1024)
     return error(Code::invalid_argument, "%d threads: expected 0 (as many as there are processors, nearly) to 1024",
                  options.n_threads);
-  const int32_t n_threads = options.n_threads ? options.n_threads : default_threads(n_processors);
-  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, n_processors, options.priority));
+  const int32_t n_threads = options.n_threads ? options.n_threads : default_threads(processors);
+  ORRERY_ASSIGN(std::unique_ptr<ThreadPool> pool, ThreadPool::make(n_threads, spinning_threads(processors), options.priority));
   return std::unique_ptr<Backend>(std::make_unique<CpuBackend>(*kernels, std::move(pool), n_processors, options.trace));
 }
 

@@ -9,13 +9,16 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/priority.h"
 #include "runtime/base/status.h"
+#include "runtime/os/processors.h"
 #include "runtime/cpu/paths/paths.h"
 
 namespace orrery::cpu {
 
 // Threads where nobody says how many: one for each processor, but from four processors on one less, so that the programs that a
 // person looks at meanwhile find one free.
-constexpr int32_t default_threads(int32_t n_processors) { return n_processors >= 4 ? n_processors - 1 : n_processors; }
+constexpr int32_t default_threads(int32_t n_cores) { return n_cores >= 4 ? n_cores - 1 : n_cores; }
+// Where a container's quota is less than the cores, all that it grants.
+inline int32_t default_threads(const os::Processors& p) { return p.quota < p.cores ? p.usable() : default_threads(p.cores); }
 
 struct Options {
   int32_t n_threads = 0;        // 0: default_threads()

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/hash.h"
+#include "runtime/os/processors.h"
 
 namespace orrery::os {
 
@@ -32,6 +33,8 @@ AtomicFile::AtomicFile(AtomicFile&& other) noexcept
       temporary_(std::exchange(other.temporary_, std::string())),
       file_(std::move(other.file_)),
       former_(other.former_) {}
+
+int Processors::usable() const { return std::max(1, static_cast<int>(std::min<double>(cores, quota))); }
 
 uint64_t default_reservation_bytes(const MemoryLimits& limits) {
   return std::min(std::min(limits.memory_bytes, physical_memory_bytes()) / 2, limits.reservable_bytes / 4);

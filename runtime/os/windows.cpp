@@ -101,6 +101,13 @@ MEMORYSTATUSEX memory_status() {
 uint64_t physical_memory_bytes() { return memory_status().ullTotalPhys; }
 
 // An affinity mask covers one group of 64 processors. A process that nobody has bound runs on all groups.
+// Windows has no quotas of containers that a process can read, and hands out cores of two threads as two processors.
+Processors processors(const std::string&, std::vector<int>) {
+  Processors p;
+  p.allowed = p.cores = available_processors();
+  return p;
+}
+
 int available_processors() {
   DWORD_PTR own = 0, system = 0;
   if (::GetProcessAffinityMask(::GetCurrentProcess(), &own, &system) && own != 0 && own != system)

@@ -74,6 +74,9 @@ gboolean conversations_from_text(const char* text, GPtrArray* all, guint* curren
   if (!index) return FALSE;
   g_variant_get(index, INDEX_TYPE, current, &list);
   while (g_variant_iter_loop(list, "(u&s@a" MESSAGE_TYPE ")", &id, &title, &messages)) {
+    gboolean taken = id == 0 || id == G_MAXUINT;   /* two of one number would share a session; the next number is one more */
+    for (guint i = 0; i < all->len; ++i) taken |= ((Conversation*)all->pdata[i])->id == id;
+    if (taken) continue;
     Conversation* c = conversation_new(id, title);
     for (gsize i = 0; i < g_variant_n_children(messages); ++i) g_ptr_array_add(c->messages, g_variant_get_child_value(messages, i));
     g_ptr_array_add(all, c);

@@ -3,6 +3,7 @@
  * A line is the unit. A complete line is final. The line that still grows is drawn again with every piece of text. A line's block is a
  * tag of answer.ui; what stands inside a line becomes Pango markup. */
 #include "desktop.h"
+#include "inline.h"
 
 #include <string.h>
 
@@ -14,32 +15,6 @@ typedef struct {
   gboolean started;      /* there are lines before */
   int unsettled;         /* frames for which the height is measured again */
 } Writer;
-
-static char* inline_markup(const char* escaped);
-
-/* Groups: 1 an escaped character, 3 code, 4 bold, 5 italics. Emphasis begins and ends at a character, and needs both ends in the line. */
-static gboolean on_mark(const GMatchInfo* match, GString* to, gpointer user G_GNUC_UNUSED) {
-  static const char* const kOpen[] = {"", "", "", "<span font_family='monospace' background='#80808029'>", "<b>", "<i>"};
-  static const char* const kClose[] = {"", "", "", "</span>", "</b>", "</i>"};
-  for (int group = 1; group <= 5; ++group) {
-    g_autofree char* text = group == 2 ? NULL : g_match_info_fetch(match, group);
-    if (!text || !*text) continue;
-    g_autofree char* inner = group > 3 ? inline_markup(text) : g_strdup(text);
-    g_string_append_printf(to, "%s%s%s", kOpen[group], inner, kClose[group]);
-    break;
-  }
-  return FALSE;
-}
-
-static char* inline_markup(const char* escaped) {
-  static GRegex* marks;
-  if (!marks)
-    marks = g_regex_new("\\\\([[:punct:]])|(`+)(.+?)\\2"
-                        "|(?|\\*\\*(?=\\S)(.+?)(?<=\\S)\\*\\*|\\b__(?=\\S)(.+?)(?<=\\S)__\\b)"
-                        "|(?|\\*(?=\\S)(.+?)(?<=\\S)\\*|\\b_(?=\\S)(.+?)(?<=\\S)_\\b)", G_REGEX_OPTIMIZE, 0, NULL);
-  char* markup = g_regex_replace_eval(marks, escaped, -1, 0, 0, on_mark, NULL, NULL);
-  return markup ? markup : g_strdup(escaped);
-}
 
 /* Adds a line at the end. `plain` stands before the text, and nothing in it is a mark. */
 static void add(GtkTextBuffer* buffer, const char* block, const char* plain, const char* text, gboolean marks) {

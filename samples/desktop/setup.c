@@ -114,8 +114,9 @@ static void on_document(GObject* file, GAsyncResult* result, gpointer user G_GNU
     words = g_strdup_printf("%s is not a text: its byte %" G_GSIZE_FORMAT " is no UTF-8.", name, (gsize)(bad - text));
   } else {
     while (bytes > 0 && text[bytes - 1] == '\n') --bytes;
+    const gsize mark = bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;   /* a byte order mark is no part of the text */
     setup_document(NULL);
-    app.document = g_bytes_new(text, bytes);
+    app.document = g_bytes_new(text + mark, bytes - mark);
     ++app.n_documents;
     app.document_name = g_steal_pointer(&name);
     setup_plan();

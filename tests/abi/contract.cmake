@@ -10,6 +10,7 @@ if(TARGET orrery_shared AND NOT ORRERY_FUZZ)
     list(FILTER contract_sources EXCLUDE REGEX "/contract_posix_[a-z_]*\\.cpp$")
   endif()
   orrery_test(abi_contract SOURCES ${contract_sources} LIBS orrery_shared tiny_model nlohmann_json::nlohmann_json TIMEOUT 600 COST 20)
+  set_tests_properties(abi_contract PROPERTIES LABELS cpu_path)   # make test-paths
   compile_together(abi_contract)
 
   # As a C program has it: to the letter of C99, with the header alone.

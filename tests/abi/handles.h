@@ -12,6 +12,7 @@
 
 #include "orrery.h"
 #include "tests/abi/tiny_model.h"
+#include "tests/support/cpu_path.h"
 
 namespace orrery::testing {
 
@@ -43,7 +44,12 @@ T options(void (*init)(T*, size_t)) {
   init(&o, sizeof o);
   return o;
 }
-inline orrery_runtime_options runtime_options() { return options(&orrery_runtime_options_init); }
+inline orrery_runtime_options runtime_options() {
+  orrery_runtime_options o = options(&orrery_runtime_options_init);
+  static const std::string path = test_cpu_path();
+  if (path != "auto") o.cpu_path = path.c_str();
+  return o;
+}
 inline orrery_model_options model_options() { return options(&orrery_model_options_init); }
 inline orrery_session_options session_options() { return options(&orrery_session_options_init); }
 inline orrery_generate_options generate_options() { return options(&orrery_generate_options_init); }

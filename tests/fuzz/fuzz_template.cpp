@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   limits.max_work_bytes = 4 << 20;
   limits.max_output_bytes = 1 << 20;
   const std::tm now{};
-  Result<std::string> text = compiled->render(context, limits, &now);
+  Result<Text> text = compiled->render(context, limits, &now);
   if (text.ok() && text.value().size() > limits.max_output_bytes) std::abort();
   if (!text.ok() && text.status().detail().line == 0) std::abort();
   return 0;

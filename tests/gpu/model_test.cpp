@@ -66,11 +66,10 @@ TEST_P(GpuModel, GivesTheCpuBackendsLogits) {
   expect_alike(got, expected, static_cast<size_t>(reference->description().n_vocab), 4e-3);
 }
 
-// Models that both backends open. No backend has numbers of KV heads that differ between layers; the CUDA backend has no heads of 40, and no
-// recurrent layers.
+// Models that both backends open. No backend has numbers of KV heads that differ between layers; the CUDA backend has no heads of 40.
 std::vector<std::string> specs() {
   std::vector<std::string> names = model_spec_names();
-  const auto refused = [](const std::string& n) { return n == "llama-layers-differ" || n == "llama-hd40" || n.compare(0, 6, "qwen35") == 0; };
+  const auto refused = [](const std::string& n) { return n == "llama-layers-differ" || n == "llama-hd40"; };
   names.erase(std::remove_if(names.begin(), names.end(), refused), names.end());
   return names;
 }
@@ -90,15 +89,6 @@ TEST(GpuModel, HeadsWithoutAKernelAreRefusedWhenLoading) {
   EXPECT_EQ(opened.status().code(), Code::unsupported);
   EXPECT_NE(std::string(opened.status().message()).find("heads of 40"), std::string::npos) << opened.status().message();
   EXPECT_EQ(engine::plan_file(path, on_cuda(), {}, {}).status().code(), Code::unsupported);
-}
-
-TEST(GpuModel, RecurrentLayersAreRefusedByName) {
-  const TempDir dir;
-  const std::string path = dir.write("model.gguf", named_model_gguf("qwen35"));
-  const Status opened = engine::LanguageModel::open(unwrap(engine::Runtime::create(on_cuda())), path, {}).take_status();
-  EXPECT_EQ(opened.code(), Code::unsupported_architecture);
-  EXPECT_NE(std::string(opened.message()).find("recurrent layers, which backend cuda does not compute"), std::string::npos) << opened.message();
-  EXPECT_EQ(engine::plan_file(path, on_cuda(), {}, {}).status().code(), Code::unsupported_architecture);
 }
 
 TEST(GpuModel, EveryTypeOfWeights) {

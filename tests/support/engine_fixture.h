@@ -17,6 +17,7 @@
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/session/plan.h"
 #include "runtime/engine/session/session.h"
+#include "tests/support/cpu_path.h"
 #include "tests/support/model_spec.h"
 #include "tests/support/temp_dir.h"
 
@@ -31,7 +32,7 @@ inline void unwrap(const Status& status) {
   if (!status.ok()) throw std::runtime_error(status.message());
 }
 
-inline engine::RuntimeOptions runtime_options(int32_t n_threads = 2, const std::string& path = "auto",
+inline engine::RuntimeOptions runtime_options(int32_t n_threads = 2, const std::string& path = test_cpu_path(),
                                               uint64_t budget_bytes = 64u << 20) {
   engine::RuntimeOptions options;
   options.n_threads = n_threads;

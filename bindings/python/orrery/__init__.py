@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import os
 from ctypes import byref, c_char, c_double, c_float, c_int32, c_size_t, c_uint8, c_uint32, c_void_p, string_at
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, Optional, Sequence, Tuple, Union
@@ -25,7 +26,7 @@ from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
 from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
-from ._native import Callbacks, Handle, call, lib, new, options, result, results, sized, utf8
+from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, utf8
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,6 +68,7 @@ class Done:
 
 
 Event = Union[Progress, Token, Text, Done]
+Path = Union[str, "os.PathLike[str]"]
 
 
 def abi_version() -> int:
@@ -95,7 +97,7 @@ def devices() -> list[DeviceInfo]:
     return [result(DeviceInfo, "orrery_device_get_info", i) for i in range(lib.orrery_devices())]
 
 
-def inspect(path: str) -> str:
+def inspect(path: Path) -> str:
     """JSON: what is in the file."""
     return bytes(sized("orrery_inspect", c_char, utf8(path))).decode()
 
@@ -113,7 +115,7 @@ def head_profile_import_gates(gates: str, sparsity: float) -> str:
     return bytes(sized("orrery_head_profile_import_gates", c_char, utf8(gates), c_double(sparsity))).decode()
 
 
-def plan(path: str, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
+def plan(path: Path, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
          session: Optional[SessionOptions] = None) -> PlanResult:
     """What a model and a session would take, from the file's header alone. Options are dicts."""
     return _plan("orrery_plan", utf8(path), given=(runtime, model, session))
@@ -128,7 +130,8 @@ def plan_fd(fd: int, runtime: Optional[RuntimeOptions] = None, model: Optional[M
 def plan_memory(data: Union[bytes, bytearray, memoryview], runtime: Optional[RuntimeOptions] = None,
                 model: Optional[ModelOptions] = None, session: Optional[SessionOptions] = None) -> PlanResult:
     """The same for a model in memory."""
-    return _plan("orrery_plan_memory", in_memory(data), len(data), given=(runtime, model, session))
+    held = InMemory(data)
+    return _plan("orrery_plan_memory", held, len(held), given=(runtime, model, session))
 
 
 def _plan(function: str, *source: Any, given: tuple[Any, Any, Any]) -> PlanResult:
@@ -137,12 +140,7 @@ def _plan(function: str, *source: Any, given: tuple[Any, Any, Any]) -> PlanResul
     return result(PlanResult, function, *source, *[byref(options(s, dict(o or {}), callbacks)) for s, o in zip(structs, given)])
 
 
-def in_memory(data: Union[bytes, bytearray, memoryview]) -> Any:
-    """A file in memory as an argument that keeps it."""
-    return ctypes.c_char_p(data) if isinstance(data, bytes) else (c_uint8 * len(data)).from_buffer(data)
-
-
-def plan_regions(path: str, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
+def plan_regions(path: Path, runtime: Optional[RuntimeOptions] = None, model: Optional[ModelOptions] = None,
                  session: Optional[SessionOptions] = None) -> list[PlanRegion]:
     """The same region by region: its sums are those of `plan`."""
     callbacks = Callbacks()
@@ -166,7 +164,7 @@ class Runtime(Handle):
         with self.use() as pointer:
             return result(RuntimeInfo, "orrery_runtime_get_info", pointer)
 
-    def open(self, path: str, **given: "Unpack[ModelOptions]") -> "Model":
+    def open(self, path: Path, **given: "Unpack[ModelOptions]") -> "Model":
         """Opens a GGUF file. `progress(done, total)` cancels by returning something other than 0 or None."""
         callbacks, model = Callbacks(), c_void_p()
         with self.use() as pointer:
@@ -184,11 +182,11 @@ class Runtime(Handle):
 
     def open_memory(self, data: Union[bytes, bytearray, memoryview], **given: "Unpack[ModelOptions]") -> "Model":
         """The same from a whole file in memory, which the model, its sessions and their generations keep."""
-        held = data if isinstance(data, bytes) else (c_uint8 * len(data)).from_buffer(data)
+        held = InMemory(data)
         callbacks, model = Callbacks(), c_void_p()
         with self.use() as pointer:
-            callbacks.call("orrery_model_open_memory", pointer, held if not isinstance(held, bytes) else ctypes.c_char_p(held),
-                           len(data), byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
+            callbacks.call("orrery_model_open_memory", pointer, held, len(held),
+                           byref(options(_abi.orrery_model_options, dict(given), callbacks)), byref(model))
         return Model(model, self, held)
 
     def set_threads(self, n_threads: int, priority: int = 0) -> None:
@@ -201,9 +199,9 @@ class Vocab(Handle):
     """Tokenizer and chat template on their own."""
     _free = "orrery_vocab_free"
 
-    def __init__(self, source: Union[str, c_void_p]) -> None:
+    def __init__(self, source: Union[str, "os.PathLike[str]", c_void_p]) -> None:
         pointer = source if isinstance(source, c_void_p) else c_void_p()
-        if isinstance(source, str):
+        if not isinstance(source, c_void_p):
             call("orrery_vocab_open", utf8(source), byref(pointer))
         super().__init__(pointer)
 
@@ -218,7 +216,8 @@ class Vocab(Handle):
     def from_memory(cls, data: Union[bytes, bytearray, memoryview]) -> "Vocab":
         """The vocabulary of a whole file in memory, which is not kept."""
         pointer = c_void_p()
-        call("orrery_vocab_open_memory", in_memory(data), len(data), byref(pointer))
+        held = InMemory(data)
+        call("orrery_vocab_open_memory", held, len(held), byref(pointer))
         return cls(pointer)
 
     def info(self) -> VocabInfo:
@@ -226,14 +225,14 @@ class Vocab(Handle):
             return result(VocabInfo, "orrery_vocab_get_info", pointer)
 
     def tokenize(self, text: Union[str, bytes], flags: int = 0) -> list[int]:
-        data = text.encode() if isinstance(text, str) else bytes(text)
+        data = text.encode() if isinstance(text, str) else bytes(memoryview(text))
         with self.use() as pointer:
             return list(sized("orrery_tokenize", c_int32, pointer, data, len(data), flags))
 
     def detokenize(self, tokens: Sequence[int], flags: int = 0) -> bytes:
         """The bytes that the tokens stand for, possibly ending inside a character."""
         with self.use() as pointer:
-            return bytes(sized("orrery_detokenize", c_char, pointer, (c_int32 * len(tokens))(*tokens), len(tokens), flags))
+            return bytes(sized("orrery_detokenize", c_char, pointer, array_of(c_int32, tokens, "tokens"), len(tokens), flags))
 
     def token_flags(self, token: int) -> int:
         with self.use() as pointer:
@@ -278,7 +277,7 @@ class Model(Handle):
         callbacks, calibration = Callbacks(), c_void_p()
         tokens = [t for text in texts for t in text]
         with self.use() as pointer:
-            callbacks.call("orrery_calibrate", pointer, (c_int32 * len(tokens))(*tokens),
+            callbacks.call("orrery_calibrate", pointer, array_of(c_int32, tokens, "tokens"),
                            (c_size_t * len(texts))(*[len(text) for text in texts]), len(texts),
                            byref(options(_abi.orrery_calibrate_options, dict(given), callbacks)), byref(calibration))
         return Calibration(calibration)
@@ -368,11 +367,11 @@ class Session(Handle):
         except ValueError:
             pass
 
-    def save(self, path: str) -> None:
+    def save(self, path: Path) -> None:
         with self.use() as pointer:
             call("orrery_session_save", pointer, utf8(path))
 
-    def load(self, path: str) -> None:
+    def load(self, path: Path) -> None:
         with self.use() as pointer:
             call("orrery_session_load", pointer, utf8(path))
 
@@ -380,15 +379,16 @@ class Session(Handle):
         with self.use() as pointer:
             return bytes(sized("orrery_session_save_buffer", c_uint8, pointer))
 
-    def load_buffer(self, data: bytes) -> None:
+    def load_buffer(self, data: Union[bytes, bytearray, memoryview]) -> None:
         with self.use() as pointer:
-            call("orrery_session_load_buffer", pointer, bytes(data), len(data))
+            held = InMemory(data)
+            call("orrery_session_load_buffer", pointer, held, len(held))
 
     def evaluate(self, tokens: Sequence[int], logits: bool = False) -> Any:
         """Appends tokens; with `logits` returns (n_tokens * n_vocab) of them, as floats() has them."""
         buffer = (c_float * (len(tokens) * self._n_vocab))() if logits else None
         with self.use() as pointer:
-            call("orrery_session_evaluate", pointer, (c_int32 * len(tokens))(*tokens), len(tokens), buffer)
+            call("orrery_session_evaluate", pointer, array_of(c_int32, tokens, "tokens"), len(tokens), buffer)
         return floats(buffer) if logits else None
 
     def logits(self) -> Any:
@@ -421,15 +421,21 @@ class Session(Handle):
 
     def generate_tokens(self, tokens: Sequence[int], **given: "Unpack[GenerateOptions]") -> "Generation":
         """Begins a continuation of exactly these tokens."""
-        return self._begin("orrery_generate_tokens", ((c_int32 * len(tokens))(*tokens), len(tokens)), dict(given))
+        return self._begin("orrery_generate_tokens", (array_of(c_int32, tokens, "tokens"), len(tokens)), dict(given))
 
     def _begin(self, name: str, tokens: tuple, given: dict) -> "Generation":
         def adapt_hook(hook: Callable) -> Callable:
             def enter(logits: int, n_vocab: int, tokens: int, n_tokens: int) -> Any:
                 if not isinstance(logits, int):
                     logits, tokens = (ctypes.cast(p, c_void_p).value or 0 for p in (logits, tokens))
-                ids = (c_int32 * n_tokens).from_address(tokens) if n_tokens else (c_int32 * 0)()
-                return hook(floats((c_float * n_vocab).from_address(logits)), memoryview(ids).cast("B").cast("i"))
+                # Copies: a hook may keep what it was given, and the library's memory is another's after the call.
+                ids = (c_int32 * n_tokens)()
+                ctypes.memmove(ids, tokens, 4 * n_tokens)
+                own = (c_float * n_vocab)()
+                ctypes.memmove(own, logits, 4 * n_vocab)
+                answer = hook(floats(own), memoryview(ids).cast("B").cast("i"))
+                ctypes.memmove(logits, own, 4 * n_vocab)
+                return answer
             return enter
         callbacks, generation = Callbacks(), c_void_p()
         struct = options(_abi.orrery_generate_options, given, callbacks, {"logits_hook": adapt_hook})

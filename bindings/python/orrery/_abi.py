@@ -343,6 +343,10 @@ class orrery_plan_result(Structure):
         ("fits", c_uint32),
         ("device_kv_type", c_uint32),
         ("trained_context", c_uint32),
+        ("reservoir_budget_bytes", c_uint64),
+        ("policy", c_char_p),
+        ("kv_share", c_float),
+        ("reserved", c_uint32),
     ]
     INIT = "orrery_plan_result_init"
     COUNTS: dict[str, str] = {}
@@ -467,6 +471,9 @@ class orrery_stats(Structure):
         ("guessed_tokens", c_uint64),
         ("accepted_tokens", c_uint64),
         ("restored_tokens", c_uint64),
+        ("policy", c_char_p),
+        ("kv_share", c_float),
+        ("selects_again", c_uint32),
     ]
     INIT = "orrery_stats_init"
     COUNTS: dict[str, str] = {}
@@ -809,6 +816,9 @@ class PlanResult:
     fits: int
     device_kv_type: int
     trained_context: int
+    reservoir_budget_bytes: int
+    policy: str
+    kv_share: float
 
 
 @dataclass(frozen=True)
@@ -879,3 +889,6 @@ class Stats:
     guessed_tokens: int
     accepted_tokens: int
     restored_tokens: int
+    policy: str
+    kv_share: float
+    selects_again: int

@@ -6,6 +6,7 @@ The library is looked for in $ORRERY_LIBRARY, beside this file (as wheels have i
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import threading
 from ctypes import POINTER, byref, c_char_p, c_size_t, c_void_p, sizeof
@@ -43,9 +44,69 @@ for _struct in _abi.STRUCTS:
         new(_struct)
 
 
+_RANGES = {kind: ((-1 << (8 * sizeof(kind) - 1), (1 << (8 * sizeof(kind) - 1)) - 1) if kind(-1).value < 0 else (0, (1 << 8 * sizeof(kind)) - 1))
+           for kind in (ctypes.c_int8, ctypes.c_int16, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32,
+                        ctypes.c_uint64, c_size_t)}
+
+
+def checked(item: Any, kind: Any, name: str) -> Any:
+    """A number as C takes it. ctypes would cut integers to the field's width; here they are refused, by name."""
+    if kind in _RANGES:
+        try:
+            number = operator.index(item)
+        except TypeError:
+            raise TypeError("%s is %s, expected an integer" % (name, type(item).__name__)) from None
+        least, most = _RANGES[kind]
+        if not least <= number <= most:
+            raise ValueError("%s is %d, expected %d to %d" % (name, number, least, most))
+        return number
+    if kind in (ctypes.c_float, ctypes.c_double):
+        if isinstance(item, (str, bytes)) or not hasattr(item, "__float__") and not hasattr(item, "__index__"):
+            raise TypeError("%s is %s, expected a number" % (name, type(item).__name__))
+        return float(item)
+    return item
+
+
+def array_of(kind: Any, items: Any, name: str) -> Any:
+    """Numbers as an array of C."""
+    return (kind * len(items))(*[checked(item, kind, "%s[%d]" % (name, i)) for i, item in enumerate(items)])
+
+
+class InMemory:
+    """The bytes of an object, read-only ones too, as an argument that keeps them: nothing is copied."""
+
+    class _View(ctypes.Structure):   # Py_buffer
+        _fields_ = [("buf", c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+                    ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", c_char_p), ("shape", c_void_p), ("strides", c_void_p),
+                    ("suboffsets", c_void_p), ("internal", c_void_p)]
+
+    def __init__(self, data: Any) -> None:
+        self._view = InMemory._View()
+        get = ctypes.pythonapi.PyObject_GetBuffer
+        get.argtypes, get.restype = [ctypes.py_object, c_void_p, ctypes.c_int], ctypes.c_int
+        get(data, byref(self._view), 0)   # raises BufferError or TypeError
+        self._held = True
+
+    def __len__(self) -> int:
+        return self._view.len
+
+    @property
+    def _as_parameter_(self) -> c_void_p:
+        return c_void_p(self._view.buf)
+
+    def __del__(self) -> None:
+        if self.__dict__.pop("_held", False):
+            release = ctypes.pythonapi.PyBuffer_Release
+            release.argtypes, release.restype = [c_void_p], None
+            release(byref(self._view))
+
+
 def call(name: str, *arguments: Any) -> None:
     """Calls a function that returns a status and takes an orrery_error last; a status other than OK is raised."""
     error = new(_abi.orrery_error)
+    kinds = _abi.FUNCTIONS[name][1]
+    arguments = tuple(checked(a, kind, "argument %d of %s" % (i + 1, name)) if isinstance(a, (int, float)) else a
+                      for i, (a, kind) in enumerate(zip(arguments, kinds)))
     status = getattr(lib, name)(*arguments, byref(error))
     if status:
         kind = _abi.ERRORS.get(status, _abi.Error)
@@ -74,7 +135,14 @@ def sized(name: str, element: Any, *arguments: Any) -> Any:
         return (element * n.value).from_buffer(buffer)
 
 
-def utf8(text: Optional[str]) -> Optional[bytes]:
+def utf8(text: Any, name: str = "a string") -> Optional[bytes]:
+    """Text as C takes it; paths (os.PathLike) too."""
+    if isinstance(text, os.PathLike):
+        text = os.fspath(text)
+    if isinstance(text, bytes):
+        text = os.fsdecode(text)
+    if text is not None and not isinstance(text, str):
+        raise TypeError("%s is %s, expected str" % (name, type(text).__name__))
     if text is not None and "\0" in text:
         raise ValueError("a NUL in a string")
     return None if text is None else text.encode()
@@ -125,9 +193,12 @@ def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict
                     item = [item]
                 items = (c_char_p * len(item))(*[utf8(s) for s in item])
             else:
-                pairs = item.items() if hasattr(item, "items") else item
+                pairs = list(item.items() if hasattr(item, "items") else item)
                 if kind._type_ is _abi.orrery_option:
                     pairs = [(utf8(k), utf8(str(v))) for k, v in pairs]
+                else:
+                    of = [kind_ for _, kind_ in kind._type_._fields_]
+                    pairs = [tuple(checked(part, k, name) for part, k in zip(pair, of)) for pair in pairs]
                 items = (kind._type_ * len(pairs))(*pairs)
             setattr(value, name, ctypes.cast(items, kind))
             setattr(value, struct.COUNTS[name], len(items))
@@ -136,7 +207,7 @@ def options(struct: Any, given: dict, callbacks: Callbacks, adapt: Optional[dict
             function = adapt[name](item) if adapt and name in adapt else item
             setattr(value, name, callbacks.wrap(kind, function))
         else:
-            setattr(value, name, utf8(item) if kind is c_char_p else item)
+            setattr(value, name, utf8(item, name) if kind is c_char_p else checked(item, kind, name))
     value.__dict__["callbacks"] = callbacks
     return value
 

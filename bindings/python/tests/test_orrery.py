@@ -26,6 +26,58 @@ class Orrery(unittest.TestCase):
         self.session.add_message("user", question)
         return self.session.generate(**options)
 
+    def test_numbers_out_of_range_are_refused_by_name(self):
+        for given, words in (({"n_context": 2**32 + 256}, "n_context is 4294967552, expected 0 to 4294967295"),
+                             ({"n_context": -1}, "n_context is -1"), ({"kv_budget_bytes": 2**64}, "kv_budget_bytes")):
+            with self.assertRaisesRegex(ValueError, words):
+                self.model.session(**given)
+        for given in ({"n_context": "many"}, {"n_context": 2.5}, {"kv_budget_share": "half"}, {"policy": 5}):
+            with self.assertRaisesRegex(TypeError, next(iter(given))):
+                self.model.session(**given)
+        with self.assertRaisesRegex(ValueError, "logit_bias"):
+            self.ask(logit_bias={2**32 + 5: 1.0})
+        vocab = self.model.vocab()
+        with self.assertRaisesRegex(ValueError, r"tokens\[1\] is 4294967296"):
+            vocab.detokenize([1, 2**32])
+        with self.assertRaises(TypeError):
+            vocab.tokenize(5)
+        with self.assertRaises(ValueError):
+            vocab.tokenize("a", 2**32 + 1)
+        with self.assertRaises(ValueError):
+            self.runtime.set_threads(2**32 + 1)
+        with self.assertRaises(ValueError):
+            self.session.rewind(-1)
+
+    def test_what_a_hook_keeps_stays_valid(self):
+        kept = []
+
+        def hook(logits, tokens):
+            kept.append((logits, tokens, list(logits[:4]), list(tokens)))
+            logits[7] = 1e9
+        tokens = [e.token for e in self.ask(max_tokens=3, logits_hook=hook) if isinstance(e, orrery.Token)]
+        self.assertEqual(tokens, [7, 7, 7])
+        gc.collect()
+        for logits, seen, first, ids in kept:
+            self.assertEqual(list(logits[:4]), first)
+            self.assertEqual(list(seen), ids)
+
+    def test_read_only_memory_and_paths(self):
+        import mmap
+        import pathlib
+        data = pathlib.Path(MODEL).read_bytes()
+        with open(MODEL, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            for memory in (data, bytearray(data), memoryview(data), memoryview(data).toreadonly(), mapped):
+                self.assertEqual(orrery.plan_memory(memory).weights_bytes, orrery.plan(MODEL).weights_bytes)
+            orrery.Vocab.from_memory(mapped).close()
+        with self.runtime.open_memory(memoryview(data)) as model:
+            self.assertEqual(model.info().n_vocab, self.model.info().n_vocab)
+        with self.assertRaises((BufferError, ValueError)):
+            orrery.plan_memory(memoryview(data)[::2])
+        path = pathlib.Path(MODEL)
+        orrery.Vocab(path).close()
+        self.runtime.open(path).close()
+        self.assertIn("n_tensors" if "n_tensors" in orrery.inspect(MODEL) else "tensors", orrery.inspect(path))
+
     def test_break_frees_at_once(self):
         gc.disable()
         try:

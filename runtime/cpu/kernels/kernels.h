@@ -10,7 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/backend/backend.h"
+#include "runtime/backend/keys.h"
+#include "runtime/backend/low_rank.h"
+#include "runtime/base/tensor_type.h"
 
 namespace orrery::cpu {
 

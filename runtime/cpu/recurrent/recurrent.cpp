@@ -18,13 +18,15 @@ T* host(Ptr<T> p) {
 }
 
 template <class F>
-void for_items(ThreadPool* pool, int64_t n_items, int64_t work_per_item, const F& fn) {
+void for_items(const RecurrentWork& work, int64_t n_items, int64_t work_per_item, const F& fn) {
   if (n_items * work_per_item < kSmallWork) {
+    const StepTrace::Busy busy(work.trace, 0);
     for (int64_t i = 0; i < n_items; ++i) fn(i);
     return;
   }
   const int64_t together = std::max<int64_t>(1, kSmallWork / 2 / std::max<int64_t>(work_per_item, 1));
-  pool->run(div_up(n_items, together), [&](int64_t item, int32_t) {
+  work.pool->run(div_up(n_items, together), [&](int64_t item, int32_t thread) {
+    const StepTrace::Busy busy(work.trace, thread);
     for (int64_t i = item * together; i < std::min(n_items, (item + 1) * together); ++i) fn(i);
   });
 }
@@ -56,18 +58,19 @@ class Inputs {
 }  // namespace
 
 void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows,
-               Span<const Ptr<float>> states) {
+               Span<const Ptr<float>> states, uint64_t state_at) {
   // Several steps have a row each.
   const auto n_steps = static_cast<int64_t>(states.size()), step_rows = n_steps > 1 ? 1 : work.n_rows;
   const int64_t channels = shape.channels(), n_heads = 2 * shape.n_key_heads + shape.n_value_heads;
+  const auto state = [&](int64_t step) { return host(states[static_cast<size_t>(step)]) + state_at; };
   const float* u = host(rows.u);
   float* c = host(rows.c);
   const float query_scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim));
-  for_items(work.pool, work.n_rows * n_heads, int64_t{shape.n_taps} * shape.key_dim, [&](int64_t item) {
+  for_items(work, work.n_rows * n_heads, int64_t{shape.n_taps} * shape.key_dim, [&](int64_t item) {
     const int64_t row = item / n_heads, head = item % n_heads, step = row / step_rows, in_step = row % step_rows;
     const int64_t n_keys = 2 * shape.n_key_heads;
     const int64_t first = head < n_keys ? head * shape.key_dim : int64_t{2} * shape.keys() + (head - n_keys) * shape.value_dim;
-    const Inputs inputs(shape, u, host(states[static_cast<size_t>(step)]), step * step_rows);
+    const Inputs inputs(shape, u, state(step), step * step_rows);
     ConvolveTask task{};
     for (int32_t tap = 0; tap < shape.n_taps; ++tap) task.inputs[tap] = inputs.of(in_step, shape.n_taps - 1 - tap) + first;
     task.weights = host(weights.conv) + first * shape.n_taps;
@@ -79,12 +82,12 @@ void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const Delt
     work.kernels.convolve_head(task);
   });
   const int64_t n_values = shape.n_value_heads, state_floats = int64_t{shape.key_dim} * shape.value_dim;
-  for_items(work.pool, n_steps * n_values, 4 * state_floats * step_rows, [&](int64_t item) {
+  for_items(work, n_steps * n_values, 4 * state_floats * step_rows, [&](int64_t item) {
     const int64_t step = item / n_values, head = item % n_values, key_head = head % shape.n_key_heads, row = step * step_rows;
     const float* at = c + row * channels;
     DeltaTask task{};
     task.n_rows = static_cast<int32_t>(step_rows), task.key_dim = shape.key_dim, task.value_dim = shape.value_dim;
-    task.state = host(states[static_cast<size_t>(step)]) + head * state_floats;
+    task.state = state(step) + head * state_floats;
     task.q = at + key_head * shape.key_dim;
     task.k = at + shape.keys() + key_head * shape.key_dim;
     task.v = at + int64_t{2} * shape.keys() + head * shape.value_dim;
@@ -99,12 +102,12 @@ void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const Delt
     task.eps = shape.eps;
     work.kernels.delta_head(task);
   });
-  for (int64_t step = 0; step < n_steps; ++step) Inputs(shape, u, host(states[static_cast<size_t>(step)]), step * step_rows).keep(step_rows);
+  for (int64_t step = 0; step < n_steps; ++step) Inputs(shape, u, state(step), step * step_rows).keep(step_rows);
 }
 
 void split_gates(const RecurrentWork& work, const float* x, int32_t n_heads, int32_t head_dim, float* q, int64_t q_stride, float* gates) {
   const int64_t dim = head_dim;
-  for_items(work.pool, work.n_rows, 4 * n_heads * dim, [&](int64_t row) {
+  for_items(work, work.n_rows, 4 * n_heads * dim, [&](int64_t row) {
     for (int64_t head = 0; head < n_heads; ++head) {
       const float* from = x + (row * n_heads + head) * 2 * dim;
       std::copy(from, from + dim, q + row * q_stride + head * dim);
@@ -114,7 +117,7 @@ void split_gates(const RecurrentWork& work, const float* x, int32_t n_heads, int
 }
 
 void apply_gates(const RecurrentWork& work, float* x, const float* gates, int64_t n) {
-  for_items(work.pool, work.n_rows, 3 * n, [&](int64_t row) { work.kernels.apply_gates(x + row * n, gates + row * n, n); });
+  for_items(work, work.n_rows, 3 * n, [&](int64_t row) { work.kernels.apply_gates(x + row * n, gates + row * n, n); });
 }
 
 }  // namespace orrery::cpu

@@ -5,6 +5,7 @@
 
 #include "runtime/backend/recurrent.h"
 #include "runtime/cpu/kernels/kernels.h"
+#include "runtime/cpu/trace.h"
 #include "runtime/os/thread_pool.h"
 
 namespace orrery::cpu {
@@ -12,11 +13,12 @@ namespace orrery::cpu {
 struct RecurrentWork {
   const Kernels& kernels;
   ThreadPool* pool;
+  StepTrace* trace;        // or null
   int64_t n_rows = 0;      // of all steps
 };
 
 void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows,
-               Span<const Ptr<float>> states);
+               Span<const Ptr<float>> states, uint64_t state_at);
 void split_gates(const RecurrentWork& work, const float* x, int32_t n_heads, int32_t head_dim, float* q, int64_t q_stride, float* gates);
 void apply_gates(const RecurrentWork& work, float* x, const float* gates, int64_t n);
 

@@ -40,7 +40,7 @@ Status Session::draft_by_model(size_t n, const std::atomic<bool>* cancel) {
     draft_->push_generated(token);
     ORRERY_TRY(draft_->decode(nullptr, cancel));
     ORRERY_TRY(draft_->fetch_logits(cancel));
-    const Span<const float> logits = draft_->logits();
+    const Span<const float> logits = draft_->logits().first(std::min(draft_->n_logits(), n_logits()));   // without padding of its own
     token = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     guesses_->tokens()[i] = token;
   }

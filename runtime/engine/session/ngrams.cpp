@@ -33,14 +33,14 @@ size_t Ngrams::bucket(int32_t a, int32_t b) const {
 
 double& Ngrams::right(uint32_t match) { return right_[match < 4 ? 0 : match < 8 ? 1 : match < 16 ? 2 : 3]; }
 
-void Ngrams::read(Span<const int32_t> tokens, Span<const uint8_t> generated) {
+void Ngrams::read(Span<const int32_t> tokens, Span<const uint8_t> made) {
   const auto end = static_cast<uint32_t>(std::min(tokens.size(), previous_.size()));
   if (n_read_ == end) return;
   for (; n_read_ < end; ++n_read_) {
     const int32_t token = tokens[n_read_];
     if (match_ > 0) {
       const bool is_right = tokens[next_] == token;
-      if (generated[n_read_]) right(match_) += kRate * ((is_right ? 1.0 : 0.0) - right(match_));
+      if (made[n_read_] & kv::Made::kGenerated) right(match_) += kRate * ((is_right ? 1.0 : 0.0) - right(match_));
       match_ = is_right ? std::min(match_ + 1, kMostMatch) : 0;
       ++next_;
     }

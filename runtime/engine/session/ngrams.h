@@ -15,6 +15,7 @@
 
 #include "runtime/base/span.h"
 #include "runtime/engine/shared/session_options.h"
+#include "runtime/kv/memory/prefix_tree.h"
 
 namespace orrery::engine {
 
@@ -24,8 +25,8 @@ class Ngrams {
   static uint64_t bytes(uint32_t n_context);
   explicit Ngrams(uint32_t n_context);
 
-  // Reads the tokens behind those that it has read. generated: (tokens.size()), 1 for generated tokens, 0 for prompt tokens.
-  void read(Span<const int32_t> tokens, Span<const uint8_t> generated);
+  // Reads the tokens behind those that it has read. made: (tokens.size()) kv::Made.
+  void read(Span<const int32_t> tokens, Span<const uint8_t> made);
   // Forgets all but the first n_tokens. tokens: still with the forgotten ones.
   void truncate(Span<const int32_t> tokens, uint32_t n_tokens);
 

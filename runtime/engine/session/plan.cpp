@@ -64,24 +64,40 @@ uint32_t accepted_context(const model::Description& description, const SessionOp
   return low > 0 ? low : most;
 }
 
-kv::Plan plan_of(const LayoutInput& input, uint64_t budget) {
+struct Budgets {
+  uint64_t arena, reservoir;
+};
+
+// What the policy may keep, as a share of full KV's bytes in kv_type.
+double share_of_full(const model::Description& h, const SessionOptions& options, uint32_t n_context) {
+  if (!options.compressed()) return 1;
+  if (options.kv_budget_bytes == 0) return options.kv_share;
+  const double full = static_cast<double>(kv_format(h, options.kv_type).token_bytes()) * static_cast<double>(h.n_layers * h.kv().n_kv_heads) *
+                      static_cast<double>(n_context);
+  return std::min(1., static_cast<double>(options.kv_budget_bytes) / full);
+}
+
+kv::Plan plan_of(const LayoutInput& input, const Budgets& budget) {
   const SessionOptions& options = input.options;
   kv::PlanInput in;
   const uint32_t most = options.n_context ? kMaxContext : static_cast<uint32_t>(input.description.trained_context);
   in.max_context = accepted_context(input.description, options, most);
-  in.budget_bytes = budget;
+  in.budget_bytes = budget.arena, in.reservoir_budget_bytes = budget.reservoir;
   in.layout = [](const void* self, uint32_t n_context) { return session_layout(*static_cast<const LayoutInput*>(self), n_context); };
   in.self = &input;
   kv::Plan plan = kv::make_plan(in, options.n_context);
   plan.device_type = options.resident_type(input.description);
   plan.trained_context = static_cast<uint32_t>(input.description.trained_context);
+  for (const policy::PolicyRow& row : policy::policy_rows())
+    if (options.policy == row.name) plan.policy = row.name;
+  plan.kv_share = share_of_full(input.description, options, plan.n_context);
   return plan;
 }
 
 // An automatic session is full if full KV fits. Else it is auto with the largest share of the KV that fits, at least a tenth: a smaller
 // share keeps too little to be chosen without asking. Where tokens are read in place, any share fits, and more than a quarter of them takes as
 // long as all.
-kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budget) {
+kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets& budget) {
   constexpr int kLeast = 100, kMost = 999, kMostInPlace = 250;   // thousandths
   const kv::Plan full = plan_of(input, budget);
   if (!options->automatic) return full;
@@ -114,7 +130,7 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, uint64_t budg
 
 // Without a wish of the caller a GPU takes prompts in larger chunks: attention then has blocks for all its SMs, and what crosses the link for
 // each chunk crosses it less often. Of these sizes the largest that costs no context and no share of the KV; else SessionOptions::chunk().
-kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, uint64_t budget) {
+kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, const Budgets& budget) {
   const kv::Plan plan = decide(input, options, budget);
   if (options->chunk_tokens > 0 || input.device.info().unified_memory) return plan;
   for (const uint32_t chunk : {2048u, 1024u}) {
@@ -141,7 +157,7 @@ kv::Plan plan_session(const LanguageModel& model, SessionOptions* options) {
   const SessionOptions given = *options;
   LayoutInput input = {model.description(), runtime.device(), given, runtime.moves_directly(), model.shared_with(given)};
   if (const LanguageModel* draft = given.draft_model.get()) input.draft = {&draft->description(), draft->shared_with(given.of_draft(0)), 0, 0};
-  return decide_with_chunk(input, options, runtime.arena().largest_free());
+  return decide_with_chunk(input, options, {runtime.arena().largest_free(), runtime.reservoir().largest_free()});
 }
 
 namespace {
@@ -183,7 +199,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     ORRERY_ASSIGN(const WeightsBytes draft_weights, weights_of(draft, draft_description, *backend, budget - std::min(budget, weights.arena)));
     input.draft = {&draft_description, {}, draft_weights.arena, draft_weights.mapped};
   }
-  const kv::Plan plan = decide_with_chunk(input, &session, budget);
+  const kv::Plan plan = decide_with_chunk(input, &session, {budget, reservoir_budget_bytes(runtime)});
   ORRERY_TRY(session.validate(description));
   ORRERY_TRY(session.check_device(backend->info()));
   if (session.compressed()) {   // the plan refuses everything that opening refuses

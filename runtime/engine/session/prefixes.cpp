@@ -1,9 +1,10 @@
 // What a session takes from the prefix tree (kv/memory/prefix_tree.h), and what it keeps there.
 //
 // A generation begins with find_prefix(): the session has cut its tokens to the common prefix with the prompt, and the pages that follow are
-// copied from the tree. It ends with keep_prefix(). Pages of prompt tokens with nothing generated before them depend on the tokens alone,
-// bit for bit, and belong to all sessions. Other pages (generated, out of a file, invented) belong to the session and its forks: for
-// these, going back to an earlier branch has the KV that a fork of that time would have.
+// copied from the tree. It ends with keep_prefix(). KV of prompt tokens that were computed here, behind such tokens alone, depends on the
+// tokens alone, bit for bit, and belongs to all sessions. All KV behind another token (generated, out of a file, invented) belongs to the
+// session and its forks: for these, going back to an earlier branch has the KV that a fork of that time would have. Every page of the tree
+// says how its tokens' KV was made, so a session that takes it back keeps it as what it is.
 #include <algorithm>
 
 #include "runtime/base/hash.h"
@@ -44,7 +45,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
     ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
     ORRERY_TRY(choose_form(turn, cancel));
   }
-  const auto pages = tree.find(prefix_key(), wanted, {by_decode_.data(), from}, owner_);
+  const auto pages = tree.find(prefix_key(), wanted, {made_.data(), from}, owner_);
   const auto n_pages = static_cast<uint32_t>(pages.size()), first = from / kTokens;
   if (n_pages * kTokens <= from) return ok_status();
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / table_->format().page_bytes(), 1));
@@ -73,7 +74,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   truncate(from);
   for (uint32_t page = first; page < n_pages; ++page)
     for (uint32_t at = page * kTokens; at < (page + 1) * kTokens; ++at)
-      if (at >= from) tokens_.push_back(wanted[at]), by_decode_.push_back(pages[page].generated()[at % kTokens]);
+      if (at >= from) tokens_.push_back(wanted[at]), made_.push_back(pages[page].made()[at % kTokens]);
   n_computed_ = n_pages * kTokens;
   stats_.restored_tokens += n_computed() - from;
   if (!options_.compressed()) stats_.host_to_device_bytes += (n_pages - first) * table_->format().page_bytes();
@@ -84,8 +85,8 @@ void Session::keep_prefix() noexcept {
   constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
   const uint32_t n = n_computed() / kTokens * kTokens;
   if (!options_.reuse_prompts || parked() || n == 0 || state_) return;
-  const auto first_generated = std::find(by_decode_.begin(), by_decode_.begin() + n, 1);
-  const auto n_common = foreign_ ? 0 : static_cast<uint32_t>(first_generated - by_decode_.begin());
+  const auto first_own = std::find_if(made_.begin(), made_.begin() + n, [](uint8_t made) { return made != 0; });
+  const auto n_common = static_cast<uint32_t>(first_own - made_.begin());
   const uint64_t page_bytes = table_->format().page_bytes();
   const auto copy = [&](uint32_t first, Span<std::byte* const> pages) {
     const Turn turn = model_->runtime().take_turn();
@@ -95,7 +96,7 @@ void Session::keep_prefix() noexcept {
   };
   try {
     // What has no room, or fails, is computed again when it is needed.
-    (void)model_->runtime().prefixes().add(prefix_key(), {tokens_.data(), n}, {by_decode_.data(), n}, owner_, n_common, page_bytes, copy);
+    (void)model_->runtime().prefixes().add(prefix_key(), {tokens_.data(), n}, {made_.data(), n}, owner_, n_common, page_bytes, copy);
   } catch (...) {
   }
 }

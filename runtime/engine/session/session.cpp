@@ -40,7 +40,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   const model::Description& h = model_->description();
   rope_ = model::make_rope_table(h.rope, model_->weights().rope_factors, n_context);
   tokens_.reserve(size_t{n_context} + 1);
-  by_decode_.reserve(size_t{n_context} + 1);
+  made_.reserve(size_t{n_context} + 1);
   logits_.resize(static_cast<size_t>(h.n_vocab));
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
@@ -57,6 +57,29 @@ Session::~Session() {
   const Turn turn = model_->runtime().take_turn();
   model_->waiting_rows(turn).drop(&row_waits_);
 }
+
+namespace {
+
+// The error of a plan that does not fit: of the arena, or else of the reservoir.
+Status does_not_fit(const kv::Plan& plan) {
+  using ull = unsigned long long;
+  if (plan.device_bytes <= plan.budget_bytes)
+    return memory_error(Code::out_of_host_memory, plan.reservoir_bytes, plan.reservoir_budget_bytes,
+                        "under policy %s a session of %u tokens keeps all KV in host memory: %llu bytes, and the reservoir has %llu free: %llu "
+                        "short; the largest context that fits is %u tokens; a smaller n_context or a coarser kv_type takes less, a larger "
+                        "reservoir_bytes gives more",
+                        plan.policy, plan.n_context, static_cast<ull>(plan.reservoir_bytes), static_cast<ull>(plan.reservoir_budget_bytes),
+                        static_cast<ull>(plan.reservoir_bytes - plan.reservoir_budget_bytes), plan.largest_context);
+  return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
+                      "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
+                      "%llu are free: %llu short; the largest context that fits is %u tokens; a smaller n_context, a coarser "
+                      "kv_type or a KV budget takes less, a larger device_budget_bytes gives more",
+                      plan.n_context, static_cast<ull>(plan.device_bytes), static_cast<ull>(plan.full_kv_bytes + plan.compressed_kv_bytes),
+                      static_cast<ull>(plan.workspace_bytes), static_cast<ull>(plan.budget_bytes),
+                      static_cast<ull>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)), plan.largest_context);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
   ORRERY_TRY(options.validate(model->description()));
@@ -84,21 +107,11 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   ORRERY_TRY(options.validate(model->description()));   // now with a decided policy
   ORRERY_TRY(options.check_device(model->runtime().device().info()));
   if (options.compressed() && !given)
-    model->runtime().log(LogLevel::info,
-                         "the KV of %u tokens does not fit the device: policy auto keeps there, in %s, as many tokens as fit %g of "
-                         "its bytes",
-                         plan.n_context, kv_type_name(plan.device_type), options.kv_share);
-  if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits))
-    return memory_error(Code::out_of_device_memory, plan.device_bytes, plan.budget_bytes,
-                        "a session of %u tokens needs %llu bytes of device memory (KV %llu, workspace %llu), "
-                        "%llu are free: %llu short; the largest context that fits is %u tokens; a smaller n_context, a coarser "
-                        "kv_type or a KV budget takes less, a larger device_budget_bytes gives more",
-                        plan.n_context, static_cast<unsigned long long>(plan.device_bytes),
-                        static_cast<unsigned long long>(plan.full_kv_bytes + plan.compressed_kv_bytes),
-                        static_cast<unsigned long long>(plan.workspace_bytes),
-                        static_cast<unsigned long long>(plan.budget_bytes),
-                        static_cast<unsigned long long>(plan.device_bytes - std::min(plan.device_bytes, plan.budget_bytes)),
-                        plan.largest_context);
+    model->runtime().log(LogLevel::warning,
+                         "the full KV of %u tokens does not fit the device: policy %s keeps %.4g%% of its bytes there, in %s, and answers are "
+                         "approximations; a smaller n_context or a larger device_budget_bytes gives full attention, policy \"full\" refuses",
+                         plan.n_context, plan.policy, 100 * plan.kv_share, kv_type_name(plan.device_type));
+  if (plan.largest_context == 0 || (options.n_context > 0 && !plan.fits)) ORRERY_TRY(does_not_fit(plan));
   std::unique_ptr<Session> session(new Session(std::move(model), options, plan.n_context));
   if (options.compressed()) {   // the policy's errors come before memory is taken
     ORRERY_ASSIGN(const auto policy, make_policy(session->model_->description(), options, plan.n_context));
@@ -107,6 +120,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   ORRERY_TRY(session->acquire());
   if (options.draft_model) ORRERY_TRY(session->open_draft());
   session->tell(plan, wanted);
+  session->policy_ = plan.policy, session->kv_share_ = plan.kv_share;
   return session;
 }
 
@@ -134,9 +148,8 @@ void Session::tell(const kv::Plan& plan, const SessionOptions& wanted) const {
   const auto trained = static_cast<uint32_t>(h.trained_context);
   if (wanted.n_context == 0 && n_context_ < trained)
     runtime.log(LogLevel::warning,
-                "the context has %u tokens, not the %u that the model was trained for: the arena has room for no more "
-                "(device_budget_bytes)",
-                n_context_, trained);
+                "the context has %u tokens, not the %u that the model was trained for: the %s has room for no more (%s)", n_context_, trained,
+                plan.reservoir_bounds ? "reservoir" : "arena", plan.reservoir_bounds ? "reservoir_bytes" : "device_budget_bytes");
   if (n_context_ > model::reach_of_context(h))
     runtime.log(LogLevel::warning,
                 "the context of %u tokens is longer than the %u that the model was trained for: behind them answers get worse "
@@ -218,11 +231,11 @@ void Session::truncate(uint32_t n_tokens) {
   drop_part();
   if (guesses_) guesses_->ngrams.truncate(tokens_, n_tokens);
   tokens_.resize(n_tokens);
-  by_decode_.resize(n_tokens);
-  if (n_tokens == 0) foreign_ = false;
+  made_.resize(n_tokens);
   if (state_) state_->truncate(n_tokens);
   if (n_tokens < logits_at_) logits_at_ = 0;   // other tokens may follow up to the same length
   if (n_tokens < n_computed()) {
+    selects_again_ = resident_ != nullptr && n_tokens > 0;
     n_computed_ = n_tokens;
     if (resident_) resident_->truncate(n_tokens);
     if (table_) table_->truncate(n_tokens);
@@ -269,7 +282,7 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   if (missing.end == 0) return ok_status();
   Backend& backend = turn.backend();
   // Recomputed prompt tokens have the same bits. Generated tokens have not, because they attended to the resident KV: so the pages are
-  // saved.
+  // saved, and a chunk ends with its first generated token. Then no token attends to KV that is about to be put back, in any chunk size.
   const uint64_t page_bytes = table_->format().page_bytes();
   const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
   const uint32_t n_pages = std::min(missing.end - missing.first, options_.chunk()) / page_tokens + 2;
@@ -278,7 +291,9 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   const KvView view = table_->view();
   Status status = ok_status();
   for (uint32_t from = missing.first; from < missing.end && status.ok();) {
-    const uint32_t n = std::min(missing.end - from, options_.chunk());
+    const auto at = made_.begin() + from, most = at + std::min(missing.end - from, options_.chunk());
+    const auto generated = std::find_if(at, most, [](uint8_t made) { return (made & kv::Made::kGenerated) != 0; });
+    const auto n = static_cast<uint32_t>((generated == most ? most : generated + 1) - at);
     const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;   // pages
     table_->download(&backend, first, end, saved.data());
     rows_.resize(n);
@@ -309,13 +324,13 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
   const KvView view = table_->view();
   while (from < n_tokens) {
     // Each token by the phase that computed it first.
-    const auto same = [&](uint32_t at) { return by_decode_[at] == by_decode_[from]; };
+    const auto generated = [&](uint32_t at) { return (made_[at] & kv::Made::kGenerated) != 0; };
     uint32_t n = 1;
-    while (!by_decode_[from] && from + n < n_tokens && n < options_.chunk() && same(from + n)) ++n;
+    while (!generated(from) && from + n < n_tokens && n < options_.chunk() && !generated(from + n)) ++n;
     rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
-    step.phase = by_decode_[from] ? Phase::decode : Phase::prefill;
+    step.phase = generated(from) ? Phase::decode : Phase::prefill;
     step.rows = rows_;
     step.sequences = {&view, 1};
     step.kv = table_->format();
@@ -378,9 +393,9 @@ Result<bool> Session::prefill_part(Span<const int32_t> tokens, const std::atomic
   if (logits || want_logits) logits_at_ = from + n;
   if (guesses_) guesses_->ngrams.truncate(tokens_, from);
   tokens_.resize(from);
-  by_decode_.resize(from);
+  made_.resize(from);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
-  by_decode_.resize(from + n, 0);
+  made_.resize(from + n, 0);
   stats_.prompt_tokens += n;
   return true;
 }
@@ -417,10 +432,9 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   }
   if (guesses_) guesses_->ngrams.truncate(tokens_, 0);
   tokens_.assign(tokens.begin(), tokens.end());
-  by_decode_.assign(tokens.size(), 0);
+  made_.assign(tokens.size(), kv::Made::kInvented);
   n_computed_ = n;
   if (state_) state_->assume(n);
-  foreign_ = true;
   if (resident_) resident_->assume(n);
   return backend.synchronize();
 }
@@ -471,7 +485,7 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
   const int32_t token = tokens_[from];
   const bool ahead = guesses_ && guesses_->n_ahead() > 0, right = guesses_ && guesses_->take(token, logits_, embedding_);
   if (ahead && options_.speculate != Speculate::ngram) guesses_->judge_draft(right);
-  if (guesses_ && options_.speculate == Speculate::ngram) guesses_->ngrams.read(tokens_, by_decode_);
+  if (guesses_ && options_.speculate == Speculate::ngram) guesses_->ngrams.read(tokens_, made_);
   if (right) {
     n_computed_ = from + 1;
     ++stats_.accepted_tokens;
@@ -520,7 +534,10 @@ Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atom
       ORRERY_ASSIGN(n, draft(token, n, cancel, drafter));
     }
   } else if (options_.speculate == Speculate::draft) {
-    n = draft_->parked() ? 0 : guesses_->draft_length(most, guess_costs(), true);
+    // The draft model has no embedding of a padding row that only this model has.
+    const auto n_known = static_cast<int32_t>(draft_->n_logits());
+    const bool known = std::all_of(tokens_.begin(), tokens_.end(), [n_known](int32_t t) { return t < n_known; });
+    n = draft_->parked() || !known ? 0 : guesses_->draft_length(most, guess_costs(), true);
     if (n > 0) ORRERY_TRY(draft_by_model(n, cancel));
   } else if (guesses_) {
     const Span<const int32_t> guess = guesses_->ngrams.guess(tokens_, most, guess_costs());
@@ -554,7 +571,7 @@ Result<size_t> Session::draft(int32_t token, size_t n, const std::atomic<bool>* 
     push_generated(token);
   }
   tokens_.resize(from + 1);
-  by_decode_.resize(from + 1);
+  made_.resize(from + 1);
   resident_->end_draft();
   ORRERY_TRY(std::move(status));
   return n_drafted;
@@ -564,7 +581,7 @@ Status Session::refresh_logits(Shortlist* shortlist, const std::atomic<bool>* ca
   if (has_logits() || n_computed() == 0) return ok_status();
   const uint32_t last = n_computed() - 1;
   const int32_t token = tokens_[last];
-  const Phase phase = by_decode_[last] ? Phase::decode : Phase::prefill;
+  const Phase phase = made_[last] & kv::Made::kGenerated ? Phase::decode : Phase::prefill;
   forget_guesses();
   n_computed_ = last;   // the last token's page stays: the step writes the same values again
   if (resident_) resident_->truncate(last);
@@ -635,14 +652,14 @@ Result<std::unique_ptr<Session>> Session::fork() {
   }
   std::unique_ptr<Session> child(new Session(model_, options_, n_context_));
   child->tokens_.assign(tokens_.begin(), tokens_.end());
-  child->by_decode_.assign(by_decode_.begin(), by_decode_.end());
+  child->made_.assign(made_.begin(), made_.end());
   child->logits_ = logits_;
   child->embedding_ = embedding_;
   child->logits_at_ = logits_at_;
   child->conversation_ = conversation_;
   child->form_ = form_;
   child->owner_ = owner_;
-  child->foreign_ = foreign_;
+  child->policy_ = policy_, child->kv_share_ = kv_share_, child->selects_again_ = selects_again_;
   Status room = child->acquire();
   if (room.ok()) {
     child->table_->share(*table_);
@@ -698,6 +715,7 @@ Status Session::resume() {
     return Status(filled.detail());
   }
   parked_pages_ = os::Region();
+  selects_again_ = resident_ != nullptr;
   return ok_status();
 }
 

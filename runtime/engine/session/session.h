@@ -80,6 +80,10 @@ class Session {
   Span<const int32_t> tokens() const { return tokens_; }
   uint32_t n_computed() const { return n_computed_.load(std::memory_order_relaxed); }   // from any thread
   bool parked() const { return !table_; }
+  const char* policy() const { return policy_; }        // static
+  double kv_share() const { return kv_share_; }         // what the policy may keep of full KV's bytes
+  // Whether the next generated token selects the resident KV anew because the session was loaded, parked or cut.
+  bool selects_again() const { return selects_again_; }
   const Session* drafting() const { return draft_.get(); }   // the draft model's session; null without Speculate::draft
   const SessionStats& stats() const { return stats_; }
   SessionStats& stats() { return stats_; }
@@ -128,7 +132,7 @@ class Session {
   uint32_t part_done() const { return pace_.done(); }   // of the chunk under way, in tokens
   void drop_part();
   // Adds a generated token, which decode() will compute.
-  void push_generated(int32_t token) { tokens_.push_back(token), by_decode_.push_back(1); }
+  void push_generated(int32_t token) { tokens_.push_back(token), made_.push_back(kv::Made::kGenerated); }
   // Computes the token that push_generated() added. `cancel` ends settling and waits for other sessions' turns and for the link. Then the
   // status is cancelled, and the token is not computed yet.
   // With options().speculate, the step also computes up to `most_guesses` tokens that may follow. When push_generated() adds the guessed
@@ -266,15 +270,17 @@ class Session {
   kv::PageReservation reservation_;
   std::unique_ptr<kv::PageTable> table_;       // null while parked
   std::unique_ptr<Resident> resident_;         // null for full, and while parked
+  const char* policy_ = "full";
+  double kv_share_ = 1;
+  bool selects_again_ = false;
   StoredForm form_;                            // of the tokens' KV
   kv::ArenaRegion means_region_;               // of form_.means, where the options centre keys; empty while parked
   std::unique_ptr<RecurrentState> state_;      // null: the model has no recurrent layers
   uint32_t checkpoint_at_ = 0;                 // where the chunk under way ends with a checkpoint of state_
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   uint64_t owner_;                             // of pages that are not everybody's; forks have the same
-  bool foreign_ = false;                       // the first tokens were not computed here: from a file, or invented
   std::vector<int32_t> tokens_;                // room for n_context + 1
-  std::vector<uint8_t> by_decode_;             // of each token of tokens_: 1 if decode computes it
+  std::vector<uint8_t> made_;                  // of each token of tokens_: how its KV is made (kv::Made)
   std::atomic<uint32_t> n_computed_{0};
   uint32_t logits_at_ = 0;                     // the n_computed() that logits_ belongs to; 0: none
   std::vector<float> logits_;                  // (n_vocab)

@@ -130,7 +130,9 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
   const size_t n = image.header.n_tokens;
   ORRERY_TRY(write(&image.header, sizeof image.header));
   ORRERY_TRY(write(session->tokens_.data(), n * sizeof(int32_t)));
-  ORRERY_TRY(write(session->by_decode_.data(), n));
+  std::vector<uint8_t> phases(session->made_.begin(), session->made_.begin() + static_cast<ptrdiff_t>(n));
+  for (uint8_t& phase : phases) phase &= kv::Made::kGenerated;
+  ORRERY_TRY(write(phases.data(), n));
   ORRERY_TRY(write(image.conversation.data(), image.conversation.size()));
   if (image.header.n_means > 0) ORRERY_TRY(write(session->form_.means->data(), session->form_.means->size() * sizeof(float)));
   const uint64_t page_bytes = image.header.page_bytes;
@@ -256,6 +258,7 @@ Status SessionFile::Contents::parse(const Session& session, const char* name) {
     if (t < 0 || t >= session.model().description().n_vocab)
       return damaged(name, sizeof header, "a token is outside the vocabulary");
   phases = reinterpret_cast<const uint8_t*>(at + n * sizeof(int32_t));
+  if (std::any_of(phases, phases + n, [](uint8_t phase) { return phase > 1; })) return damaged(name, sizeof header, "a token's phase is unknown");
   auto parsed = text::parse_json({reinterpret_cast<const char*>(phases + n), header.conversation_bytes});
   if (!parsed.ok()) return damaged(name, sizeof header, parsed.status().message());
   const text::Value conversation = std::move(parsed).value();
@@ -315,14 +318,15 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   if (status.ok() && !contents->checked) status = contents->parse(*session, name);
   if (!status.ok()) {
     session->table_->truncate(0);
-    session->tokens_.clear(), session->by_decode_.clear();
+    session->tokens_.clear(), session->made_.clear();
     if (had_tokens) status.detail().message += "; the session has lost its tokens, and keeps its conversation";
     return status;
   }
   session->tokens_.assign(contents->tokens.begin(), contents->tokens.end());
-  session->by_decode_.assign(contents->phases, contents->phases + h.n_tokens);
+  session->made_.assign(contents->phases, contents->phases + h.n_tokens);
+  for (uint8_t& made : session->made_) made |= kv::Made::kFromFile;
   session->n_computed_ = h.n_tokens;
-  session->foreign_ = h.n_tokens > 0;
+  session->selects_again_ = session->resident_ != nullptr && h.n_tokens > 0;
   session->logits_at_ = 0;
   if (contents->state) session->state_->add_checkpoint(h.n_tokens, std::move(contents->state));
   session->conversation_.messages = std::move(contents->messages);

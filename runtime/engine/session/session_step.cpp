@@ -255,6 +255,7 @@ void SessionStep::end(const Turn& turn) {
         WaitingRows& rows = s.model_->waiting_rows(turn);
         together_ ? rows.add_row(owner, row_) : rows.add(owner, s.model_->description(), static_cast<int32_t>(n));
       }
+      if (on_resident()) s.selects_again_ = false;
       if (on_resident()) return s.resident_->commit(from_);
       if (s.resident_) s.resident_->note_queries(from_, from_ + n);
       return ok_status();

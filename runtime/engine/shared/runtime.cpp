@@ -100,6 +100,11 @@ uint64_t budget_bytes(const RuntimeOptions& options, const Device& device) {
   return bytes > 2 * left ? bytes - left : bytes ? bytes / 2 : os::default_reservation_bytes(os::memory_limits());
 }
 
+uint64_t reservoir_budget_bytes(const RuntimeOptions& options) {
+  const uint64_t bytes = options.reservoir_bytes ? options.reservoir_bytes : os::default_reservation_bytes(os::memory_limits());
+  return bytes / kv::kArenaAlignment * kv::kArenaAlignment;
+}
+
 Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) {
   if (options.device < -1) return error(Code::invalid_argument, "device is %d, expected -1 or an index", options.device);
   if (options.max_sessions < 1 || options.max_sessions > 65536)
@@ -113,8 +118,7 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   runtime->turns_ = std::make_unique<Turns>(std::move(backend), options.turn_clock);
   runtime->arena_ = std::make_unique<kv::Arena>(&runtime->device(), bytes);
   const os::MemoryLimits limits = os::memory_limits();
-  const uint64_t host = options.reservoir_bytes ? options.reservoir_bytes : os::default_reservation_bytes(limits);
-  auto reservoir = os::Region::allocate(host / kv::kArenaAlignment * kv::kArenaAlignment);
+  auto reservoir = os::Region::allocate(reservoir_budget_bytes(options));
   if (!reservoir.ok())
     return with_advice(reservoir.take_status(), ", for the reservoir: a smaller reservoir_bytes helps, or a smaller device_budget_bytes");
   runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir).value(), options.pinned_reservoir,
@@ -124,7 +128,7 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   if (options.reservoir_bytes == 0) of_prefixes = std::min(of_prefixes, kMostUnasked);
   runtime->prefixes_ = std::make_unique<kv::PrefixTree>(runtime->reservoir_.get(), of_prefixes);
   runtime->reservoir_->make_room_with([tree = runtime->prefixes_.get()] { return tree->evict_one(); });
-  runtime->log(LogLevel::info, "orrery: backend %s, instruction set %s, %d threads%s", info.name, info.instruction_set, info.n_threads,
+  runtime->log(LogLevel::info, "backend %s, instruction set %s, %d threads%s", info.name, info.instruction_set, info.n_threads,
                info.unified_memory && options.priority == Priority::low ? " of low priority" : "");
   if (!info.unified_memory) {
     const std::vector<GpuDescription> all = gpus();

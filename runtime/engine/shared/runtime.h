@@ -71,6 +71,7 @@ bool moves_directly(const RuntimeOptions& options);
 // The size of the device arena. By default it leaves, of a GPU's free memory, Device::driver_bytes() and kLeftToOthers.
 inline constexpr uint64_t kLeftToOthers = uint64_t{256} << 20;
 uint64_t budget_bytes(const RuntimeOptions& options, const Device& device);
+uint64_t reservoir_budget_bytes(const RuntimeOptions& options);   // the size of the reservoir
 
 class Runtime {
  public:

@@ -1,7 +1,10 @@
 #include "runtime/engine/shared/vocabulary.h"
 
+#include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "runtime/text/unicode/utf8.h"
 
@@ -29,15 +32,19 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_gguf(const gguf::File
 
 Status Vocabulary::check_same_tokens(const Vocabulary& draft) const {
   const text::Tokenizer &own = tokenizer_, &other = draft.tokenizer_;
-  if (own.n_vocab() != other.n_vocab())
-    return error(Code::invalid_argument, "the draft model has another vocabulary: %d tokens, where the model has %d", other.n_vocab(),
-                 own.n_vocab());
+  // Published models of one family differ in rows that only pad the tables.
+  const int32_t n_common = std::min(own.n_vocab(), other.n_vocab());
+  const text::Tokenizer& longer = own.n_vocab() > other.n_vocab() ? own : other;
+  for (int32_t id = n_common; id < longer.n_vocab(); ++id)
+    if (longer.token_type(id) != text::TokenType::unused)
+      return error(Code::invalid_argument, "the draft model has another vocabulary: %d tokens, where the model has %d, and they are not all padding",
+                   other.n_vocab(), own.n_vocab());
   const auto shown = [](std::string_view bytes) {
     std::string valid;
     text::utf8_append_valid(bytes.substr(0, 40), &valid);
     return valid;
   };
-  for (int32_t id = 0; id < own.n_vocab(); ++id) {
+  for (int32_t id = 0; id < n_common; ++id) {
     if (own.token_bytes(id) != other.token_bytes(id))
       return error(Code::invalid_argument, "the draft model has another vocabulary: its token %d is '%s', the model's is '%s'", id,
                    shown(other.token_bytes(id)).c_str(), shown(own.token_bytes(id)).c_str());
@@ -79,7 +86,32 @@ Result<ChatRenderer> ChatRenderer::make(std::shared_ptr<const Vocabulary> vocabu
   return ChatRenderer(std::move(vocabulary), std::move(choice), std::move(compiled));
 }
 
-Result<std::string> ChatRenderer::render(const text::Value& messages, const text::TemplateLimits& limits) const {
+Result<text::Value> ChatRenderer::adapted(const text::Value& messages, const text::ChatOptions& options) const {
+  static constexpr std::string_view kRoles[] = {"system",   "developer", "user",        "assistant", "tool",    "function",
+                                                "ipython",  "observation", "environment", "model",   "chatbot", "tool_response"};
+  std::vector<text::Value> out;
+  out.reserve(messages.as_items().size());
+  for (const text::Value& message : messages.as_items()) {
+    out.push_back(message);
+    if (MessageShapes::is_wire_shape(message)) {
+      if (!shapes_) shapes_ = MessageShapes::of(template_, options);
+      ORRERY_ASSIGN(out.back(), shapes_->adapt(message));
+    }
+    const text::Value* role = message.find("role");
+    if (role == nullptr || !role->is_string()) continue;
+    const std::string_view word = role->as_string();
+    if (std::find(std::begin(kRoles), std::end(kRoles), word) == std::end(kRoles)) continue;
+    std::vector<text::TokenSpan> spelled;
+    vocabulary_->tokenizer().find_control(word, &spelled);
+    if (!spelled.empty()) continue;
+    text::Map map = out.back().as_map();
+    map.set("role", text::Value::literal(std::string(word)));
+    out.back() = text::Value::map(std::move(map));
+  }
+  return text::Value::list(std::move(out));
+}
+
+Result<text::Text> ChatRenderer::render(const text::Value& messages, const text::TemplateLimits& limits) const {
   text::ChatOptions options;
   options.limits = limits;
   if (!choice_.tools.is_undefined()) options.tools = &choice_.tools;
@@ -87,7 +119,9 @@ Result<std::string> ChatRenderer::render(const text::Value& messages, const text
   options.add_generation_prompt = choice_.add_generation_prompt;
   options.bos_token = vocabulary_->bos_text();
   options.eos_token = vocabulary_->eos_text();
-  return text::render_chat(template_, messages, options);
+  if (!messages.is_list()) return error(Code::invalid_argument, "messages must be a list");
+  ORRERY_ASSIGN(const text::Value taken, adapted(messages, options));
+  return text::render_chat(template_, taken, options);
 }
 
 }  // namespace orrery::engine

@@ -3,9 +3,11 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "runtime/base/status.h"
+#include "runtime/engine/shared/message_shapes.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/text/jinja/chat_template.h"
 #include "runtime/text/tokenizer/tokenizer.h"
@@ -17,7 +19,8 @@ class Vocabulary {
   static Result<std::shared_ptr<const Vocabulary>> from_gguf(const gguf::File& file);
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
-  // invalid_argument, and the first difference: a draft model's tokens do not mean what this vocabulary's tokens mean.
+  // invalid_argument, and the first difference: a draft model's tokens do not mean what this vocabulary's tokens mean. One of the two may
+  // have more padding (TokenType::unused) at its end.
   Status check_same_tokens(const Vocabulary& draft) const;
   // The source of the file's template of that name ("": the default). Null: the file has no such template.
   const std::string* template_source(const std::string& name) const;
@@ -47,16 +50,22 @@ class ChatRenderer {
  public:
   static Result<ChatRenderer> make(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice);
   // limits: the length of the text, and a flag that ends the rendering. Errors: see chat_template.h.
-  Result<std::string> render(const text::Value& messages, const text::TemplateLimits& limits = {}) const;
+  // Of the text, the words of well-known roles ("user") count as the template's own, because templates make control tokens with them
+  // ("<|" + role + "|>"). All other text of messages, tools and variables is data.
+  Result<text::Text> render(const text::Value& messages, const text::TemplateLimits& limits = {}) const;
   const TemplateChoice& choice() const { return choice_; }
 
  private:
   ChatRenderer(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice, text::ChatTemplate compiled)
       : vocabulary_(std::move(vocabulary)), choice_(std::move(choice)), template_(std::move(compiled)) {}
 
+  // The messages as the template takes them (MessageShapes), with roles that count as its own text.
+  Result<text::Value> adapted(const text::Value& messages, const text::ChatOptions& options) const;
+
   std::shared_ptr<const Vocabulary> vocabulary_;
   TemplateChoice choice_;
   text::ChatTemplate template_;
+  mutable std::optional<MessageShapes> shapes_;   // made when a message needs them; one thread at a time renders
 };
 
 }  // namespace orrery::engine

@@ -23,9 +23,13 @@ void Arena::for_each_gap(F f) const {
 
 uint64_t Arena::largest_free() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  uint64_t largest = 0;
-  for_each_gap([&](uint64_t, uint64_t bytes) { largest = std::max(largest, bytes); });
-  return largest;
+  uint64_t largest = 0, end = 0;   // end: of the previous region that stays
+  for (const auto& [offset, region] : taken_) {
+    if (region.spare) continue;
+    largest = std::max(largest, offset - std::min(offset, end));
+    end = offset + region.bytes;
+  }
+  return std::max(largest, bytes_ - end);
 }
 
 std::vector<Arena::Taken> Arena::taken() const {

@@ -51,7 +51,7 @@ class Arena {
   // For tests: the size of the parts in which regions are shared, a multiple of the system's page.
   void share_in_parts_of(uint64_t bytes) { part_bytes_ = bytes; }
   uint64_t used() const;
-  uint64_t largest_free() const;   // bytes of the largest region that can be taken now
+  uint64_t largest_free() const;   // bytes of the largest region that can be taken now; spare regions give way
   // The taken regions with their names, in the order of their offsets.
   struct Taken {
     const char* what;

@@ -17,7 +17,8 @@ Plan make_plan(const PlanInput& in, uint32_t n_context) {
   uint32_t low = 0, high = in.max_context;
   while (low < high) {
     const uint32_t middle = low + (high - low + 1) / 2;
-    if (in.layout(in.self, middle).device_bytes() <= in.budget_bytes)
+    const Layout layout = in.layout(in.self, middle);
+    if (layout.device_bytes() <= in.budget_bytes && layout.reservoir_bytes() <= in.reservoir_budget_bytes)
       low = middle;
     else
       high = middle - 1;
@@ -37,7 +38,9 @@ Plan make_plan(const PlanInput& in, uint32_t n_context) {
   plan.device_bytes = layout.device_bytes();
   plan.host_bytes = layout.host_bytes();
   plan.budget_bytes = in.budget_bytes;
-  plan.fits = plan.device_bytes <= in.budget_bytes;
+  plan.reservoir_budget_bytes = in.reservoir_budget_bytes;
+  plan.fits = plan.device_bytes <= in.budget_bytes && plan.fits_reservoir();
+  plan.reservoir_bounds = low < in.max_context && in.layout(in.self, low + 1).device_bytes() <= in.budget_bytes;
   return plan;
 }
 

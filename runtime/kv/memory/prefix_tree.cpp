@@ -10,16 +10,16 @@ constexpr uint64_t kBytesAtOnce = uint64_t{64} << 20;   // of one copy()
 }
 
 const std::byte* PrefixTree::Page::bytes() const { return reinterpret_cast<const std::byte*>(node_->region.data().address); }
-Span<const uint8_t> PrefixTree::Page::generated() const { return {node_->generated.data(), node_->generated.size()}; }
+Span<const uint8_t> PrefixTree::Page::made() const { return {node_->made.data(), node_->made.size()}; }
 
 PrefixTree::~PrefixTree() {
   while (evict_one()) {}
 }
 
-// n_generated: how many of the page's tokens have a given phase; the others are prompt tokens, or an own session's.
-PrefixTree::Node* PrefixTree::child(const Node& node, const int32_t* tokens, const uint8_t* generated, size_t n_generated, uint64_t owner) {
+// n_made: of how many of the page's tokens `made` is given; the others may be made in any way.
+PrefixTree::Node* PrefixTree::child(const Node& node, const int32_t* tokens, const uint8_t* made, size_t n_made, uint64_t owner) {
   const auto fits = [&](const std::shared_ptr<Node>& c) {
-    return std::equal(c->tokens.begin(), c->tokens.end(), tokens) && std::equal(generated, generated + n_generated, c->generated.begin());
+    return std::equal(c->tokens.begin(), c->tokens.end(), tokens) && std::equal(made, made + n_made, c->made.begin());
   };
   Node* everybodys = nullptr;
   for (const std::shared_ptr<Node>& c : node.children) {
@@ -103,7 +103,7 @@ Result<ArenaRegion> PrefixTree::make_region(uint64_t bytes, uint64_t stamp) {
   }
 }
 
-Status PrefixTree::add(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> generated, uint64_t owner, uint32_t n_common,
+Status PrefixTree::add(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, uint32_t n_common,
                        uint64_t page_bytes, const Copy& copy) {
   const AccountScope scope(account_);
   const size_t n_pages = tokens.size() / kTokens;
@@ -129,7 +129,7 @@ Status PrefixTree::add(const Key& key, Span<const int32_t> tokens, Span<const ui
       const std::lock_guard<std::mutex> lock(mutex_);
       Node* node = &roots_[key];
       for (; first < n_pages; ++first) {
-        Node* next = child(*node, tokens.data() + first * kTokens, generated.data() + first * kTokens, kTokens, owner);
+        Node* next = child(*node, tokens.data() + first * kTokens, made.data() + first * kTokens, kTokens, owner);
         if (!next) break;
         node = next;
       }
@@ -144,7 +144,7 @@ Status PrefixTree::add(const Key& key, Span<const int32_t> tokens, Span<const ui
         page->model = key.model;
         page->owner = (i + 1) * kTokens <= n_common ? kEverybody : owner;
         std::copy_n(tokens.begin() + i * kTokens, kTokens, page->tokens.begin());
-        std::copy_n(generated.begin() + i * kTokens, kTokens, page->generated.begin());
+        std::copy_n(made.begin() + i * kTokens, kTokens, page->made.begin());
         to.push_back(reinterpret_cast<std::byte*>(page->region.data().address));
         fresh.push_back(std::move(page));
       }
@@ -158,7 +158,7 @@ Status PrefixTree::add(const Key& key, Span<const int32_t> tokens, Span<const ui
     if (root == roots_.end()) return ok_status();
     Node* node = &root->second;
     for (size_t i = 0; i < first + fresh.size(); ++i) {
-      Node* next = child(*node, tokens.data() + i * kTokens, generated.data() + i * kTokens, kTokens, owner);
+      Node* next = child(*node, tokens.data() + i * kTokens, made.data() + i * kTokens, kTokens, owner);
       if (!next && i < first) return ok_status();
       if (!next) {
         std::shared_ptr<Node>& page = fresh[i - first];

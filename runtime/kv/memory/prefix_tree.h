@@ -1,5 +1,5 @@
 // The KV of earlier prompts, kept in the reservoir while nobody else needs the room. A tree of pages: the path to a node spells
-// the tokens of its page and of all pages before it, and how each token was computed. A session that is asked for the same tokens copies their pages and
+// the tokens of its page and of all pages before it, and how each token's KV was made. A session that is asked for the same tokens copies their pages and
 // computes the rest.
 //
 // Pages are copies, in regions at the high end of the reservoir. They have no share in the plan: when a session's region does not fit, the
@@ -28,6 +28,13 @@
 
 namespace orrery::kv {
 
+// How the KV of a token was made: flags. None: computed here, as a prompt token.
+struct Made {
+  static constexpr uint8_t kGenerated = 1;   // decode computed it
+  static constexpr uint8_t kFromFile = 2;    // read from a file, which anybody may have written
+  static constexpr uint8_t kInvented = 4;    // by a benchmark
+};
+
 class PrefixTree {
  private:
   struct Node;
@@ -44,7 +51,7 @@ class PrefixTree {
   class Page {
    public:
     const std::byte* bytes() const;   // (KvFormat::page_bytes()) as PageTable::upload() takes them
-    Span<const uint8_t> generated() const;   // (kPageTokens) 1: decode computed the token
+    Span<const uint8_t> made() const;   // (kPageTokens) Made
 
    private:
     friend class PrefixTree;
@@ -55,15 +62,15 @@ class PrefixTree {
   PrefixTree(Arena* reservoir, uint64_t most_bytes) : reservoir_(reservoir), most_bytes_(most_bytes) {}
   ~PrefixTree();
 
-  // The longest path of whole pages of `tokens` that `owner` may use. held: how the first tokens were computed, of a session that holds
-  // them; the path's first tokens were computed in the same way.
+  // The longest path of whole pages of `tokens` that `owner` may use. held: how the first tokens' KV was made, of a session that holds
+  // it; the path's first tokens were made in the same way.
   std::vector<Page> find(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> held, uint64_t owner);
 
   // Keeps the whole pages of `tokens` that the tree lacks, from the first one on, as far as there is room. copy(first, pages): writes the
   // bytes of consecutive pages, from page `first` on, to each of `pages`. The first n_common tokens are everybody's.
   // After an error of copy(), the pages so far stay.
   using Copy = std::function<Status(uint32_t first, Span<std::byte* const> pages)>;
-  Status add(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> generated, uint64_t owner, uint32_t n_common,
+  Status add(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, uint32_t n_common,
              uint64_t page_bytes, const Copy& copy);
 
   void forget(uint64_t model);   // its pages leave
@@ -80,13 +87,13 @@ class PrefixTree {
     uint64_t model = 0, owner = kEverybody;
     uint64_t stamp = 0;                             // of the last use
     std::array<int32_t, kTokens> tokens;
-    std::array<uint8_t, kTokens> generated;
+    std::array<uint8_t, kTokens> made;
     ArenaRegion region;
     std::vector<std::shared_ptr<Node>> children;
     Order::iterator place;
   };
   // The functions below are called under the lock.
-  static Node* child(const Node& node, const int32_t* tokens, const uint8_t* generated, size_t n_generated, uint64_t owner);
+  static Node* child(const Node& node, const int32_t* tokens, const uint8_t* made, size_t n_made, uint64_t owner);
   void touch(Node* deepest);
   void unlink(Node* leaf);
   Result<ArenaRegion> make_region(uint64_t bytes, uint64_t stamp);

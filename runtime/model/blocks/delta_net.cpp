@@ -1,7 +1,5 @@
 #include "runtime/model/blocks/delta_net.h"
 
-#include <array>
-
 namespace orrery::model::delta_net {
 
 namespace {
@@ -68,9 +66,7 @@ void run(Pass& pass, int32_t layer, const Weights& w, Ptr<const float> post_norm
                        {&w.beta, {}, b, shape.n_value_heads, false}};
   pass.project({p, 2});
   pass.project({p + 2, 2});
-  std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states;
-  for (size_t i = 0; i < pass.states.size(); ++i) states[i] = pass.states[i] + pass.d.states[static_cast<size_t>(layer)];
-  pass.backend.recurrent()->delta_net(shape, w.own, rows, {states.data(), pass.states.size()});
+  pass.backend.recurrent()->delta_net(shape, w.own, rows, pass.d.states[static_cast<size_t>(layer)]);
   pass.add_branch(w.out, {}, post_norm, rows.out, shape.values());
 }
 

@@ -41,7 +41,6 @@ struct Pass {
   const Description& d;
   const Workspace& work;
   Span<const Step> steps;
-  Span<const Ptr<float>> states;                 // each step's recurrent state (Description::state_floats); empty if the model has none
   HookCalls& hooks;
   int32_t n_rows = 0;                            // of all steps
   bool rotated = false, transformed = false;     // some session's KV is

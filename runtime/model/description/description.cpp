@@ -33,10 +33,6 @@ bool Description::any_post_norms() const {
   return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.post_norms; });
 }
 
-bool Description::gated() const {
-  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.attention.gated; });
-}
-
 void group_layers(Description* d) {
   constexpr uint64_t kAligned = 16;   // floats
   d->groups.clear();

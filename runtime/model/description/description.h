@@ -100,7 +100,6 @@ struct Description {
   int64_t mixer_floats() const;     // of a row, beside queries, keys and values: gates, and rows of recurrent layers
   int64_t max_in() const;           // the widest input of a product
   bool any_post_norms() const;
-  bool gated() const;               // some layer's attention is
 };
 
 // Makes the groups out of the layers, in the order of their first layers.

@@ -59,9 +59,8 @@ class Hooks final : public HookCalls {
   Span<SessionPart> parts_;
 };
 
-Pass make_pass(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const Ptr<float>> states,
-               HookCalls* hooks) {
-  Pass pass{*backend, model.description, work, steps, states, *hooks};
+Pass make_pass(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, HookCalls* hooks) {
+  Pass pass{*backend, model.description, work, steps, *hooks};
   for (const Step& step : steps) {
     pass.n_rows += static_cast<int32_t>(step.rows.size());
     pass.rotated |= step.transform.rotated;
@@ -191,14 +190,17 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
   {
     const StepScope scope(backend, steps);
     Hooks hooks(steps, parts);
-    std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states;
-    for (size_t i = 0; i < parts.size(); ++i) states[i] = parts[i].state;
-    Pass pass = make_pass(backend, model, work, steps, {states.data(), model.description.recurrent() ? parts.size() : 0}, &hooks);
+    Pass pass = make_pass(backend, model, work, steps, &hooks);
     if (layers.first == 0)
       backend->embed(model.weights.embedding, work.x);
     else
       backend->upload({work.x.address}, layers.stream, stream_bytes(pass));
     backend->prepare_ropes(ropes);
+    if (model.description.recurrent()) {
+      std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states;
+      for (size_t i = 0; i < parts.size(); ++i) states[i] = parts[i].state;
+      backend->recurrent()->set_states({states.data(), parts.size()});
+    }
     const int32_t end = std::min(layers.end, model.description.n_layers);
     for (int32_t i = layers.first; i < end; ++i) {
       if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");

@@ -231,9 +231,12 @@ Status check_tensors(const gguf::File& file, const Description& d) {
 
 Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device,
                                 uint64_t arena_bytes) {
-  if ((d.recurrent() || d.gated()) && !device.info().has_recurrent)
-    return error(Code::unsupported_architecture, "%s: architecture '%s' has recurrent layers, which backend %s does not compute; the CPU does",
-                 file.path().c_str(), d.family, device.info().name);
+  for (const LayerShape& layer : d.layers) {
+    const bool recurrent = layer.mixer == Mixer::delta_net;
+    if (!recurrent && !layer.attention.gated) continue;
+    if (const Status known = device.check_recurrent(recurrent ? &layer.delta_net : nullptr); !known.ok())
+      return error(known.code(), "%s: %s", file.path().c_str(), known.message());
+  }
   if (const Status heads = device.check_heads(d.kv().head_dim); !heads.ok())
     return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(file, device);

@@ -12,13 +12,13 @@ Result<ChatTemplate> ChatTemplate::compile(std::string_view source) {
   return ChatTemplate(std::move(program));
 }
 
-Result<std::string> ChatTemplate::render(const Value& context, const TemplateLimits& limits,
+Result<Text> ChatTemplate::render(const Value& context, const TemplateLimits& limits,
                                          const std::tm* now) const {
   if (!context.is_map()) return error(Code::invalid_argument, "the context of a chat template must be a map");
   return jinja::Interp(*program_, context, limits, now).run();
 }
 
-Result<std::string> render_chat(const ChatTemplate& chat_template, const Value& messages,
+Result<Text> render_chat(const ChatTemplate& chat_template, const Value& messages,
                                 const ChatOptions& options) {
   if (!messages.is_list()) return error(Code::invalid_argument, "messages must be a list");
   if (options.extra != nullptr && !options.extra->is_map())
@@ -28,8 +28,8 @@ Result<std::string> render_chat(const ChatTemplate& chat_template, const Value& 
   context.set("tools", options.tools != nullptr ? *options.tools : Value::none());
   context.set("documents", options.documents != nullptr ? *options.documents : Value::none());
   context.set("add_generation_prompt", Value::boolean(options.add_generation_prompt));
-  context.set("bos_token", Value::string(options.bos_token));
-  context.set("eos_token", Value::string(options.eos_token));
+  context.set("bos_token", Value::literal(options.bos_token));
+  context.set("eos_token", Value::literal(options.eos_token));
   if (options.extra != nullptr)
     for (const Map::Entry& e : options.extra->as_map().entries()) context.set(e.first, e.second);
   return chat_template.render(Value::map(std::move(context)), options.limits, options.now);

@@ -4,7 +4,7 @@
 // from any number of threads. Templates are hostile input: nesting, steps, memory and output are all bounded.
 //
 // A template cannot access files, import, include, or change a caller's value. Lists and dicts are read-only, as in
-// the sandbox (a template that calls list.append fails there too).
+// the sandbox, but for append() of a list that the template has made.
 #pragma once
 
 #include <atomic>
@@ -29,12 +29,13 @@ class ChatTemplate {
   // supported (include, import, extends, unknown filters and tests).
   static Result<ChatTemplate> compile(std::string_view source);
 
+  // The result knows which of its bytes the template wrote: Value::literal()s of the context count as such.
   // `context`: a map of the names that the template sees. `now`: the time for strftime_now(); null: the local time.
   // Errors: invalid_argument with the template's own message if it calls raise_exception; context_full if the text is
   // longer than limits.max_output_bytes, with both numbers in the detail; cancelled if limits.cancel was set;
   // unsupported_template for every other failure, including the other limits. Every error names the line and column
   // of the expression.
-  Result<std::string> render(const Value& context, const TemplateLimits& limits = {},
+  Result<Text> render(const Value& context, const TemplateLimits& limits = {},
                              const std::tm* now = nullptr) const;
 
  private:
@@ -47,7 +48,7 @@ struct ChatOptions {
   const Value* tools = nullptr;      // a list of tool schemas; null: none
   const Value* documents = nullptr;  // for retrieval templates; null: none
   bool add_generation_prompt = false;
-  std::string bos_token, eos_token;
+  std::string bos_token, eos_token;  // their bytes count as the template's
   const Value* extra =
       nullptr;  // a map of further names (enable_thinking, custom_tools, ...); they replace the names above
   const std::tm* now = nullptr;  // for strftime_now; null: the local time
@@ -55,7 +56,7 @@ struct ChatOptions {
 };
 
 // Renders `messages`, a list of {role, content, ...} maps.
-Result<std::string> render_chat(const ChatTemplate& chat_template, const Value& messages,
+Result<Text> render_chat(const ChatTemplate& chat_template, const Value& messages,
                                 const ChatOptions& options);
 
 }  // namespace orrery::text

@@ -364,7 +364,7 @@ class Writer {
         write_float(v.as_float());
         return true;
       case Kind::string:
-        return write_string(v.as_string());
+        return write_string(v.as_text());
       case Kind::list:
       case Kind::tuple:
         return write_list(v, depth);
@@ -424,7 +424,7 @@ class Writer {
   bool write_key(const Value& key) {
     switch (key.kind()) {
       case Kind::string:
-        return write_string(key.as_string());
+        return write_string(key.as_text());
       case Kind::none:
         out += "\"null\"";
         return true;
@@ -471,8 +471,22 @@ class Writer {
     return true;
   }
 
-  bool write_string(std::string_view s) {
+  bool write_string(TextView text) {
     out += '"';
+    const bool done = text.each_run([this](std::string_view run, Origin origin) {
+      reach(Origin::data);
+      const bool whole = write_characters(run);
+      reach(origin);
+      return whole;
+    });
+    out += '"';
+    return done;
+  }
+  void reach(Origin origin) {
+    if (format_.origins != nullptr) format_.origins->reach(out.size(), origin);
+  }
+
+  bool write_characters(std::string_view s) {
     for (size_t pos = 0; pos < s.size();) {
       if (pace_.stop()) return false;
       const auto c = static_cast<unsigned char>(s[pos]);
@@ -522,7 +536,6 @@ class Writer {
       }
       pos += n;
     }
-    out += '"';
     return true;
   }
 
@@ -548,6 +561,7 @@ Result<std::string> dump_json(const Value& value, const JsonFormat& format) {
   Writer writer(format);
   const bool written = writer.write(value, 0);
   if (format.bytes_written != nullptr) *format.bytes_written = writer.out.size();
+  if (format.origins != nullptr) format.origins->reach(writer.out.size(), Origin::data);
   if (writer.cancelled()) return error(Code::cancelled, "JSON: writing was cancelled");
   if (!writer.no_stack.ok()) return std::move(writer.no_stack);
   if (!written) return error(Code::invalid_argument, "JSON: %s", writer.problem);

@@ -34,6 +34,7 @@ struct JsonFormat {
   uint64_t max_bytes = 1ull << 30;  // of the result
   const std::atomic<bool>* cancel = nullptr;  // set by another thread to end the writing: cancelled
   uint64_t* bytes_written = nullptr;          // filled in, also where the writing fails
+  Origins* origins = nullptr;                 // filled in: of the strings' bytes; all others are data
 };
 
 // Fails with invalid_argument on values that json.dumps refuses (undefined values, objects, tuples as keys), beyond

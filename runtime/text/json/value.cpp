@@ -17,7 +17,7 @@ constexpr size_t kMaxKeyValues = 1000;
 constexpr size_t kMaxKeyDepth = 32;  // of tuples inside tuples; bounds the stack that a comparison of keys uses
 
 struct StringNode : Node {
-  std::string text;
+  Text text;
   size_t length = 0;            // code points
   std::vector<uint32_t> marks;  // byte offset of code points 256, 512, ...
   bool markup = false;
@@ -27,6 +27,7 @@ struct ListNode : Node {
   std::vector<Value> items;
   Value::ViewType type = Value::ViewType::none;
   int64_t range[3] = {0, 0, 1};
+  bool growing = false;
   void surrender(DeadList& dead) override {
     for (Value& v : items) dead.take(v);
   }
@@ -45,8 +46,9 @@ using detail::StringNode;
 
 namespace {
 
-StringNode* make_string(std::string v) {
+StringNode* make_string(Text from) {
   auto node = std::make_unique<StringNode>();
+  const std::string& v = from.bytes();
   size_t ascii = 0;
   while (ascii < v.size() && static_cast<unsigned char>(v[ascii]) < 0x80) ++ascii;
   if (ascii == v.size()) {
@@ -60,7 +62,7 @@ StringNode* make_string(std::string v) {
     }
     node->length = count;
   }
-  node->text = std::move(v);
+  node->text = std::move(from);
   return node.release();
 }
 
@@ -264,7 +266,7 @@ void Value::release() noexcept {
   dead.drain();
 }
 
-Value Value::undefined(std::string hint) { return Value(Kind::undefined, make_string(std::move(hint))); }
+Value Value::undefined(std::string hint) { return Value(Kind::undefined, make_string(Text::data(std::move(hint)))); }
 Value Value::none() {
   Value v;
   v.kind_ = Kind::none;
@@ -288,19 +290,26 @@ Value Value::floating(double d) {
   v.data_.floating = d;
   return v;
 }
-Value Value::string(std::string s) { return Value(Kind::string, make_string(std::move(s))); }
-Value Value::markup(std::string s) {
+Value Value::text(Text s) { return Value(Kind::string, make_string(std::move(s))); }
+Value Value::string(std::string s) { return text(Text::data(std::move(s))); }
+Value Value::literal(std::string s) { return text(Text(std::move(s), Origin::chat_template)); }
+Value Value::markup(Text s) {
   StringNode* node = make_string(std::move(s));
   node->markup = true;
   return Value(Kind::string, node);
 }
 Value Value::big_integer(std::string digits) {
-  return Value(Kind::big_integer, make_string(std::move(digits)));
+  return Value(Kind::big_integer, make_string(Text::data(std::move(digits))));
 }
 Value Value::list(std::vector<Value> items) {
   auto* node = new ListNode;
   node->items = std::move(items);
   return Value(Kind::list, node);
+}
+Value Value::growing_list(std::vector<Value> items) {
+  Value v = list(std::move(items));
+  static_cast<ListNode*>(v.data_.node)->growing = true;
+  return v;
 }
 Value Value::tuple(std::vector<Value> items) {
   auto* node = new ListNode;
@@ -334,9 +343,21 @@ bool Value::is_group() const {
 
 std::string_view Value::as_string() const {
   if (data_.node == nullptr) return {};
+  return static_cast<const StringNode*>(data_.node)->text.bytes();
+}
+TextView Value::as_text() const {
+  if (data_.node == nullptr) return {};
   return static_cast<const StringNode*>(data_.node)->text;
 }
 bool Value::is_markup() const { return is_string() && static_cast<const StringNode*>(data_.node)->markup; }
+bool Value::is_growing() const { return is_list() && static_cast<const ListNode*>(data_.node)->growing; }
+void Value::append(Value item) const { static_cast<ListNode*>(data_.node)->items.push_back(std::move(item)); }
+void Value::clear() const {
+  detail::DeadList dead;
+  for (Value& v : static_cast<ListNode*>(data_.node)->items) dead.take(v);
+  static_cast<ListNode*>(data_.node)->items.clear();
+  dead.drain();
+}
 const std::vector<Value>& Value::as_items() const { return static_cast<const ListNode*>(data_.node)->items; }
 const Map& Value::as_map() const { return static_cast<const MapNode*>(data_.node)->map; }
 Value::ViewType Value::view_type() const {
@@ -353,7 +374,7 @@ size_t Value::string_offset(size_t index) const {
   const size_t mark = index / detail::kMarkEvery;
   size_t pos = mark == 0 ? 0 : s->marks[mark - 1];
   for (size_t left = index % detail::kMarkEvery; left > 0; --left)
-    pos += unicode::sequence_length(s->text, pos);
+    pos += unicode::sequence_length(s->text.bytes(), pos);
   return pos;
 }
 

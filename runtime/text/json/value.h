@@ -1,5 +1,5 @@
 // Dynamic values of chat templates and JSON: null, booleans, integers, floats, strings, lists, tuples, and maps that
-// keep insertion order. A Value has sixteen bytes and is immutable. Copies share one reference-counted body, so
+// keep insertion order. A Value has sixteen bytes and is immutable, but for growing_list(). Copies share one reference-counted body, so
 // passing a conversation to a template copies no text, and several threads may read it at once. Bodies are freed in a
 // loop, so nesting of any depth takes no stack.
 //
@@ -15,6 +15,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "runtime/text/origin_text.h"
 
 namespace orrery::text {
 
@@ -94,10 +96,13 @@ class Value {
   static Value boolean(bool v);
   static Value integer(int64_t v);
   static Value floating(double v);
-  static Value string(std::string v);
-  static Value markup(std::string v);            // text marked as already escaped; otherwise as a string
+  static Value string(std::string v);            // data; see origin_text.h
+  static Value literal(std::string v);           // of the chat template
+  static Value text(Text v);
+  static Value markup(Text v);                   // text marked as already escaped; otherwise as a string
   static Value big_integer(std::string digits);  // "-" and digits, canonical, outside int64
   static Value list(std::vector<Value> items);
+  static Value growing_list(std::vector<Value> items);   // that a template makes: the one value that can change
   static Value tuple(std::vector<Value> items);
   static Value map(Map items);
   static Value object(detail::Node* node);  // takes ownership of the caller's reference
@@ -126,7 +131,12 @@ class Value {
   int64_t as_int() const { return kind_ == Kind::boolean ? data_.boolean : data_.integer; }
   double as_float() const { return kind_ == Kind::floating ? data_.floating : static_cast<double>(as_int()); }
   std::string_view as_string() const;  // UTF-8; for a big integer its digits; for an undefined value its hint
+  TextView as_text() const;             // of a string, with the origins of its bytes
   bool is_markup() const;
+  bool is_growing() const;
+  // Of a growing list; all copies of the Value see it. A list may then hold itself: whoever appends clears the list at last.
+  void append(Value item) const;
+  void clear() const;
   const std::vector<Value>& as_items() const;  // list, tuple, view
   const Map& as_map() const;
   ViewType view_type() const;

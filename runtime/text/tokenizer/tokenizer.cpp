@@ -40,22 +40,39 @@ int32_t Tokenizer::find(std::string_view bytes) const {
   return id >= 0 ? id : impl_->name_index.find(impl_->table, bytes);
 }
 
-Status Tokenizer::encode(std::string_view text, const EncodeOptions& options,
-                         std::vector<int32_t>* out) const {
+Status Tokenizer::encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>* out) const {
+  const ByteRange whole = {0, text.size()};
+  return encode_within(text, {&whole, options.parse_special ? size_t{1} : size_t{0}}, options, out);
+}
+
+Status Tokenizer::encode(TextView text, const EncodeOptions& options, std::vector<int32_t>* out) const {
+  std::vector<ByteRange> written;
+  size_t from = 0;
+  if (options.parse_special)
+    text.each_run([&](std::string_view run, Origin origin) {
+      if (origin == Origin::chat_template) written.push_back({from, from + run.size()});
+      from += run.size();
+      return true;
+    });
+  return encode_within(text.bytes(), written, options, out);
+}
+
+Status Tokenizer::encode_within(std::string_view text, Span<const ByteRange> written, const EncodeOptions& options,
+                                std::vector<int32_t>* out) const {
   constexpr size_t kMaxBytes = size_t{1} << 30;
   if (text.size() >= kMaxBytes)
     return error(Code::invalid_argument, "a text of %zu bytes: expected less than %zu", text.size(),
                  kMaxBytes);
   const size_t first = out->size();
-  Status status = encode_bounded(text, options, out);
+  Status status = encode_bounded(text, written, options, out);
   if (!status.ok()) out->resize(first);
   return status;
 }
 
-Status Tokenizer::encode_bounded(std::string_view text, const EncodeOptions& options,
+Status Tokenizer::encode_bounded(std::string_view text, Span<const ByteRange> written, const EncodeOptions& options,
                                  std::vector<int32_t>* out) const {
   const Impl& impl = *impl_;
-  const SpecialMatcher& matcher = options.parse_special ? impl.all_special : impl.user_defined;
+  const SpecialMatcher& matcher = written.empty() ? impl.user_defined : impl.all_special;
   Impl::Scratch scratch;
   const size_t first = out->size();
   const Impl::Bounds bounds = {options.cancel,
@@ -66,21 +83,9 @@ Status Tokenizer::encode_bounded(std::string_view text, const EncodeOptions& opt
                         "the text has at least %zu tokens, more than the %zu allowed", out->size() - first,
                         options.max_tokens);
   };
-  const auto barred = [&](const SpecialMatcher::Match& match) {
-    const auto barrier = std::upper_bound(options.barriers.begin(), options.barriers.end(), match.at);
-    return barrier != options.barriers.end() && *barrier < match.at + match.bytes;
-  };
-  for (size_t at = 0, scan = 0; at < text.size();) {
-    SpecialMatcher::Match match = matcher.find(text, scan, options.cancel);
+  for (size_t at = 0; at < text.size();) {
+    const SpecialMatcher::Match match = matcher.find(text, at, written, options.cancel);
     if (match.id < 0 && is_cancelled(options.cancel)) return ended();
-    if (match.id >= 0 && is_special(match.id) && barred(match)) {
-      const size_t here = match.at;
-      match = impl.user_defined.find(text.substr(0, here + SpecialMatcher::kMaxBytes), here);
-      if (match.id < 0 || match.at != here) {
-        scan = here + 1;
-        continue;
-      }
-    }
     if (match.at > at && !impl.encode_text(text.substr(at, match.at - at), bounds, &scratch, out)) return ended();
     if (match.id < 0) break;
     out->push_back(match.id);
@@ -90,7 +95,6 @@ Status Tokenizer::encode_bounded(std::string_view text, const EncodeOptions& opt
       at = text.find_first_not_of(" \t\n\v\f\r", at);
       if (at == text.npos) break;
     }
-    scan = at;
   }
   const int32_t bos = impl.special.bos, eos = impl.special.eos;
   if (options.add_bos && bos >= 0 && (out->size() == first || (*out)[first] != bos))
@@ -100,8 +104,9 @@ Status Tokenizer::encode_bounded(std::string_view text, const EncodeOptions& opt
 }
 
 void Tokenizer::find_control(std::string_view text, std::vector<TokenSpan>* out) const {
+  const ByteRange whole = {0, text.size()};
   for (size_t from = 0;;) {
-    const SpecialMatcher::Match match = impl_->all_special.find(text, from);
+    const SpecialMatcher::Match match = impl_->all_special.find(text, from, {&whole, 1});
     if (match.id < 0) return;
     if (is_special(match.id)) out->push_back({match.at, match.at + match.bytes, match.id});
     from = match.at + 1;

@@ -17,12 +17,15 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/text/origin_text.h"
 
 namespace orrery::gguf {
 class File;
 }
 
 namespace orrery::text {
+
+struct ByteRange;
 
 enum class TokenType : uint8_t {
   normal = 1,
@@ -65,9 +68,6 @@ struct EncodeOptions {
   bool add_eos = false;  // eos() last
   bool parse_special =
       false;  // recognize control tokens in the text; keep false for users' text
-  // Ascending byte offsets that no control token may span. The caller marks with them where users' text begins and
-  // ends.
-  Span<const size_t> barriers = {};
   // Limit on the number of tokens, bos() and eos() included. Beyond it, the encoding ends early with context_full. 0:
   // no limit.
   size_t max_tokens = 0;
@@ -118,6 +118,9 @@ class Tokenizer {
   // least one above the limit; text may be left) and the limit (bytes_available). If options.cancel is set, the error
   // is cancelled. After an error, `out` is unchanged.
   Status encode(std::string_view text, const EncodeOptions& options, std::vector<int32_t>* out) const;
+  // The same for the text of a chat template. With options.parse_special, control tokens are made of the template's bytes alone:
+  // elsewhere the text encodes as if the vocabulary lacked the control tokens that it spells.
+  Status encode(TextView text, const EncodeOptions& options, std::vector<int32_t>* out) const;
   // Appends every place where `text` spells the name of a control token, in order, overlapping places included.
   void find_control(std::string_view text, std::vector<TokenSpan>* out) const;
   // Bytes of the longest token, special tokens by name.
@@ -132,7 +135,10 @@ class Tokenizer {
   friend struct TokenizerLoader;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<const Impl> impl);
-  Status encode_bounded(std::string_view text, const EncodeOptions& options, std::vector<int32_t>* out) const;
+  Status encode_within(std::string_view text, Span<const ByteRange> written, const EncodeOptions& options,
+                       std::vector<int32_t>* out) const;
+  Status encode_bounded(std::string_view text, Span<const ByteRange> written, const EncodeOptions& options,
+                        std::vector<int32_t>* out) const;
   std::unique_ptr<const Impl> impl_;
 };
 

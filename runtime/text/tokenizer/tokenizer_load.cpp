@@ -269,9 +269,9 @@ struct TokenizerLoader {
     for (int32_t id = 0; id < t.table.size(); id++) {
       const TokenType type = type_of(id);
       if (type == TokenType::normal && !t.table[id].empty()) t.text_index.insert(t.table, id);
-      if (type == TokenType::user_defined) user_defined.push_back({t.table[id], id});
+      if (type == TokenType::user_defined) user_defined.push_back({t.table[id], id, false});
       if (type == TokenType::control || type == TokenType::unknown) {
-        all.push_back({t.table[id], id});
+        all.push_back({t.table[id], id, true});
         if (!t.table[id].empty()) t.name_index.insert(t.table, id);
       }
     }

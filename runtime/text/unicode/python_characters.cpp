@@ -172,7 +172,7 @@ void append_title(uint32_t code, std::string* out) {
   if (!map_any(kTitle, kTitleLong, code, out)) append_upper(code, out);
 }
 
-std::string upper(std::string_view s, const std::atomic<bool>* cancel) {
+std::string upper(std::string_view s, const std::atomic<bool>* cancel, OriginMap* origins) {
   Pace pace(cancel);
   std::string out;
   out.reserve(s.size());
@@ -184,11 +184,12 @@ std::string upper(std::string_view s, const std::atomic<bool>* cancel) {
     else
       append_upper(decode(s, i), &out);
     i += n;
+    if (origins != nullptr) origins->pass(i, out.size());
   }
   return out;
 }
 
-std::string lower(std::string_view s, const std::atomic<bool>* cancel) {
+std::string lower(std::string_view s, const std::atomic<bool>* cancel, OriginMap* origins) {
   Pace pace(cancel);
   std::string out;
   out.reserve(s.size());
@@ -196,11 +197,12 @@ std::string lower(std::string_view s, const std::atomic<bool>* cancel) {
     const size_t n = sequence_length(s, i);
     append_lower_at(s, i, n, &out);
     i += n;
+    if (origins != nullptr) origins->pass(i, out.size());
   }
   return out;
 }
 
-std::string title(std::string_view s, const std::atomic<bool>* cancel) {
+std::string title(std::string_view s, const std::atomic<bool>* cancel, OriginMap* origins) {
   Pace pace(cancel);
   std::string out;
   bool inside = false;
@@ -216,11 +218,12 @@ std::string title(std::string_view s, const std::atomic<bool>* cancel) {
       append_title(c, &out);
     inside = !stray && cased(c);
     i += n;
+    if (origins != nullptr) origins->pass(i, out.size());
   }
   return out;
 }
 
-std::string capitalize(std::string_view s, const std::atomic<bool>* cancel) {
+std::string capitalize(std::string_view s, const std::atomic<bool>* cancel, OriginMap* origins) {
   Pace pace(cancel);
   std::string out;
   for (size_t i = 0; i < s.size() && !pace.stop();) {
@@ -230,11 +233,12 @@ std::string capitalize(std::string_view s, const std::atomic<bool>* cancel) {
     else
       append_lower_at(s, i, n, &out);
     i += n;
+    if (origins != nullptr) origins->pass(i, out.size());
   }
   return out;
 }
 
-std::string swapcase(std::string_view s, const std::atomic<bool>* cancel) {
+std::string swapcase(std::string_view s, const std::atomic<bool>* cancel, OriginMap* origins) {
   Pace pace(cancel);
   std::string out;
   for (size_t i = 0; i < s.size() && !pace.stop();) {
@@ -250,6 +254,7 @@ std::string swapcase(std::string_view s, const std::atomic<bool>* cancel) {
     else
       append(c, &out);
     i += n;
+    if (origins != nullptr) origins->pass(i, out.size());
   }
   return out;
 }

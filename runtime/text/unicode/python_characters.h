@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/text/origin_text.h"
+
 namespace orrery::text::unicode {
 
 // Length of the valid UTF-8 sequence at `pos` (< s.size()), or 0 if none begins there. Surrogates are not valid.
@@ -48,16 +50,11 @@ void append_lower(uint32_t code, std::string* out);
 void append_title(uint32_t code, std::string* out);
 
 // Whole strings, as str.upper(), str.lower() (with the final sigma), str.title(), str.capitalize(),
-// str.swapcase().  After `cancel` was set they may end early; whoever set it drops the result.
-std::string upper(std::string_view s, const std::atomic<bool>* cancel);
-inline std::string upper(std::string_view s) { return upper(s, nullptr); }
-std::string lower(std::string_view s, const std::atomic<bool>* cancel);
-inline std::string lower(std::string_view s) { return lower(s, nullptr); }
-std::string title(std::string_view s, const std::atomic<bool>* cancel);
-inline std::string title(std::string_view s) { return title(s, nullptr); }
-std::string capitalize(std::string_view s, const std::atomic<bool>* cancel);
-inline std::string capitalize(std::string_view s) { return capitalize(s, nullptr); }
-std::string swapcase(std::string_view s, const std::atomic<bool>* cancel);
-inline std::string swapcase(std::string_view s) { return swapcase(s, nullptr); }
+// str.swapcase().  After `cancel` was set they may end early; whoever set it drops the result. `origins` follows them.
+std::string upper(std::string_view s, const std::atomic<bool>* cancel = nullptr, OriginMap* origins = nullptr);
+std::string lower(std::string_view s, const std::atomic<bool>* cancel = nullptr, OriginMap* origins = nullptr);
+std::string title(std::string_view s, const std::atomic<bool>* cancel = nullptr, OriginMap* origins = nullptr);
+std::string capitalize(std::string_view s, const std::atomic<bool>* cancel = nullptr, OriginMap* origins = nullptr);
+std::string swapcase(std::string_view s, const std::atomic<bool>* cancel = nullptr, OriginMap* origins = nullptr);
 
 }  // namespace orrery::text::unicode

@@ -29,6 +29,7 @@ const char* plain_name(const std::string& operation) {
   if (operation == "quantize") return "activations to bytes";
   if (operation == "rope") return "rope";
   if (operation == "append_kv") return "KV written";
+  if (operation == "delta_net") return "delta nets";
   if (operation == "attend") return "attention";
   if (operation == "swiglu") return "swiglu";
   if (operation == "add") return "additions";

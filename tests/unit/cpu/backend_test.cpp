@@ -277,7 +277,7 @@ TEST(CpuBackend, ChoosesPathsByName) {
   EXPECT_EQ(cpu::make_backend({1 << 30, "auto"}).status().code(), Code::invalid_argument);
   auto automatic = cpu::make_backend({0, "auto"});
   ASSERT_TRUE(automatic.ok());
-  EXPECT_EQ(automatic.value()->info().n_threads, os::available_processors());
+  EXPECT_EQ(automatic.value()->info().n_threads, cpu::default_threads(os::processors()));
 }
 
 #if defined(__x86_64__) && defined(__linux__)

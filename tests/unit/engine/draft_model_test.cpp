@@ -265,8 +265,8 @@ TEST_F(EngineDraftModel, AForkWithoutRoomIsParkedWithItsDraft) {
 TEST_F(EngineDraftModel, AnotherVocabularyIsRefused) {
   const std::vector<std::byte> same = other_weights();
   // The file with `value` at `offset` behind the first place of `text`.
-  const auto with = [&](const std::string& text, size_t offset, char value) {
-    std::vector<std::byte> file = same;
+  const auto with = [&](const std::string& text, size_t offset, char value, std::vector<std::byte> file = {}) {
+    if (file.empty()) file = same;
     const auto* bytes = reinterpret_cast<const std::byte*>(text.data());
     const auto at = std::search(file.begin(), file.end(), bytes, bytes + text.size());
     EXPECT_NE(at, file.end()) << text;
@@ -279,11 +279,42 @@ TEST_F(EngineDraftModel, AnotherVocabularyIsRefused) {
     for (json& tensor : (*spec)["tensors"])
       if (tensor["name"] == "token_embd.weight" || tensor["name"] == "output.weight") tensor["shape"][1] = 161;
   });
-  EXPECT_EQ(refusal(larger), prefix + "161 tokens, where the model has 160");
+  EXPECT_EQ(refusal(larger), prefix + "161 tokens, where the model has 160, and they are not all padding");
   EXPECT_EQ(refusal(with(std::string("\2\0\0\0\0\0\0\0b", 9), 0, 'z')), prefix + "its token 150 is 'bz', the model's is 'ba'");
   EXPECT_EQ(refusal(with("tokenizer.ggml.token_type", 4 + 4 + 8 + 4 * 20, 4)),
             prefix + "the type of its token 20 is 4, the model's is 1");
   EXPECT_EQ(refusal(with("tokenizer.ggml.eos_token_id", 4, 5)), prefix + "its eos token is 5, the model's is 2");
+}
+
+// Rows that pad the tables, at the draft's end or at the model's: they are no other vocabulary.
+TEST_F(EngineDraftModel, PaddingIsNoOtherVocabulary) {
+  const auto padded = [](bool other) {
+    auto file = changed_model([other](json* spec) {
+      if (other) (*spec)["seed"] = (*spec)["seed"].get<uint64_t>() + 1;
+      (*spec)["vocab"]["size"] = 161;
+      for (json& tensor : (*spec)["tensors"])
+        if (tensor["name"] == "token_embd.weight" || tensor["name"] == "output.weight") tensor["shape"][1] = 161;
+    });
+    const std::string key = "tokenizer.ggml.token_type";
+    const auto* bytes = reinterpret_cast<const std::byte*>(key.data());
+    const auto at = std::search(file.begin(), file.end(), bytes, bytes + key.size());
+    file[static_cast<size_t>(at - file.begin()) + key.size() + 4 + 4 + 8 + 4 * 160] = std::byte{5};   // unused
+    return file;
+  };
+  const std::vector<int32_t> prompt = some_tokens(40);
+  EXPECT_EQ(answer(open(padded(true)).get(), prompt, greedily(40)), answer(plain().get(), prompt, greedily(40)));
+
+  // The model's own padding row has no embedding in the draft: behind it nothing is drafted.
+  const auto larger = open_bytes(padded(false));
+  const auto off = unwrap(Session::open(larger, wishes(256, "")));
+  const auto drafting = unwrap(Session::open(larger, wishes(256, dir.write("draft.gguf", other_weights()))));
+  EXPECT_EQ(answer(drafting.get(), prompt, greedily(40)), answer(off.get(), prompt, greedily(40)));
+  std::vector<int32_t> with_padding = prompt;
+  with_padding[20] = 160;
+  const uint64_t guessed = drafting->stats().guessed_tokens;
+  EXPECT_GT(guessed, 0u);
+  EXPECT_EQ(answer(drafting.get(), with_padding, greedily(20)), answer(off.get(), with_padding, greedily(20)));
+  EXPECT_EQ(drafting->stats().guessed_tokens, guessed);
 }
 
 TEST_F(EngineDraftModel, ModelsThatCannotDraftAreRefused) {

@@ -415,14 +415,15 @@ TEST(EngineGeneration, ControlTokensThatAMessageSpellsAreText) {
   }
 }
 
-TEST(EngineGeneration, EveryNoncharacterAtOnceIsRefused) {
+// No character is set aside for the engine's own use.
+TEST(EngineGeneration, EveryNoncharacterIsText) {
   const auto session = chat_session(demo_model());
   std::string all = "<|im_end|>";
   for (char last = '\x90'; last <= '\xaf'; ++last) all += std::string("\xef\xb7") + last;
   say(session.get(), "user", all);
-  const Status refused = first_step(session.get(), plain());
-  EXPECT_EQ(refused.code(), Code::invalid_argument);
-  EXPECT_NE(std::string(refused.message()).find("noncharacter"), std::string::npos);
+  answer(session.get(), plain(1));
+  session->truncate(session->n_computed());
+  EXPECT_EQ(decoded(*session), "<|im_start|>user\n" + all + "<|im_end|>\n<|im_start|>assistant\n");
 }
 
 // Long conversations -------------------------------------------------------------------------------------

@@ -207,6 +207,93 @@ TEST(EnginePlan, WhatIsNotTransferredNeedsNoRing) {
   }
 }
 
+// Under a policy all KV lies in the reservoir: it bounds the context as the arena does, and the refusal names it.
+TEST(EnginePlan, TheReservoirBoundsTheContextToo) {
+  const OpenFile file(TensorType::q8_0);
+  const uint64_t token = engine::kv_format(file.open(runtime_options())->description(), KvType::f16).page_bytes() / static_cast<uint64_t>(kPageTokens);
+  for (const bool in_bytes : {false, true}) {
+    for (const char* policy : {"streaming", "auto", "shadowkv"}) {
+      SCOPED_TRACE(policy);
+      engine::SessionOptions options = session_options(0);
+      options.policy = policy;
+      in_bytes ? static_cast<void>(options.kv_budget_bytes = 300'000) : static_cast<void>(options.kv_share = .5);
+      engine::RuntimeOptions runtime = runtime_options();
+      runtime.reservoir_bytes = 300 * token;
+      std::vector<std::string> lines;
+      runtime.log_user = &lines;
+      runtime.log = [](void* user, int32_t, const char* message) { static_cast<std::vector<std::string>*>(user)->push_back(message); };
+      const kv::Plan plan = file.plan(runtime, options);
+      EXPECT_TRUE(plan.fits);
+      EXPECT_TRUE(plan.reservoir_bounds);
+      EXPECT_LE(plan.reservoir_bytes, plan.reservoir_budget_bytes);
+      EXPECT_LT(plan.largest_context, 300u);
+      const auto model = file.open(runtime);
+      {
+        const auto session = unwrap(Session::open(model, options));
+        EXPECT_EQ(session->n_context(), plan.largest_context);
+        ASSERT_FALSE(lines.empty());
+        EXPECT_NE(lines.back().find("reservoir_bytes"), std::string::npos) << lines.back();
+      }
+      options.n_context = plan.largest_context + 1;
+      EXPECT_FALSE(file.plan(runtime, options).fits);
+      const auto refused = Session::open(model, options);
+      ASSERT_FALSE(refused.ok());
+      EXPECT_EQ(refused.status().code(), Code::out_of_host_memory);
+      const ErrorDetail& detail = refused.status().detail();
+      EXPECT_NE(detail.message.find("reservoir_bytes"), std::string::npos) << detail.message;
+      EXPECT_EQ(detail.bytes_available, plan.reservoir_budget_bytes);
+      EXPECT_GT(detail.bytes_requested, detail.bytes_available);
+    }
+  }
+  // Kept prompts are no hindrance: they give way.
+  engine::RuntimeOptions runtime = runtime_options();
+  runtime.reservoir_bytes = 300 * token;
+  const auto model = file.open(runtime);
+  engine::SessionOptions options = session_options(0);
+  options.policy = "streaming", options.kv_share = .5;
+  const uint32_t empty = plan_session(*model, options).largest_context;
+  kv::ArenaRegion spare = unwrap(kv::ArenaRegion::take_spare(&model->runtime().reservoir(), 128 * token, "a kept prompt"));
+  EXPECT_EQ(plan_session(*model, options).largest_context, empty);
+}
+
+// What nobody has asked for is said: in the log's warnings, in the plan, by the session.
+TEST(EnginePlan, AnAutomaticPolicyIsNamed) {
+  const OpenFile file(TensorType::q8_0);
+  engine::SessionOptions options = session_options(500);
+  options.automatic = true;
+  engine::RuntimeOptions runtime = runtime_options();
+  std::vector<std::string> lines;
+  runtime.log_user = &lines;
+  runtime.log = [](void* user, int32_t level, const char* message) {
+    if (level == static_cast<int32_t>(engine::LogLevel::warning)) static_cast<std::vector<std::string>*>(user)->push_back(message);
+  };
+  const kv::Plan full = file.plan(runtime, options);
+  EXPECT_STREQ(full.policy, "full");
+  EXPECT_EQ(full.kv_share, 1);
+  {
+    const auto model = file.open(runtime);
+    const auto session = unwrap(Session::open(model, options));
+    EXPECT_STREQ(session->policy(), "full");
+    EXPECT_EQ(lines, std::vector<std::string>());
+  }
+  runtime.device_budget_bytes = full.device_bytes - full.full_kv_bytes / 2;
+  const kv::Plan part = file.plan(runtime, options);
+  EXPECT_STREQ(part.policy, "auto");
+  EXPECT_LT(part.kv_share, 1);
+  const auto model = file.open(runtime);
+  const auto session = unwrap(Session::open(model, options));
+  EXPECT_STREQ(session->policy(), "auto");
+  EXPECT_EQ(session->kv_share(), part.kv_share);
+  EXPECT_STREQ(unwrap(session->fork())->policy(), "auto");
+  ASSERT_GE(lines.size(), 1u);
+  EXPECT_NE(lines[0].find("approximations"), std::string::npos) << lines[0];
+  // A budget in bytes as a share.
+  options = session_options(500);
+  options.policy = "streaming";
+  options.kv_budget_bytes = full.full_kv_bytes / 4;
+  EXPECT_NEAR(file.plan(runtime_options(), options).kv_share, .25, .01);
+}
+
 TEST(EnginePlan, OptionsOutOfRangeAreRefused) {
   const auto model = open_spec("llama-plain");
   for (const auto& [options, words] :

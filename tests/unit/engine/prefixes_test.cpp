@@ -147,6 +147,59 @@ TEST(EnginePrefixes, GeneratedAndForeignTokensStayTheSessions) {
   EXPECT_EQ(ask(one.get(), longer).restored, 256u) << "two has computed them now, and one has its own";
 }
 
+// A file's KV is anybody's invention. A session that takes it back from its own kept pages, and keeps it again after they have left, hands
+// none of it to a session that never saw the file.
+TEST(EnginePrefixes, KvOfAFileStaysTheSessionsHoweverOftenItIsKept) {
+  const auto model = open_demo();
+  const auto options = options_of("full"), off = options_of("full", KvType::f16, false);
+  const TempDir dir;
+  const std::vector<int32_t> head = tokens_of(200, 2), longer = tokens_of(260, 3, head), longest = tokens_of(330, 5, longer);
+  const auto forger = unwrap(Session::open(model, off));
+  unwrap(forger->assume_prompt(head, [](uint32_t page, Span<std::byte> bytes) {
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 2 == 0 ? page * 7 + i : 0x34);   // halves around .3
+  }));
+  unwrap(engine::SessionFile::save_to_file(forger.get(), dir.file("forged")));
+  const Answer honest = ask(unwrap(Session::open(model, off)).get(), longest);
+  for (const bool invented : {false, true}) {
+    SCOPED_TRACE(invented);
+    auto one = unwrap(Session::open(model, options));
+    if (invented) {
+      unwrap(one->assume_prompt(head, [](uint32_t, Span<std::byte> bytes) { std::fill(bytes.begin(), bytes.end(), std::byte{0x34}); }));
+    } else {
+      unwrap(engine::SessionFile::load_from_file(one.get(), dir.file("forged")));
+    }
+    EXPECT_EQ(ask(one.get(), longer).reused, 200u);
+    EXPECT_EQ(ask(one.get(), tokens_of(10, 4)).reused, 0u);        // its tokens leave
+    EXPECT_EQ(ask(one.get(), longer).restored, 256u);              // and come back
+    model->runtime().prefixes().forget(model->id());               // other prompts push the kept pages out
+    EXPECT_EQ(ask(one.get(), longest).reused, 260u);               // it keeps them again
+    EXPECT_EQ(ask(unwrap(one->fork()).get(), longest).reused, 330u);
+    one.reset();
+    const auto two = unwrap(Session::open(model, options));
+    const Answer found = ask(two.get(), longest);
+    EXPECT_EQ(found.restored, 0u);
+    expect_same(found, honest);
+    model->runtime().prefixes().forget(model->id());
+  }
+}
+
+// Pages that were computed here stay everybody's, also where a session holds a file's pages behind them.
+TEST(EnginePrefixes, ComputedPagesBeforeThoseOfAFileStayEverybodys) {
+  const auto model = open_demo();
+  const auto options = options_of("full"), off = options_of("full", KvType::f16, false);
+  const TempDir dir;
+  const std::vector<int32_t> head = tokens_of(130, 2), longer = tokens_of(260, 3, head);
+  ask(unwrap(Session::open(model, options)).get(), head);   // two pages of everybody
+  const auto none = unwrap(Session::open(model, off));
+  ask(none.get(), longer);
+  unwrap(engine::SessionFile::save_to_file(none.get(), dir.file("saved")));
+  const auto one = unwrap(Session::open(model, options));
+  unwrap(engine::SessionFile::load_from_file(one.get(), dir.file("saved")));
+  ask(one.get(), longer);                                    // keeps the file's pages as its own
+  const auto two = unwrap(Session::open(model, options));
+  EXPECT_EQ(ask(two.get(), longer).restored, 128u);
+}
+
 // What was generated stays so when the session takes it from the tree and keeps it again.
 TEST(EnginePrefixes, RestoredTokensAreKeptAsTheyWere) {
   const auto model = open_demo();

@@ -90,8 +90,8 @@ TEST(KvPrefixTree, APageBelongsToEverybodyOrToItsOwner) {
   EXPECT_EQ(t.add({1, 2, 3}, 9, 3), 2u) << "prefilled";
   EXPECT_EQ(t.find({1, 2, 3}, 9), 3u);
   const std::vector<int32_t> tokens = Tree::tokens({1, 2});
-  EXPECT_EQ(t.tree.find(kKey, {tokens.data(), tokens.size()}, {}, 7)[1].generated()[5], 1) << "one's own page comes first";
-  EXPECT_EQ(t.tree.find(kKey, {tokens.data(), tokens.size()}, {}, 9)[1].generated()[5], 0);
+  EXPECT_EQ(t.tree.find(kKey, {tokens.data(), tokens.size()}, {}, 7)[1].made()[5], 1) << "one's own page comes first";
+  EXPECT_EQ(t.tree.find(kKey, {tokens.data(), tokens.size()}, {}, 9)[1].made()[5], 0);
 }
 
 TEST(KvPrefixTree, TheLeastRecentlyUsedPageLeavesFirst) {

@@ -65,7 +65,7 @@ TEST(CancelledText, Rendering) {
   for (const char* source : {"x", "{{ 1 }}", "{% set x = range(9) | map('string') %}", "{% for i in [1] %}{% endfor %}"}) {
     Result<ChatTemplate> t = ChatTemplate::compile(source);
     ASSERT_TRUE(t.ok());
-    const Result<std::string> text = t->render(context, limits);
+    const Result<Text> text = t->render(context, limits);
     ASSERT_FALSE(text.ok()) << source;
     EXPECT_EQ(text.status().code(), Code::cancelled);
     EXPECT_EQ(text.status().detail().line, 1u);
@@ -116,13 +116,13 @@ TEST(CancelledText, SpecialTokens) {
   std::vector<std::string> names;
   for (size_t n = 1; n < SpecialMatcher::kMaxBytes; ++n) names.push_back(repeat("a", n) + "!");
   std::vector<SpecialMatcher::Entry> entries;
-  for (const std::string& name : names) entries.push_back({name, static_cast<int32_t>(entries.size())});
+  for (const std::string& name : names) entries.push_back({name, static_cast<int32_t>(entries.size()), false});
   SpecialMatcher matcher;
   matcher.reset(std::move(entries));
   const std::string text = repeat("a", 20000) + "aa!";
-  EXPECT_EQ(matcher.find(text, 0).id, 254);
-  EXPECT_EQ(matcher.find(text, 0, &kCancelled).id, -1) << "the search did not end early";
-  EXPECT_EQ(matcher.find("aa!", 0, &kCancelled).id, 1) << "what is short is not interrupted";
+  EXPECT_EQ(matcher.find(text, 0, {}).id, 254);
+  EXPECT_EQ(matcher.find(text, 0, {}, &kCancelled).id, -1) << "the search did not end early";
+  EXPECT_EQ(matcher.find("aa!", 0, {}, &kCancelled).id, 1) << "what is short is not interrupted";
 }
 
 TEST(CancelledText, TokenBound) {

@@ -54,7 +54,7 @@ size_t on_small_stack(const F& body) {
   return kStackBytes - unused;
 }
 
-Result<std::string> render(const std::string& source) {
+Result<Text> render(const std::string& source) {
   ORRERY_ASSIGN(ChatTemplate t, ChatTemplate::compile(source));
   Map context;
   context.set("xs", Value::list({Value::integer(1)}));
@@ -104,7 +104,7 @@ TEST(SmallStack, Templates) {
   size_t most = 0;
   for (const auto& c : cases) {
     const size_t used = on_small_stack([&] {
-      const Result<std::string> text = render(c.source);
+      const Result<Text> text = render(c.source);
       EXPECT_EQ(text.ok(), c.good) << c.source.substr(0, 100) << "\n" << (text.ok() ? "" : text.status().message());
     });
     if (used > kStackBytes * 3 / 4) ADD_FAILURE() << used << " bytes of stack: " << c.source.substr(0, 100);

@@ -282,14 +282,14 @@ TEST(HostileTemplate, OneTemplateManyThreads) {
     list.push_back(Value::map(std::move(m)));
   }
   const Value messages = Value::list(std::move(list));
-  const Result<std::string> expected = render_chat(*t, messages, {});
+  const Result<Text> expected = render_chat(*t, messages, {});
   ASSERT_TRUE(expected.ok());
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i)
     threads.emplace_back([&] {
       for (int k = 0; k < 200; ++k) {
-        const Result<std::string> text = render_chat(*t, messages, {});
-        ASSERT_TRUE(text.ok() && text.value() == expected.value());
+        const Result<Text> text = render_chat(*t, messages, {});
+        ASSERT_TRUE(text.ok() && text.value().bytes() == expected.value().bytes());
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -315,15 +315,15 @@ TEST(RenderChat, ContextAndRefusals) {
   options.extra = &further;
   options.now = &now;
   const Value messages = Value::list({Value::map(std::move(message))});
-  const Result<std::string> text = render_chat(*t, messages, options);
+  const Result<Text> text = render_chat(*t, messages, options);
   ASSERT_TRUE(text.ok());
-  EXPECT_EQ(text.value(), "BhiTrueTrueTruee!1999");
+  EXPECT_EQ(text.value().bytes(), "BhiTrueTrueTruee!1999");
   EXPECT_EQ(render_chat(*t, Value::none(), options).status().code(), Code::invalid_argument);
   options.extra = &messages;
   EXPECT_EQ(render_chat(*t, messages, options).status().code(), Code::invalid_argument);
   Result<ChatTemplate> raising = ChatTemplate::compile("line\n  {{ raise_exception('no ' ~ 1) }}");
   ASSERT_TRUE(raising.ok());
-  const Result<std::string> raised = render_chat(*raising, messages, {});
+  const Result<Text> raised = render_chat(*raising, messages, {});
   ASSERT_FALSE(raised.ok());
   EXPECT_EQ(raised.status().code(), Code::invalid_argument);
   EXPECT_STREQ(raised.status().message(), "no 1");

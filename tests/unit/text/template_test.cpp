@@ -44,9 +44,8 @@ std::tm fixed_now() {  // as in template_common.py
 std::pair<std::string, std::string> render(const std::string& source, const Value& context) {
   const std::tm now = fixed_now();
   Result<ChatTemplate> compiled = ChatTemplate::compile(source);
-  Result<std::string> text =
-      compiled.ok() ? compiled->render(context, {}, &now) : Result<std::string>(compiled.take_status());
-  if (text.ok()) return {"ok", *text};
+  Result<Text> text = compiled.ok() ? compiled->render(context, {}, &now) : Result<Text>(compiled.take_status());
+  if (text.ok()) return {"ok", text->bytes()};
   const Status& status = text.status();
   if (status.code() == Code::invalid_argument) return {"raised", status.message()};
   EXPECT_EQ(status.code(), Code::unsupported_template);
@@ -82,6 +81,33 @@ void check_rows(const char* file, size_t at_least) {
 
 TEST(Template, Snippets) { check_rows("template_snippets.json", 600); }
 TEST(Template, RandomTemplates) { check_rows("template_random.json", 2500); }
+
+// Jinja2's sandbox refuses append(), and publishers' templates use it: it works on lists that the template has made, and on no other.
+TEST(Template, AppendToListsOfTheTemplate) {
+  const Value context = parse_json(R"({"given": [1, 2], "messages": [{"role": "user", "parts": ["a"]}]})").value();
+  const std::pair<const char*, const char*> cases[] = {
+      {"{% set x = [] %}{% set _ = x.append(1) %}{% set y = x %}{% set _ = y.append('b') %}{{ x }}{{ y|length }}", "[1, 'b']2"},
+      {"{% set ns = namespace(x=[]) %}{% for i in range(3) %}{% set _ = ns.x.append(i) %}{% endfor %}{{ ns.x|join(',') }}", "0,1,2"},
+      {"{% set x = given[:] %}{% set _ = x.append(3) %}{{ given }}{{ x }}", "[1, 2][1, 2, 3]"},
+      {"{% set x = given + [] %}{% set _ = x.append(3) %}{{ given|length }}{{ x|length }}", "23"},
+      {"{% set x = given|list %}{% set _ = x.append(3) %}{{ given|length }}{{ x|length }}", "23"},
+      {"{% set x = [1] %}{% set y = x.copy() %}{% set _ = y.append(2) %}{{ x|length }}{{ y|length }}", "12"},
+      {"{% set x = [1] %}{% for i in x %}{% if x|length < 5 %}{% set _ = x.append(i) %}{% endif %}{% endfor %}{{ x }}", "[1, 1]"},
+      {"{% macro add(x) %}{% set _ = x.append('m') %}{% endmacro %}{% set x = [] %}{{ add(x) }}{{ x }}", "['m']"},
+      {"{% set x = [] %}{{ x.append(1) }}", "None"},
+      {"{% set x = [] %}{% set _ = x.append(x) %}{{ x|length }}{{ x[0][0]|length }}", "11"},
+      {"{{ given.append }}{{ messages[0].parts.append }}{{ given.copy().append is defined }}", "True"},
+  };
+  for (const auto& [source, expected] : cases) {
+    const auto [kind, text] = render(source, context);
+    EXPECT_EQ(kind, "ok") << source << "\n" << text;
+    EXPECT_EQ(text, expected) << source;
+  }
+  for (const char* source : {"{{ given.append(1) }}", "{{ messages[0].parts.append(1) }}", "{{ messages.append(1) }}", "{{ [].append() }}", "{{ [].append(1, 2) }}",
+                             "{% set x = [] %}{% set _ = x.append(x) %}{{ x }}", "{% set x = [] %}{% set _ = x.append(x) %}{{ x|tojson }}",
+                             "{% set x = [] %}{% set _ = x.append(x) %}{% set _ = x.append(x) %}{{ x }}", "{{ (1, 2).append(3) }}"})
+    EXPECT_EQ(render(source, context).first, "error") << source;
+}
 
 TEST(Template, Families) {
   const Value conversations = golden("template_conversations.json"),

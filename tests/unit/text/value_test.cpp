@@ -127,7 +127,7 @@ TEST(Value, PositionsInLongText) {
 }
 
 TEST(Unicode, EveryCodePointAsPython) {
-  using Convert = std::string (*)(std::string_view);
+  using Convert = std::string (*)(std::string_view, const std::atomic<bool>*, OriginMap*);
   const auto each = [](auto&& visit) {
     for (uint32_t c = 0; c < 0x110000; ++c) {
       if (c >= 0xD800 && c < 0xE000) continue;
@@ -153,7 +153,7 @@ TEST(Unicode, EveryCodePointAsPython) {
       each([&](uint32_t, const std::string& s) {
         if (!first) all += '\n';
         first = false;
-        all += conversions.at(name)(s);
+        all += conversions.at(name)(s, nullptr, nullptr);
       });
     } else {
       const bool inverse = name == "isprintable";

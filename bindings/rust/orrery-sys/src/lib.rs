@@ -212,8 +212,12 @@ pub struct orrery_plan_result {
     pub fits: u32,
     pub device_kv_type: u32,
     pub trained_context: u32,
+    pub reservoir_budget_bytes: u64,
+    pub policy: *const c_char,
+    pub kv_share: f32,
+    pub reserved: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_plan_result>() == 112);
+const _: () = assert!(std::mem::size_of::<orrery_plan_result>() == 136);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -339,8 +343,11 @@ pub struct orrery_stats {
     pub guessed_tokens: u64,
     pub accepted_tokens: u64,
     pub restored_tokens: u64,
+    pub policy: *const c_char,
+    pub kv_share: f32,
+    pub selects_again: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_stats>() == 256);
+const _: () = assert!(std::mem::size_of::<orrery_stats>() == 272);
 
 #[repr(C)]
 #[derive(Clone, Copy)]

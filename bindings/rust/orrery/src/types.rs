@@ -884,6 +884,9 @@ pub struct PlanResult {
     pub fits: u32,
     pub device_kv_type: u32,
     pub trained_context: u32,
+    pub reservoir_budget_bytes: u64,
+    pub policy: String,
+    pub kv_share: f32,
 }
 
 impl PlanResult {
@@ -907,6 +910,9 @@ impl PlanResult {
             fits: raw.fits,
             device_kv_type: raw.device_kv_type,
             trained_context: raw.trained_context,
+            reservoir_budget_bytes: raw.reservoir_budget_bytes,
+            policy: raw::text(raw.policy),
+            kv_share: raw.kv_share,
         })
     }
 
@@ -929,6 +935,9 @@ impl PlanResult {
             "fits" => Value::Integer(self.fits.into()),
             "device_kv_type" => Value::Integer(self.device_kv_type.into()),
             "trained_context" => Value::Integer(self.trained_context.into()),
+            "reservoir_budget_bytes" => Value::Integer(self.reservoir_budget_bytes.into()),
+            "policy" => Value::Text(self.policy.clone()),
+            "kv_share" => Value::Float(self.kv_share.into()),
             _ => return None,
         })
     }
@@ -1081,6 +1090,9 @@ pub struct Stats {
     pub guessed_tokens: u64,
     pub accepted_tokens: u64,
     pub restored_tokens: u64,
+    pub policy: String,
+    pub kv_share: f32,
+    pub selects_again: u32,
 }
 
 impl Stats {
@@ -1124,6 +1136,9 @@ impl Stats {
             guessed_tokens: raw.guessed_tokens,
             accepted_tokens: raw.accepted_tokens,
             restored_tokens: raw.restored_tokens,
+            policy: raw::text(raw.policy),
+            kv_share: raw.kv_share,
+            selects_again: raw.selects_again,
         })
     }
 
@@ -1166,6 +1181,9 @@ impl Stats {
             "guessed_tokens" => Value::Integer(self.guessed_tokens.into()),
             "accepted_tokens" => Value::Integer(self.accepted_tokens.into()),
             "restored_tokens" => Value::Integer(self.restored_tokens.into()),
+            "policy" => Value::Text(self.policy.clone()),
+            "kv_share" => Value::Float(self.kv_share.into()),
+            "selects_again" => Value::Integer(self.selects_again.into()),
             _ => return None,
         })
     }

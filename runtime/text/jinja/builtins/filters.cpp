@@ -20,30 +20,35 @@ bool as_text(Interp& in, const Value& v, Value* out) {
     *out = v;
     return true;
   }
-  std::string text;
+  Text text;
   TRY(in.text_of(v, &text));
   return in.string_value(std::move(text), out);
 }
 
-using Convert = std::string (*)(std::string_view, const std::atomic<bool>*);
 template <Convert convert>
 bool converted(Interp& in, const Value& v, Args& args, Value* out) {
   Value text;
   TRY(in.bind(args, "filter", {}, 0, nullptr) && as_text(in, v, &text));
   const uint64_t bytes = text.as_string().size();
   TRY(in.charge(bytes * 3) && in.step(bytes / 4));
-  return in.string_value(convert(text.as_string(), in.limits().cancel), out);
+  return in.string_value(convert_text<convert>(in, text.as_text()), out);
 }
 
 // The title filter's words begin after white space, '-', and opening brackets.
-std::string title_words(std::string_view s, const std::atomic<bool>* cancel) {
-  Pace pace(cancel);
-  std::string out;
+bool title(Interp& in, const Value& v, Args& args, Value* out) {
+  Value text;
+  TRY(in.bind(args, "filter", {}, 0, nullptr) && as_text(in, v, &text));
+  const TextView source = text.as_text();
+  const std::string_view s = source.bytes();
+  TRY(in.charge(s.size() * 3) && in.step(s.size() / 4));
+  Pace pace(in.limits().cancel);
+  Text titled;
   size_t word = 0;
   const auto flush = [&](size_t end) {
     if (end == word) return;
     const size_t n = unicode::sequence_length(s, word);
-    out += unicode::upper(s.substr(word, n)) + unicode::lower(s.substr(word + n, end - word - n), cancel);
+    titled.append(convert_text<unicode::upper>(in, source.substr(word, n)));
+    titled.append(convert_text<unicode::lower>(in, source.substr(word + n, end - word - n)));
   };
   for (size_t i = 0; i < s.size() && !pace.stop();) {
     const uint32_t c = unicode::decode(s, i);
@@ -51,13 +56,13 @@ std::string title_words(std::string_view s, const std::atomic<bool>* cancel) {
     if (c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || unicode::is(c, unicode::kSpace)) {
       flush(i);
       // A separator is its own piece; upper case does not change its first character.
-      out.append(s, i, n);
+      titled.append(source.substr(i, n));
       word = i + n;
     }
     i += n;
   }
   flush(s.size());
-  return out;
+  return in.string_value(std::move(titled), out);
 }
 
 bool trim(Interp& in, const Value& v, Args& args, Value* out) {
@@ -68,7 +73,7 @@ bool trim(Interp& in, const Value& v, Args& args, Value* out) {
   if (chars != nullptr) TRY(in.want_string(*chars, "the characters to trim"));
   std::string_view kept;
   TRY(strip_text(in, text.as_string(), chars, true, true, &kept));
-  return in.string_value(std::string(kept), out);
+  return in.string_value(text.as_text().part(kept), out);
 }
 
 bool string_filter(Interp& in, const Value& v, Args& args, Value* out) {
@@ -82,7 +87,7 @@ bool replace(Interp& in, const Value& v, Args& args, Value* out) {
   TRY(in.bind(args, "replace", {"old", "new", "count"}, 2, a));
   TRY(as_text(in, v, &text) && as_text(in, *a[0], &old) && as_text(in, *a[1], &with));
   if (a[2] != nullptr && !a[2]->is_none()) TRY(in.want_int(*a[2], "the count", &count));
-  return replace_text(in, text, old.as_string(), with.as_string(), count, out);
+  return replace_text(in, text, old.as_string(), with.as_text(), count, out);
 }
 
 bool escape(Interp& in, const Value& v, Args& args, Value* out) {
@@ -93,36 +98,14 @@ bool escape(Interp& in, const Value& v, Args& args, Value* out) {
     return true;
   }
   TRY(in.charge(text.as_string().size() * 5));
-  std::string escaped;
-  for (char c : text.as_string()) {
-    switch (c) {
-      case '&':
-        escaped += "&amp;";
-        break;
-      case '<':
-        escaped += "&lt;";
-        break;
-      case '>':
-        escaped += "&gt;";
-        break;
-      case '"':
-        escaped += "&#34;";
-        break;
-      case '\'':
-        escaped += "&#39;";
-        break;
-      default:
-        escaped += c;
-    }
-  }
-  *out = Value::markup(std::move(escaped));
+  *out = Value::markup(escape_html(text.as_text()));
   return true;
 }
 
 bool safe(Interp& in, const Value& v, Args& args, Value* out) {
   Value text;
   TRY(in.bind(args, "safe", {}, 0, nullptr) && as_text(in, v, &text) && in.charge(text.as_string().size()));
-  *out = Value::markup(std::string(text.as_string()));
+  *out = Value::markup(Text(text.as_text()));
   return true;
 }
 
@@ -139,28 +122,30 @@ bool format_filter(Interp& in, const Value& v, Args& args, Value* out) {
 
 bool indent(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[3];
-  std::string margin;
+  Text margin;
   std::vector<Value> lines;
   TRY(in.bind(args, "indent", {"width", "first", "blank"}, 0, a) && in.want_string(v, "what is indented"));
   if (a[0] != nullptr && a[0]->is_string()) {
-    margin = std::string(a[0]->as_string());
+    margin = Text(a[0]->as_text());
   } else {
     int64_t width = 4;
     if (a[0] != nullptr) TRY(in.want_int(*a[0], "the width", &width));
     TRY(in.charge(static_cast<uint64_t>(std::max<int64_t>(width, 0))));
-    margin.assign(static_cast<size_t>(std::max<int64_t>(width, 0)), ' ');
+    margin = Text(std::string(static_cast<size_t>(std::max<int64_t>(width, 0)), ' '), Origin::data);
   }
   const bool first = a[1] != nullptr && Interp::truth(*a[1]), blank = a[2] != nullptr && Interp::truth(*a[2]);
-  TRY(split_lines(in, std::string(v.as_string()) + "\n", false, &lines));
-  std::string text;
+  Text ended(v.as_text());
+  ended += '\n';
+  TRY(split_lines(in, ended, false, &lines));
+  Text text;
   for (size_t i = 0; i < lines.size(); ++i) {
-    const std::string_view line = lines[i].as_string();
+    const TextView line = lines[i].as_text();
     if (i != 0) text += '\n';
     if (i == 0 ? first : blank || !line.empty()) {
-      TRY(in.charge(margin.size()));
-      text += margin;
+      TRY(in.charge(margin.size() + margin.n_changes() * 4));
+      text.append(margin);
     }
-    text += line;
+    text.append(line);
   }
   return in.string_value(std::move(text), out);
 }
@@ -172,7 +157,7 @@ bool truncate(Interp& in, const Value& v, Args& args, Value* out) {
   if (a[0] != nullptr) TRY(in.want_int(*a[0], "the length", &length));
   if (a[2] != nullptr) TRY(in.want_string(*a[2], "the end"));
   if (a[3] != nullptr && !a[3]->is_none()) TRY(in.want_int(*a[3], "the leeway", &leeway));
-  const Value end = a[2] != nullptr ? *a[2] : Value::string("...");
+  const Value end = a[2] != nullptr ? *a[2] : Value::literal("...");
   const auto end_length = static_cast<int64_t>(end.string_length());
   if (length < end_length || leeway < 0)
     return in.fail("truncate: the length is too small or the leeway negative");
@@ -185,7 +170,7 @@ bool truncate(Interp& in, const Value& v, Args& args, Value* out) {
   TRY(in.want_string(v, "what is truncated"));
   std::string_view kept = v.as_string().substr(0, v.string_offset(static_cast<size_t>(length - end_length)));
   if (a[1] == nullptr || !Interp::truth(*a[1])) kept = kept.substr(0, kept.rfind(' '));
-  return in.string_value(std::string(kept) + std::string(end.as_string()), out);
+  return in.string_value(std::move(Text(v.as_text().part(kept)).append(end.as_text())), out);
 }
 
 bool center(Interp& in, const Value& v, Args& args, Value* out) {
@@ -194,7 +179,7 @@ bool center(Interp& in, const Value& v, Args& args, Value* out) {
   Value text;
   TRY(in.bind(args, "center", {"width"}, 0, &a) && as_text(in, v, &text));
   if (a != nullptr) TRY(in.want_int(*a, "the width", &width));
-  return justify_text(in, text, width, " ", 0, out);
+  return justify_text(in, text, width, TextView(" ", Origin::data), 0, out);
 }
 
 bool word_count(Interp& in, const Value& v, Args& args, Value* out) {
@@ -437,11 +422,13 @@ bool tojson(Interp& in, const Value& v, Args& args, Value* out) {
   how.sort_keys = a[3] != nullptr && Interp::truth(*a[3]);
   uint64_t written = 0;
   how.bytes_written = &written;
+  Origins origins;
+  how.origins = &origins;
   how.cancel = in.limits().cancel;
   Result<std::string> text = dump_json(v, how);
   TRY(in.step(written / 4));  // also for what fails in the end
   if (!text.ok()) return in.fail("tojson: %s", text.status().message());
-  return in.string_value(std::move(text).value(), out);
+  return in.string_value(Text(std::move(text).value(), std::move(origins)), out);
 }
 
 constexpr Filter kFilters[] = {
@@ -474,7 +461,7 @@ constexpr Filter kFilters[] = {
     {"attr", filters::attr},
     {"upper", converted<unicode::upper>},
     {"lower", converted<unicode::lower>},
-    {"title", converted<title_words>},
+    {"title", title},
     {"capitalize", converted<unicode::capitalize>},
     {"replace", replace},
     {"string", string_filter},

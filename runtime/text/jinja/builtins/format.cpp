@@ -21,6 +21,7 @@ constexpr int64_t kMaxWidth = 1'000'000;
 // A parsed conversion of either kind.
 struct Spec {
   std::string fill = " ";
+  Origin fill_origin = Origin::data;
   char align = 0;   // < > ^ =, 0: by type
   char sign = '-';  // + - space
   bool alternate = false;
@@ -31,25 +32,27 @@ struct Spec {
   char type = 0;
 };
 
-std::string pad(const Spec& spec, const std::string& sign, const std::string& body, bool number) {
-  const auto length = static_cast<int64_t>(code_points(sign) + code_points(body));
-  if (spec.width <= length) return sign + body;
-  const auto missing = static_cast<size_t>(spec.width - length);
+Text pad(const Spec& spec, const std::string& sign, TextView body, bool number) {
+  const auto length = static_cast<int64_t>(code_points(sign) + code_points(body.bytes()));
+  const auto missing = static_cast<size_t>(std::max<int64_t>(spec.width - length, 0));
+  Text out;
   const auto fill = [&](size_t n) {
     std::string s;
     for (size_t i = 0; i < n; ++i) s += spec.fill;
-    return s;
+    out.append(s, spec.fill_origin);
   };
-  switch (spec.align != 0 ? spec.align : (number ? '>' : '<')) {
-    case '<':
-      return sign + body + fill(missing);
-    case '^':
-      return fill(missing / 2) + sign + body + fill(missing - missing / 2);
-    case '=':
-      return sign + fill(missing) + body;
-    default:
-      return fill(missing) + sign + body;
-  }
+  const char align = spec.align != 0 ? spec.align : (number ? '>' : '<');
+  if (align == '>') fill(missing);
+  if (align == '^') fill(missing / 2);
+  out += sign;
+  if (align == '=') fill(missing);
+  out.append(body);
+  if (align == '<') fill(missing);
+  if (align == '^') fill(missing - missing / 2);
+  return out;
+}
+Text pad(const Spec& spec, const std::string& sign, const std::string& body, bool number) {
+  return pad(spec, sign, TextView(body, Origin::data), number);
 }
 
 std::string sign_of(const Spec& spec, bool negative) {
@@ -119,7 +122,7 @@ std::string float_digits(double magnitude, char type, int64_t precision, bool al
   return mantissa + tail;
 }
 
-std::string format_double(double v, const Spec& spec) {
+Text format_double(double v, const Spec& spec) {
   const char lower = static_cast<char>(spec.type | 0x20);
   const bool upper = spec.type >= 'A' && spec.type <= 'Z';
   double magnitude = std::fabs(v);
@@ -152,13 +155,15 @@ bool parse_count(std::string_view s, size_t* at, int64_t* out) {
 }
 
 // [[fill]align][sign][#][0][width][grouping][.precision][type]
-bool parse_spec(Interp& in, std::string_view s, Spec* spec) {
+bool parse_spec(Interp& in, TextView source, Spec* spec) {
+  const std::string_view s = source.bytes();
   size_t at = 0;
   const auto is_align = [](char c) { return c == '<' || c == '>' || c == '=' || c == '^'; };
   if (!s.empty()) {
     const size_t n = unicode::sequence_length(s, 0);
     if (n < s.size() && is_align(s[n])) {
       spec->fill = std::string(s.substr(0, n));
+      source.substr(0, n).each_run([spec](std::string_view, Origin origin) { return spec->fill_origin = origin, true; });
       spec->align = s[n];
       at = n + 1;
     } else if (is_align(s[0])) {
@@ -173,7 +178,7 @@ bool parse_spec(Interp& in, std::string_view s, Spec* spec) {
     ++at;
     spec->zero = true;
     if (spec->align == 0) {
-      spec->fill = "0";
+      spec->fill = "0", spec->fill_origin = Origin::data;
       spec->align = '=';
     }
   }
@@ -187,7 +192,7 @@ bool parse_spec(Interp& in, std::string_view s, Spec* spec) {
   return true;
 }
 
-bool format_integer(Interp& in, int64_t v, const Spec& spec, std::string* out) {
+bool format_integer(Interp& in, int64_t v, const Spec& spec, Text* out) {
   if (spec.precision >= 0) return in.fail("a precision is not allowed for integers");
   std::string body, prefix;
   switch (spec.type) {
@@ -211,7 +216,7 @@ bool format_integer(Interp& in, int64_t v, const Spec& spec, std::string* out) {
     case 'c':
       if (v < 0 || v > 0x10FFFF || (v >= 0xD800 && v < 0xE000)) return in.fail("the number is no character");
       unicode::append(static_cast<uint32_t>(v), &body);
-      *out += pad(spec, "", body, true);
+      out->append(pad(spec, "", body, true));
       return true;
     default:
       return in.fail("unknown format '%c' for an integer", spec.type);
@@ -233,13 +238,13 @@ bool format_integer(Interp& in, int64_t v, const Spec& spec, std::string* out) {
     }
     body = group(body, spec.grouping, decimal ? 3 : 4);
   }
-  *out += pad(spec, sign_of(spec, v < 0) + (spec.alternate ? prefix : ""), body, true);
+  out->append(pad(spec, sign_of(spec, v < 0) + (spec.alternate ? prefix : ""), body, true));
   return true;
 }
 
 }  // namespace
 
-bool Interp::format_value(const Value& v, std::string_view text, std::string* out) {
+bool Interp::format_value(const Value& v, TextView text, Text* out) {
   if (text.empty()) return text_of(v, out);
   if (v.is_undefined()) return fail("an undefined value takes no format");
   Spec spec;
@@ -255,11 +260,11 @@ bool Interp::format_value(const Value& v, std::string_view text, std::string* ou
         return fail("the format does not apply to text");
       spec.align = '<';
     }
-    std::string_view s = v.as_string();
+    TextView s = v.as_text();
     if (spec.precision >= 0)
       s = s.substr(0, v.string_offset(std::min(static_cast<size_t>(spec.precision), v.string_length())));
-    TRY(charge(s.size()));
-    *out += pad(spec, "", std::string(s), false);
+    TRY(charge(s.size() + s.n_changes() * 4));
+    out->append(pad(spec, "", s, false));
     return true;
   }
   const char lower = static_cast<char>(spec.type | 0x20);
@@ -268,7 +273,7 @@ bool Interp::format_value(const Value& v, std::string_view text, std::string* ou
   if (v.is_float() || (v.is_intlike() && float_type)) {
     if (spec.type != 0 && !float_type && spec.type != 'n')
       return fail("unknown format '%c' for a float", spec.type);
-    *out += format_double(v.as_float(), spec);
+    out->append(format_double(v.as_float(), spec));
     return true;
   }
   if (v.is_bool() && spec.type == 0) {
@@ -282,11 +287,12 @@ bool Interp::format_value(const Value& v, std::string_view text, std::string* ou
 // --- "%s" % x ---
 
 bool Interp::percent_format(const Value& format_text, const Value& args, Value* out) {
-  const std::string_view s = format_text.as_string();
+  const TextView source = format_text.as_text();
+  const std::string_view s = source.bytes();
   const bool mapping = args.is_map();
   size_t next_arg = 0;
   bool named_used = false;
-  std::string text;
+  Text text;
   const auto take = [&](Value* v) {
     if (args.is_tuple()) {
       if (next_arg >= args.as_items().size()) return fail("not enough arguments for the format");
@@ -300,7 +306,7 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
   for (size_t i = 0; i < s.size();) {
     if (s[i] != '%') {
       const size_t end = std::min(s.find('%', i), s.size());
-      text.append(s, i, end - i);
+      text.append(source.substr(i, end - i));
       i = end;
       continue;
     }
@@ -365,7 +371,7 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
     TRY(charge(static_cast<uint64_t>(spec.width)) && step(static_cast<uint64_t>(spec.width) / 16 + 1));
     const char type = s[i++];
     if (type == '%') {
-      text += '%';
+      text.append(source.substr(i - 1, 1));
       continue;
     }
     if (!named) TRY(take(&v));
@@ -378,25 +384,28 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
       case 's':
       case 'r':
       case 'a': {
-        TRY(type == 's' ? text_of(v, &body) : repr_of(v, &body));
+        Text shown;
+        TRY(type == 's' ? text_of(v, &shown) : repr_of(v, &shown));
+        size_t end = shown.size();
         if (spec.precision >= 0) {
-          size_t end = 0;
-          for (int64_t n = 0; n < spec.precision && end < body.size(); ++n)
-            end += unicode::sequence_length(body, end);
-          body.resize(end);
+          end = 0;
+          for (int64_t n = 0; n < spec.precision && end < shown.size(); ++n) end += unicode::sequence_length(shown.bytes(), end);
         }
-        text += pad(spec, "", body, false);
+        text.append(pad(spec, "", shown.view().substr(0, end), false));
+        TRY(charge(end));
         break;
       }
       case 'c':
-        if (v.is_string() && v.string_length() == 1)
-          body = std::string(v.as_string());
-        else if (v.is_intlike() && v.as_int() >= 0 && v.as_int() <= 0x10FFFF &&
+        if (v.is_string() && v.string_length() == 1) {
+          text.append(pad(spec, "", v.as_text(), false));
+          break;
+        }
+        if (v.is_intlike() && v.as_int() >= 0 && v.as_int() <= 0x10FFFF &&
                  (v.as_int() & ~0x7FF) != 0xD800)
           unicode::append(static_cast<uint32_t>(v.as_int()), &body);
         else
           return fail("%%c wants a character");
-        text += pad(spec, "", body, false);
+        text.append(pad(spec, "", body, false));
         break;
       case 'd':
       case 'i':
@@ -422,7 +431,7 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
         std::string sign = sign_of(spec, n < 0);
         if (spec.alternate && !decimal) sign += std::string("0") + type;
         if (zero && !left) spec.fill = "0", spec.align = '=';
-        text += pad(spec, sign, body, true);
+        text.append(pad(spec, sign, body, true));
         break;
       }
       case 'e':
@@ -436,7 +445,7 @@ bool Interp::percent_format(const Value& format_text, const Value& args, Value* 
         if (spec.precision > kMaxPrecision) return fail("the format's precision is too large");
         if (zero && !left) spec.fill = "0", spec.align = '=';
         spec.type = type;
-        text += format_double(v.as_float(), spec);
+        text.append(format_double(v.as_float(), spec));
         break;
       default:
         return fail("unknown conversion '%%%c' in a format", type);
@@ -458,19 +467,20 @@ class BraceFormatter {
  public:
   BraceFormatter(Interp& in, const Args& args) : in_(in), args_(args) {}
 
-  bool run(std::string_view s, int depth, std::string* out) {
+  bool run(TextView source, int depth, Text* out) {
+    const std::string_view s = source.bytes();
     if (depth < 0) return in_.fail("the format is nested too deeply");
     for (size_t i = 0; i < s.size();) {
       const char c = s[i];
       if (c != '{' && c != '}') {
         const size_t end = std::min(s.find_first_of("{}", i), s.size());
         TRY(in_.charge(end - i));
-        out->append(s, i, end - i);
+        out->append(source.substr(i, end - i));
         i = end;
         continue;
       }
       if (i + 1 < s.size() && s[i + 1] == c) {
-        *out += c;
+        out->append(source.substr(i, 1));
         i += 2;
         continue;
       }
@@ -481,14 +491,15 @@ class BraceFormatter {
         if (s[end] == '}' && --open == 0) break;
       }
       if (end >= s.size()) return in_.fail("'{' is never closed in a format");
-      TRY(field(s.substr(i + 1, end - i - 1), depth, out));
+      TRY(field(source.substr(i + 1, end - i - 1), depth, out));
       i = end + 1;
     }
     return true;
   }
 
  private:
-  bool field(std::string_view s, int depth, std::string* out) {
+  bool field(TextView source, int depth, Text* out) {
+    const std::string_view s = source.bytes();
     size_t name_end = 0;
     for (bool bracket = false; name_end < s.size(); ++name_end) {
       if (s[name_end] == '[') bracket = true;
@@ -501,7 +512,7 @@ class BraceFormatter {
     if (!rest.empty() && rest[0] == '!') {
       if (rest.size() < 2 || (rest.size() > 2 && rest[2] != ':'))
         return in_.fail("the format's conversion is incomplete");
-      std::string text;
+      Text text;
       if (rest[1] == 's')
         TRY(in_.text_of(v, &text));
       else if (rest[1] == 'r')
@@ -511,8 +522,8 @@ class BraceFormatter {
       TRY(in_.string_value(std::move(text), &v));
       rest = rest.substr(2);
     }
-    std::string spec;
-    if (!rest.empty()) TRY(run(rest.substr(1), depth - 1, &spec));
+    Text spec;
+    if (!rest.empty()) TRY(run(source.part(rest.substr(1)), depth - 1, &spec));
     return in_.format_value(v, spec, out);
   }
 
@@ -574,8 +585,8 @@ class BraceFormatter {
 
 }  // namespace
 
-bool Interp::brace_format(std::string_view s, const Args& args, Value* out) {
-  std::string text;
+bool Interp::brace_format(TextView s, const Args& args, Value* out) {
+  Text text;
   TRY(BraceFormatter(*this, args).run(s, 2, &text));
   return string_value(std::move(text), out);
 }

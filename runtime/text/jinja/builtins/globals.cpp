@@ -89,7 +89,7 @@ bool joiner(Interp& in, Args& args, Value* out) {
   TRY(in.bind(args, "joiner", {"sep"}, 0, &separator) && in.charge(sizeof(JoinerObject)));
   auto* j = new JoinerObject;
   *out = Value::object(j);
-  j->separator = separator != nullptr ? *separator : Value::string(", ");
+  j->separator = separator != nullptr ? *separator : Value::literal(", ");
   return true;
 }
 
@@ -107,9 +107,9 @@ bool raise_exception(Interp& in, Args& args, Value* out) {
   (void)out;
   const Value* message;
   TRY(in.bind(args, "raise_exception", {"message"}, 1, &message));
-  std::string text;
-  TRY(in.text_of(*message, &text));
-  return in.raise(std::move(text));
+  Text text;
+  TRY(in.text_of(*message, &text) && in.step(text.size() / 16));
+  return in.raise(text.bytes());
 }
 
 // The C locale's names, because the application may have set another locale.
@@ -238,7 +238,7 @@ bool strftime_now(Interp& in, Args& args, Value* out) {
   }
   std::string text;
   TRY(in.charge(how->as_string().size() * 12) && in.step(how->as_string().size() * 4) && format_time(in, now, how->as_string(), &text));
-  return in.string_value(std::move(text), out);
+  return in.string_value(Text::data(std::move(text)), out);
 }
 
 struct Global {

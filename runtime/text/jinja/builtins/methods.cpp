@@ -17,12 +17,11 @@ bool none(Interp& in, const Args& args, const char* what) { return in.bind(args,
 
 // --- strings: whole text ---
 
-using Convert = std::string (*)(std::string_view, const std::atomic<bool>*);
 template <Convert convert>
 bool convert_self(Interp& in, const Value& self, Args& args, Value* out) {
   const uint64_t bytes = self.as_string().size();
   TRY(none(in, args, "string method") && in.charge(bytes * 3) && in.step(bytes / 4));
-  return in.string_value(convert(self.as_string(), in.limits().cancel), out);
+  return in.string_value(convert_text<convert>(in, self.as_text()), out);
 }
 
 template <bool left, bool right>
@@ -33,7 +32,7 @@ bool strip(Interp& in, const Value& self, Args& args, Value* out) {
   const bool blanks = chars == nullptr || chars->is_none();
   std::string_view kept;
   TRY(strip_text(in, self.as_string(), blanks ? nullptr : chars, left, right, &kept));
-  return in.string_value(std::string(kept), out);
+  return in.string_value(self.as_text().part(kept), out);
 }
 
 template <bool prefix>
@@ -44,7 +43,7 @@ bool remove_affix(Interp& in, const Value& self, Args& args, Value* out) {
   const std::string_view a = affix->as_string();
   if (s.size() >= a.size() && (prefix ? s.substr(0, a.size()) : s.substr(s.size() - a.size())) == a)
     s = prefix ? s.substr(a.size()) : s.substr(0, s.size() - a.size());
-  return in.string_value(std::string(s), out);
+  return in.string_value(self.as_text().part(s), out);
 }
 
 bool replace_self(Interp& in, const Value& self, Args& args, Value* out) {
@@ -53,7 +52,7 @@ bool replace_self(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(in.bind(args, "replace", {"old", "new", "count"}, 2, v, 3));
   TRY(in.want_string(*v[0], "the text to replace") && in.want_string(*v[1], "the replacement"));
   if (v[2] != nullptr) TRY(in.want_int(*v[2], "the count", &count));
-  return replace_text(in, self, v[0]->as_string(), v[1]->as_string(), count, out);
+  return replace_text(in, self, v[0]->as_string(), v[1]->as_text(), count, out);
 }
 
 bool join(Interp& in, const Value& self, Args& args, Value* out) {
@@ -61,7 +60,7 @@ bool join(Interp& in, const Value& self, Args& args, Value* out) {
   std::vector<Value> items;
   TRY(in.bind(args, "join", {"iterable"}, 1, &iterable, 1));
   TRY(in.items_of(*iterable, &items));
-  std::string text;
+  Text text;
   for (size_t i = 0; i < items.size(); ++i) {
     TRY(in.want_string(items[i], "what is joined"));
     if (i != 0) TRY(in.text_of(self, &text));
@@ -75,11 +74,11 @@ bool justify(Interp& in, const Value& self, Args& args, Value* out) {
   const Value* v[2];
   int64_t width;
   TRY(in.bind(args, "justify", {"width", "fillchar"}, 1, v, 2) && in.want_int(*v[0], "the width", &width));
-  std::string_view fill = " ";
+  TextView fill(" ", Origin::data);
   if (v[1] != nullptr) {
     TRY(in.want_string(*v[1], "the fill character"));
     if (v[1]->string_length() != 1) return in.fail("the fill character must be exactly one character long");
-    fill = v[1]->as_string();
+    fill = v[1]->as_text();
   }
   return justify_text(in, self, width, fill, align, out);
 }
@@ -91,9 +90,10 @@ bool zfill(Interp& in, const Value& self, Args& args, Value* out) {
   const std::string_view s = self.as_string();
   const bool sign = !s.empty() && (s[0] == '+' || s[0] == '-');
   Value padded;
-  if (!sign) return justify_text(in, self, width, "0", 1, out);
-  TRY(justify_text(in, Value::string(std::string(s.substr(1))), width - 1, "0", 1, &padded));
-  return in.string_value(s[0] + std::string(padded.as_string()), out);
+  const TextView zero("0", Origin::data), text = self.as_text();
+  if (!sign) return justify_text(in, self, width, zero, 1, out);
+  TRY(justify_text(in, Value::text(Text(text.substr(1))), width - 1, zero, 1, &padded));
+  return in.string_value(std::move(Text(text.substr(0, 1)).append(padded.as_text())), out);
 }
 
 bool expandtabs(Interp& in, const Value& self, Args& args, Value* out) {
@@ -101,22 +101,24 @@ bool expandtabs(Interp& in, const Value& self, Args& args, Value* out) {
   int64_t size = 8;
   TRY(in.bind(args, "expandtabs", {"tabsize"}, 0, &v));
   if (v != nullptr) TRY(in.want_int(*v, "the tab size", &size));
-  std::string text;
+  Text text;
   int64_t column = 0;
-  const std::string_view s = self.as_string();
-  for (size_t i = 0; i < s.size();) {
-    const size_t n = unicode::sequence_length(s, i);
-    if (s[i] == '\t') {
-      const int64_t pad = size > 0 ? size - column % size : 0;
-      TRY(in.charge(static_cast<uint64_t>(pad)));
-      text.append(static_cast<size_t>(pad), ' ');
-      column += pad;
-    } else {
-      text.append(s, i, n);
-      column = s[i] == '\n' || s[i] == '\r' ? 0 : column + 1;
+  TRY(self.as_text().each_run([&](std::string_view s, Origin origin) {
+    for (size_t i = 0; i < s.size();) {
+      const size_t n = unicode::sequence_length(s, i);
+      if (s[i] == '\t') {
+        const int64_t pad = size > 0 ? size - column % size : 0;
+        TRY(in.charge(static_cast<uint64_t>(pad)));
+        text.append(std::string(static_cast<size_t>(pad), ' '), origin);
+        column += pad;
+      } else {
+        text.append(s.substr(i, n), origin);
+        column = s[i] == '\n' || s[i] == '\r' ? 0 : column + 1;
+      }
+      i += n;
     }
-    i += n;
-  }
+    return true;
+  }));
   return in.string_value(std::move(text), out);
 }
 
@@ -134,7 +136,7 @@ bool split(Interp& in, const Value& self, Args& args, Value* out) {
     if (v[0]->as_string().empty()) return in.fail("the separator is empty");
   }
   std::vector<Value> parts;
-  TRY(split_text(in, self.as_string(), blanks ? std::string_view() : v[0]->as_string(), limit, from_right,
+  TRY(split_text(in, self.as_text(), blanks ? std::string_view() : v[0]->as_string(), limit, from_right,
                  &parts));
   return in.list_value(std::move(parts), out);
 }
@@ -143,7 +145,7 @@ bool splitlines(Interp& in, const Value& self, Args& args, Value* out) {
   const Value* keep;
   TRY(in.bind(args, "splitlines", {"keepends"}, 0, &keep));
   std::vector<Value> lines;
-  TRY(split_lines(in, self.as_string(), keep != nullptr && Interp::truth(*keep), &lines));
+  TRY(split_lines(in, self.as_text(), keep != nullptr && Interp::truth(*keep), &lines));
   return in.list_value(std::move(lines), out);
 }
 
@@ -157,13 +159,13 @@ bool partition(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(find_text<from_right>(in, s, p, &at));
   Value parts[3];
   if (at == std::string_view::npos) {
-    TRY(in.string_value("", &parts[0]) && in.string_value("", &parts[1]));
+    TRY(in.string_value(TextView(), &parts[0]) && in.string_value(TextView(), &parts[1]));
     parts[2] = parts[0];
     parts[from_right ? 2 : 0] = self;
   } else {
-    TRY(in.string_value(std::string(s.substr(0, at)), &parts[0]));
+    TRY(in.string_value(self.as_text().substr(0, at), &parts[0]));
     parts[1] = *sep;
-    TRY(in.string_value(std::string(s.substr(at + p.size())), &parts[2]));
+    TRY(in.string_value(self.as_text().substr(at + p.size()), &parts[2]));
   }
   *out = Value::tuple({parts[0], parts[1], parts[2]});
   return true;
@@ -284,7 +286,7 @@ bool tested(Interp& in, const Value& self, Args& args, Value* out) {
 }
 
 bool format_method(Interp& in, const Value& self, Args& args, Value* out) {
-  return in.brace_format(self.as_string(), args, out);
+  return in.brace_format(self.as_text(), args, out);
 }
 
 bool format_map(Interp& in, const Value& self, Args& args, Value* out) {
@@ -295,7 +297,7 @@ bool format_map(Interp& in, const Value& self, Args& args, Value* out) {
   TRY(in.charge_items(mapping->as_map().size() * 4) && in.step(mapping->as_map().size() * 2));
   for (const Map::Entry& e : mapping->as_map().entries())
     if (e.first.is_string()) named.keywords.emplace_back(std::string(e.first.as_string()), e.second);
-  return in.brace_format(self.as_string(), named, out);
+  return in.brace_format(self.as_text(), named, out);
 }
 
 constexpr Method kStringMethods[] = {
@@ -380,8 +382,19 @@ bool list_index(Interp& in, const Value& self, Args& args, Value* out) {
 }
 
 bool copy(Interp& in, const Value& self, Args& args, Value* out) {
-  *out = self;  // values never change, so the copy may share the body
-  return none(in, args, "copy");
+  TRY(none(in, args, "copy"));
+  if (self.is_list()) return in.list_value(self.as_items(), out);
+  *out = self;  // the others never change, so the copy may share the body
+  return true;
+}
+
+bool list_append(Interp& in, const Value& self, Args& args, Value* out) {
+  const Value* v;
+  TRY(in.bind(args, "append", {"object"}, 1, &v, 1) && in.charge_items(4));
+  in.track(self);
+  self.append(*v);
+  *out = Value::none();
+  return true;
 }
 
 constexpr Method kListMethods[] = {
@@ -389,6 +402,8 @@ constexpr Method kListMethods[] = {
     {"clear", nullptr},    {"extend", nullptr},   {"insert", nullptr}, {"pop", nullptr},
     {"remove", nullptr},   {"reverse", nullptr},  {"sort", nullptr},
 };
+// Of lists that the template has made. (Jinja2's sandbox refuses this, but engines that publishers test with do not.)
+constexpr Method kGrowingListMethods[] = {{"append", list_append}};
 constexpr Method kTupleMethods[] = {{"index", list_index}, {"count", list_count}};
 
 // --- mappings ---
@@ -476,6 +491,7 @@ std::vector<std::string> method_names() {
   std::vector<std::string> out;
   add_names(kStringMethods, "string", &out);
   add_names(kListMethods, "list", &out);
+  add_names(kGrowingListMethods, "list", &out);
   add_names(kTupleMethods, "tuple", &out);
   add_names(kMapMethods, "map", &out);
   add_names(kFloatMethods, "float", &out);
@@ -488,6 +504,8 @@ const Method* string_method(std::string_view name) { return find_in(kStringMetho
 const Method* container_method(const Value& object, std::string_view name) {
   switch (object.kind()) {
     case Kind::list:
+      if (object.is_growing())
+        if (const Method* method = find_in(kGrowingListMethods, name)) return method;
       return find_in(kListMethods, name);
     case Kind::tuple:
       return find_in(kTupleMethods, name);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/text/jinja/builtins/filters.h"
+#include "runtime/text/jinja/interpreter/strings.h"
 #include "runtime/text/unicode/python_characters.h"
 
 namespace orrery::text::jinja::filters {
@@ -15,7 +16,7 @@ namespace {
 bool fold_case(Interp& in, bool case_sensitive, Value* v) {
   if (case_sensitive || !v->is_string()) return true;
   TRY(in.charge(v->as_string().size() * 3) && in.step(v->as_string().size() / 4));
-  return in.string_value(unicode::lower(v->as_string(), in.limits().cancel), v);
+  return in.string_value(convert_text<unicode::lower>(in, v->as_text()), v);
 }
 
 bool flag(const Value* v) { return v != nullptr && Interp::truth(*v); }
@@ -130,7 +131,7 @@ bool length(Interp& in, const Value& v, Args& args, Value* out) {
 bool join(Interp& in, const Value& v, Args& args, Value* out) {
   const Value* a[2];
   std::vector<Value> values;
-  std::string text, separator;
+  Text text, separator;
   TRY(in.bind(args, "join", {"d", "attribute"}, 0, a) && in.items_of(v, &values));
   if (a[0] != nullptr) TRY(in.text_of(*a[0], &separator));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -140,8 +141,8 @@ bool join(Interp& in, const Value& v, Args& args, Value* out) {
       values[i] = std::move(found);
     }
     if (i != 0) {
-      TRY(in.charge(separator.size()));
-      text += separator;
+      TRY(in.charge(separator.size() + separator.n_changes() * 4));
+      text.append(separator);
     }
     TRY(in.step() && in.text_of(values[i], &text));
   }
@@ -194,14 +195,14 @@ bool fallback(Interp& in, const Value& v, Args& args, Value* out) {
   if (!v.is_undefined() && !(flag(a[1]) && !Interp::truth(v)))
     *out = v;
   else
-    *out = a[0] != nullptr ? *a[0] : Value::string("");
+    *out = a[0] != nullptr ? *a[0] : Value::literal("");
   return true;
 }
 
 bool list(Interp& in, const Value& v, Args& args, Value* out) {
   std::vector<Value> values;
   TRY(in.bind(args, "list", {}, 0, nullptr) && in.items_of(v, &values));
-  *out = Value::list(std::move(values));
+  *out = Value::growing_list(std::move(values));
   return true;
 }
 
@@ -322,7 +323,7 @@ bool sort(Interp& in, const Value& v, Args& args, Value* out) {
     keys.push_back(Value::list(std::move(key)));
   }
   TRY(sort_by(in, values, keys, flag(a[0]), &sorted));
-  *out = Value::list(std::move(sorted));
+  *out = Value::growing_list(std::move(sorted));
   return true;
 }
 

@@ -50,9 +50,9 @@ bool is_callable(const Value& v) {
 
 template <bool upper>
 bool cased(Interp& in, const Value& v, Args& args, bool* out) {
-  std::string text;
+  Text text;
   TRY(in.bind(args, "test", {}, 0, nullptr) && in.text_of(v, &text) && in.step(text.size() / 2));
-  *out = upper ? is_upper_text(text) : is_lower_text(text);
+  *out = upper ? is_upper_text(text.bytes()) : is_lower_text(text.bytes());
   return true;
 }
 

@@ -114,7 +114,7 @@ bool Interp::attribute(const Value& object, const std::string& name, Value* out)
       case ObjectType::macro: {
         const Stmt& s = *static_cast<MacroObject*>(o)->definition;
         if (name == "name")
-          *out = s.kind == StmtKind::macro ? Value::string(s.text) : Value::none();
+          *out = s.kind == StmtKind::macro ? Value::literal(s.text) : Value::none();
         else if (name == "caller")
           *out = Value::boolean(s.uses_caller);
         else if (name == "catch_kwargs")
@@ -123,7 +123,7 @@ bool Interp::attribute(const Value& object, const std::string& name, Value* out)
           *out = Value::boolean(s.uses_varargs);
         else if (name == "arguments") {
           std::vector<Value> names;
-          for (const Param& p : s.params) names.push_back(Value::string(program_.names[p.id]));
+          for (const Param& p : s.params) names.push_back(Value::literal(program_.names[p.id]));
           *out = Value::tuple(std::move(names));
         } else {
           *out = missing(object, name);
@@ -197,8 +197,8 @@ bool Interp::item(const Value& object, const Value& key, Value* out) {
         return true;
       }
       const size_t from = object.string_offset(i);
-      const std::string_view s = object.as_string();
-      return string_value(std::string(s.substr(from, unicode::sequence_length(s, from))), out);
+      const TextView s = object.as_text();
+      return string_value(s.substr(from, unicode::sequence_length(s.bytes(), from)), out);
     }
   }
   if (key.is_string()) {
@@ -208,9 +208,9 @@ bool Interp::item(const Value& object, const Value& key, Value* out) {
     *out = missing(object, std::string(key.as_string()));
     return true;
   }
-  std::string text;
+  Text text;
   TRY(text_of(key, &text));
-  *out = missing(object, text);
+  *out = missing(object, text.bytes());
   return true;
 }
 
@@ -247,23 +247,24 @@ bool Interp::slice(const Value& object, const Value& start, const Value& stop, c
   if (by < 0 && from > to) count = static_cast<uint64_t>((from - to - 1) / -by + 1);
 
   if (object.is_string()) {
-    const std::string_view s = object.as_string();
+    const TextView source = object.as_text();
+    const std::string_view s = source.bytes();
     if (by == 1) {
-      if (count == 0) return string_value({}, out);
+      if (count == 0) return string_value(TextView(), out);
       const size_t first = object.string_offset(static_cast<size_t>(from));
       const size_t last = object.string_offset(static_cast<size_t>(to));
-      return string_value(std::string(s.substr(first, last - first)), out);
+      return string_value(source.substr(first, last - first), out);
     }
     TRY(step(static_cast<uint64_t>(length)) &&
-        charge(static_cast<uint64_t>(length) * sizeof(size_t) + count * 4));
+        charge(static_cast<uint64_t>(length) * sizeof(size_t) + count * (source.n_changes() == 0 ? 4 : 8)));
     std::vector<size_t> offsets;  // offset of every code point
     offsets.reserve(static_cast<size_t>(length));
     for (size_t pos = 0; pos < s.size(); pos += unicode::sequence_length(s, pos)) offsets.push_back(pos);
-    std::string text;
+    Text text;
     int64_t at = from;
     for (uint64_t i = 0; i < count; ++i) {
       const size_t pos = offsets[static_cast<size_t>(at)];
-      text.append(s, pos, unicode::sequence_length(s, pos));
+      text.append(source.substr(pos, unicode::sequence_length(s, pos)));
       if (i + 1 < count) at += by;
     }
     return string_value(std::move(text), out);
@@ -277,7 +278,7 @@ bool Interp::slice(const Value& object, const Value& start, const Value& stop, c
     if (i + 1 < count) at += by;
   }
   if (object.is_list()) {
-    *out = Value::list(std::move(items));
+    *out = Value::growing_list(std::move(items));
   } else if (object.is_tuple()) {
     *out = Value::tuple(std::move(items));
   } else {

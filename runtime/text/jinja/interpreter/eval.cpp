@@ -39,7 +39,7 @@ bool Interp::eval(const Expr& e, Value* out) {
       TRY(charge_items(e.items.size()));
       std::vector<Value> items(e.items.size());
       for (size_t i = 0; i < items.size(); ++i) TRY(eval(*e.items[i], &items[i]));
-      *out = e.kind == ExprKind::list ? Value::list(std::move(items)) : Value::tuple(std::move(items));
+      *out = e.kind == ExprKind::list ? Value::growing_list(std::move(items)) : Value::tuple(std::move(items));
       return true;
     }
     case ExprKind::dict:
@@ -91,7 +91,7 @@ bool Interp::eval(const Expr& e, Value* out) {
     case ExprKind::binary:
       return eval_chain(e, out);
     case ExprKind::concat: {
-      std::string text;
+      Text text;
       for (const ExprPtr& part : e.items) {
         Value v;
         TRY(eval(*part, &v));
@@ -252,7 +252,7 @@ bool Interp::call(const Value& callee, Args& args, Value* out) {
     case ObjectType::joiner: {
       auto& joiner = *static_cast<JoinerObject*>(as_mutable_object(alive));
       if (!args.positional.empty() || !args.keywords.empty()) return fail("a joiner takes no arguments");
-      *out = joiner.used ? joiner.separator : Value::string("");
+      *out = joiner.used ? joiner.separator : Value::literal("");
       joiner.used = true;
       return true;
     }

@@ -22,10 +22,15 @@ Interp::Interp(const Program& program, const Value& context, const TemplateLimit
 Interp::~Interp() {
   // A scope that a macro captured holds that macro. Clearing the variables first breaks every such cycle.
   for (const auto& env : envs_) env->vars.clear();
-  for (const Value& v : namespaces_) static_cast<NamespaceObject*>(as_mutable_object(v))->attributes = Map();
+  for (const Value& v : tracked_) {
+    if (v.is_list())
+      v.clear();
+    else
+      static_cast<NamespaceObject*>(as_mutable_object(v))->attributes = Map();
+  }
 }
 
-Result<std::string> Interp::run() {
+Result<Text> Interp::run() {
   bool done;
   {
     Scope scope(this, nullptr, program_.hidden);
@@ -157,8 +162,8 @@ bool Interp::assign(const Target& target, const Value& v) {
   return true;
 }
 
-bool Interp::emit(std::string_view text) {
-  TRY(step(text.size() / 16));
+bool Interp::emit(TextView text) {
+  TRY(step(text.size() / 16) && charge(text.n_changes() * 4));
   if (out_ != &output_) {
     TRY(charge(text.size()));
   } else if (const uint64_t bytes = uint64_t{output_.size()} + text.size(); bytes > limits_.max_output_bytes) {
@@ -187,12 +192,12 @@ bool Interp::run_statement(const Stmt& s, Flow* flow) {
   TRY(deeper.ok() && step());
   switch (s.kind) {
     case StmtKind::data:
-      return emit(s.text);
+      return emit(TextView(s.text, Origin::chat_template));
     case StmtKind::output: {
       Value v;
       TRY(eval(*s.expr, &v));
-      if (v.is_string()) return emit(v.as_string());
-      std::string text;
+      if (v.is_string()) return emit(v.as_text());
+      Text text;
       TRY(text_of(v, &text));
       return emit(text);
     }
@@ -220,7 +225,7 @@ bool Interp::run_statement(const Stmt& s, Flow* flow) {
     case StmtKind::set_block:
     case StmtKind::filter_block:
     case StmtKind::generation: {
-      std::string text;
+      Text text;
       TRY(capture(s, &text, flow));
       if (*flow != Flow::normal) return true;
       Value v;
@@ -233,7 +238,7 @@ bool Interp::run_statement(const Stmt& s, Flow* flow) {
         TRY(filtered);
       }
       if (s.kind == StmtKind::set_block) return assign(s.target, v);
-      text.clear();
+      text = Text();
       TRY(text_of(v, &text));
       return emit(text);
     }
@@ -265,9 +270,9 @@ bool Interp::run_with(const Stmt& s, Flow* flow) {
   return run_body(s.body, flow);
 }
 
-bool Interp::capture(const Stmt& s, std::string* text, Flow* flow) {
+bool Interp::capture(const Stmt& s, Text* text, Flow* flow) {
   Scope scope(this, env_, s.hidden);
-  std::string* outer = std::exchange(out_, text);
+  Text* outer = std::exchange(out_, text);
   const bool done = run_body(s.body, flow);
   out_ = outer;
   return done;
@@ -334,8 +339,8 @@ bool Interp::call_loop(const Value& value, Args& args, Value* out) {
   if (!loop.running) return fail("the loop is called after its end");
   const Value* iterable = nullptr;
   TRY(bind(args, "loop", {"iterable"}, 1, &iterable));
-  std::string text;
-  std::string* outer = std::exchange(out_, &text);
+  Text text;
+  Text* outer = std::exchange(out_, &text);
   const bool done = run_for(*loop.statement, *iterable, loop.outer, loop.depth + 1);
   out_ = outer;
   return done && string_value(std::move(text), out);
@@ -358,7 +363,7 @@ bool Interp::run_call_block(const Stmt& s) {
   make_macro(s, &caller);
   args.keywords.emplace_back("caller", std::move(caller));
   TRY(call(callee, args, &result));
-  std::string text;
+  Text text;
   TRY(text_of(result, &text));
   return emit(text);
 }
@@ -417,8 +422,8 @@ bool Interp::call_macro(const MacroObject& macro, Args& args, Value* out) {
     if (s.params[i].fallback) TRY(eval(*s.params[i].fallback, &v));
     set_variable(s.params[i].id, std::move(v));
   }
-  std::string text;
-  std::string* outer = std::exchange(out_, &text);
+  Text text;
+  Text* outer = std::exchange(out_, &text);
   const Value* outer_input = std::exchange(block_input_, nullptr);
   Flow flow = Flow::normal;
   const bool done = run_body(s.body, &flow);

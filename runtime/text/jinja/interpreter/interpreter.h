@@ -135,7 +135,7 @@ class Interp {
   Interp(const Program& program, const Value& context, const TemplateLimits& limits, const std::tm* now);
   ~Interp();
 
-  Result<std::string> run();
+  Result<Text> run();
 
   // --- failure and budgets ---
   bool fail(const char* fmt, ...) ORRERY_PRINTF(2, 3);  // at the current expression
@@ -163,9 +163,10 @@ class Interp {
 
   // --- values (jinja/interpreter/operators.cpp) ---
   static bool truth(const Value& v);
-  bool text_of(const Value& v, std::string* out);  // appends str(v)
-  bool repr_of(const Value& v, std::string* out);  // appends repr(v)
-  bool string_value(std::string s, Value* out);    // charges and creates a string
+  bool text_of(const Value& v, Text* out);  // appends str(v)
+  bool repr_of(const Value& v, Text* out);  // appends repr(v)
+  bool string_value(Text s, Value* out);           // charges and creates a string
+  bool string_value(TextView s, Value* out);
   bool list_value(std::vector<Value> items, Value* out);
   bool items_of(const Value& v, std::vector<Value>* out);  // iterates over v; uses up a generator
   bool length_of(const Value& v, int64_t* out);
@@ -203,8 +204,8 @@ class Interp {
 
   // --- formatting (jinja/builtins/format.cpp) ---
   bool percent_format(const Value& format, const Value& args, Value* out);   // format % args
-  bool brace_format(std::string_view format, const Args& args, Value* out);  // format.format(*args)
-  bool format_value(const Value& v, std::string_view spec, std::string* out);
+  bool brace_format(TextView format, const Args& args, Value* out);          // format.format(*args)
+  bool format_value(const Value& v, TextView spec, Text* out);
 
   // --- loops (jinja/interpreter/exec.cpp) ---
   bool loop_has(LoopObject& loop, size_t index, bool* out);  // whether item `index` exists
@@ -216,8 +217,8 @@ class Interp {
   const std::tm* now() const { return now_; }
   const TemplateLimits& limits() const { return limits_; }
   uint64_t steps() const { return steps_; }
-  // A namespace may hold itself, so all namespaces are cleared when the rendering ends.
-  void track(const Value& name_space) { namespaces_.push_back(name_space); }
+  // A namespace may hold itself, and a list that grows, so both are cleared when the rendering ends.
+  void track(const Value& may_hold_itself) { tracked_.push_back(may_hold_itself); }
 
  private:
   friend struct Deeper;
@@ -231,9 +232,9 @@ class Interp {
   bool run_for(const Stmt& s, const Value& iterable, Env* outer, uint32_t depth);
   bool run_with(const Stmt& s, Flow* flow);
   bool run_call_block(const Stmt& s);
-  bool capture(const Stmt& s, std::string* text, Flow* flow);  // runs in its own scope
+  bool capture(const Stmt& s, Text* text, Flow* flow);  // runs in its own scope
   bool assign(const Target& target, const Value& v);
-  bool emit(std::string_view text);
+  bool emit(TextView text);
   bool call_macro(const MacroObject& macro, Args& args, Value* out);
   bool call_loop(const Value& loop, Args& args, Value* out);
   void make_macro(const Stmt& s, Value* out);
@@ -261,7 +262,8 @@ class Interp {
   void lookup(NameId id, Value* out);
 
   // jinja/interpreter/operators.cpp
-  bool text_of_nested(const Value& v, std::string* out, uint32_t depth);
+  bool text_of_nested(const Value& v, Text* out, uint32_t depth);
+  bool pay_for_text(TextView s);
   bool less_nested(const Value& a, const Value& b, bool* out, uint32_t depth);
   bool repeat(const Value& v, int64_t count, Value* out);
   bool arithmetic(Op op, const Value& a, const Value& b, Value* out);
@@ -274,9 +276,9 @@ class Interp {
   Env* env_ = nullptr;
   std::vector<std::unique_ptr<Env>> envs_;  // all scopes ever created
   Env* free_ = nullptr;                     // scopes that are unused and that no macro captured
-  std::vector<Value> namespaces_;
-  std::string* out_ = nullptr;
-  std::string output_;
+  std::vector<Value> tracked_;
+  Text* out_ = nullptr;
+  Text output_;
   const Value* block_input_ = nullptr;  // the input of a block's filters
   Position at_;
   uint32_t depth_ = 0;

@@ -54,32 +54,6 @@ const char* op_name(Op op) {
   return "?";
 }
 
-std::string escape_html(std::string_view s) {
-  std::string out;
-  for (char c : s) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&#34;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
 }  // namespace
 
 const char* Interp::type_name(const Value& v) {
@@ -158,15 +132,26 @@ bool Interp::truth(const Value& v) {
   return true;
 }
 
-bool Interp::string_value(std::string s, Value* out) {
-  TRY(charge(s.size() + 64) && step(s.size() / 16));
-  *out = Value::string(std::move(s));
+bool Interp::pay_for_text(TextView s) {
+  const uint64_t origins = uint64_t{s.n_changes()} * 4;
+  return charge(s.size() + origins + 64) && step((s.size() + origins) / 16);
+}
+
+bool Interp::string_value(Text s, Value* out) {
+  TRY(pay_for_text(s));
+  *out = Value::text(std::move(s));
+  return true;
+}
+
+bool Interp::string_value(TextView s, Value* out) {
+  TRY(pay_for_text(s));
+  *out = Value::text(Text(s));
   return true;
 }
 
 bool Interp::list_value(std::vector<Value> items, Value* out) {
   TRY(charge_items(items.size()));
-  *out = Value::list(std::move(items));
+  *out = Value::growing_list(std::move(items));
   return true;
 }
 
@@ -174,50 +159,58 @@ bool Interp::list_value(std::vector<Value> items, Value* out) {
 
 namespace {
 
-void repr_string(std::string_view s, std::string* out) {
-  const bool has_single = s.find('\'') != std::string_view::npos;
-  const char quote = has_single && s.find('"') == std::string_view::npos ? '"' : '\'';
-  *out += quote;
+void repr_run(std::string_view s, Origin origin, char quote, Text* out) {
+  size_t plain = 0;   // bytes from here on stay as they are
   for (size_t i = 0; i < s.size();) {
     const size_t n = unicode::sequence_length(s, i);
     const uint32_t c = unicode::decode(s, i);
     const bool stray = n == 1 && static_cast<unsigned char>(s[i]) >= 0x80;
-    if (c == static_cast<uint32_t>(quote) || c == '\\') {
-      *out += '\\';
-      *out += static_cast<char>(c);
-    } else if (c == '\n') {
-      *out += "\\n";
-    } else if (c == '\r') {
-      *out += "\\r";
-    } else if (c == '\t') {
-      *out += "\\t";
-    } else if (stray) {
-      *out += format("\\x%02x", static_cast<unsigned char>(s[i]));
-    } else if (unicode::is(c, unicode::kUnprintable)) {
-      *out += format(c < 0x100 ? "\\x%02x" : (c < 0x10000 ? "\\u%04x" : "\\U%08x"), c);
-    } else {
-      out->append(s, i, n);
+    std::string escaped;
+    if (c == static_cast<uint32_t>(quote) || c == '\\')
+      escaped = {'\\', static_cast<char>(c)};
+    else if (c == '\n')
+      escaped = "\\n";
+    else if (c == '\r')
+      escaped = "\\r";
+    else if (c == '\t')
+      escaped = "\\t";
+    else if (stray)
+      escaped = format("\\x%02x", static_cast<unsigned char>(s[i]));
+    else if (unicode::is(c, unicode::kUnprintable))
+      escaped = format(c < 0x100 ? "\\x%02x" : (c < 0x10000 ? "\\u%04x" : "\\U%08x"), c);
+    if (!escaped.empty()) {
+      out->append(s.substr(plain, i - plain), origin).append(escaped, origin);
+      plain = i + n;
     }
     i += n;
   }
+  out->append(s.substr(plain), origin);
+}
+
+void repr_string(TextView s, Text* out) {
+  const bool has_single = s.bytes().find('\'') != std::string_view::npos;
+  const char quote = has_single && s.bytes().find('"') == std::string_view::npos ? '"' : '\'';
+  *out += quote;
+  s.each_run([&](std::string_view run, Origin origin) { return repr_run(run, origin, quote, out), true; });
   *out += quote;
 }
 
 }  // namespace
 
-bool Interp::text_of(const Value& v, std::string* out) {
+bool Interp::text_of(const Value& v, Text* out) {
   if (v.is_undefined()) return true;
   if (v.is_string()) {
-    TRY(charge(v.as_string().size()));
-    *out += v.as_string();
+    const TextView text = v.as_text();
+    TRY(charge(text.size() + text.n_changes() * 4));
+    out->append(text);
     return true;
   }
   return text_of_nested(v, out, 0);
 }
 
-bool Interp::repr_of(const Value& v, std::string* out) { return text_of_nested(v, out, 0); }
+bool Interp::repr_of(const Value& v, Text* out) { return text_of_nested(v, out, 0); }
 
-bool Interp::text_of_nested(const Value& v, std::string* out, uint32_t depth) {
+bool Interp::text_of_nested(const Value& v, Text* out, uint32_t depth) {
   if (stack_.low()) return elsewhere([&] { return text_of_nested(v, out, depth); });
   if (depth > kMaxValueDepth) return fail("the value is nested too deeply to print");
   TRY(step());
@@ -241,9 +234,9 @@ bool Interp::text_of_nested(const Value& v, std::string* out, uint32_t depth) {
       *out += format_float(v.as_float());
       return true;
     case Kind::string:
-      TRY(charge(v.as_string().size() + 8) && step(v.as_string().size() / 16));
+      TRY(charge(v.as_string().size() + v.as_text().n_changes() * 4 + 8) && step(v.as_string().size() / 16));
       if (v.is_markup()) *out += "Markup(";
-      repr_string(v.as_string(), out);
+      repr_string(v.as_text(), out);
       if (v.is_markup()) *out += ')';
       return true;
     case Kind::list:
@@ -345,13 +338,14 @@ bool Interp::items_of(const Value& v, std::vector<Value>* out) {
       for (const Map::Entry& e : v.as_map().entries()) out->push_back(e.first);
       return true;
     case Kind::string: {
-      const std::string_view s = v.as_string();
-      TRY(charge(v.string_length() * 96) &&
+      const TextView text = v.as_text();
+      const std::string_view s = text.bytes();
+      TRY(charge(v.string_length() * sizeof(Value) + v.string_length() * 144) &&
           step(v.string_length()));  // each character is its own string
       out->reserve(v.string_length());
       for (size_t i = 0; i < s.size();) {
         const size_t n = unicode::sequence_length(s, i);
-        out->push_back(Value::string(std::string(s.substr(i, n))));
+        out->push_back(Value::text(Text(text.substr(i, n))));
         i += n;
       }
       return true;
@@ -422,24 +416,27 @@ bool Interp::repeat(const Value& v, int64_t count, Value* out) {
   const uint64_t n = count > 0 ? static_cast<uint64_t>(count) : 0;
   const uint64_t unit = v.is_string() ? v.as_string().size() : v.as_items().size() * sizeof(Value);
   if (unit == 0 || n == 0) {
-    *out = v.is_string() ? Value::string("") : (v.is_list() ? Value::list({}) : Value::tuple({}));
+    *out = v.is_string() ? Value::literal("") : (v.is_list() ? Value::list({}) : Value::tuple({}));
     return true;
   }
   if (n > limits_.max_work_bytes / unit) return charge(std::numeric_limits<uint64_t>::max());
   TRY(step(unit * n / 16));
   if (v.is_string()) {
-    TRY(charge(unit * n));
-    std::string s;
+    const TextView text = v.as_text();
+    const uint64_t changes = text.n_changes() == 0 ? 0 : text.n_changes() + 1;
+    if (changes != 0 && n > limits_.max_work_bytes / (4 * changes)) return charge(std::numeric_limits<uint64_t>::max());
+    TRY(charge(unit * n + 4 * changes * n) && step(changes * n / 4));
+    Text s;
     s.reserve(unit * n);
-    for (uint64_t i = 0; i < n; ++i) s += v.as_string();
-    *out = v.is_markup() ? Value::markup(std::move(s)) : Value::string(std::move(s));
+    for (uint64_t i = 0; i < n; ++i) s.append(text);
+    *out = v.is_markup() ? Value::markup(std::move(s)) : Value::text(std::move(s));
     return true;
   }
   TRY(charge(unit * n));
   std::vector<Value> items;
   items.reserve(v.as_items().size() * n);
   for (uint64_t i = 0; i < n; ++i) items.insert(items.end(), v.as_items().begin(), v.as_items().end());
-  *out = v.is_list() ? Value::list(std::move(items)) : Value::tuple(std::move(items));
+  *out = v.is_list() ? Value::growing_list(std::move(items)) : Value::tuple(std::move(items));
   return true;
 }
 
@@ -544,24 +541,26 @@ bool Interp::binary(Op op, const Value& a, const Value& b, Value* out) {
   TRY(not_undefined(a) && not_undefined(b));
   if (a.is_number() && b.is_number()) return arithmetic(op, a, b, out);
   if (op == Op::add && a.is_string() && b.is_string()) {
-    const std::string_view x = a.as_string(), y = b.as_string();
-    TRY(charge(x.size() + y.size() + 64) && step((x.size() + y.size()) / 16));
+    const TextView x = a.as_text(), y = b.as_text();
+    const uint64_t bytes = x.size() + y.size() + 4 * (x.n_changes() + y.n_changes() + 1);
+    TRY(charge(bytes + 64) && step(bytes / 16));
     if (a.is_markup() || b.is_markup()) {
-      *out = Value::markup((a.is_markup() ? std::string(x) : escape_html(x)) +
-                           (b.is_markup() ? std::string(y) : escape_html(y)));
+      Text text = a.is_markup() ? Text(x) : escape_html(x);
+      text.append(b.is_markup() ? Text(y) : escape_html(y));
+      *out = Value::markup(std::move(text));
       return true;
     }
-    std::string text;
+    Text text;
     text.reserve(x.size() + y.size());
     text.append(x).append(y);
-    *out = Value::string(std::move(text));
+    *out = Value::text(std::move(text));
     return true;
   }
   if (op == Op::add && ((a.is_list() && b.is_list()) || (a.is_tuple() && b.is_tuple()))) {
     TRY(charge_items(a.as_items().size() + b.as_items().size()));
     std::vector<Value> items = a.as_items();
     items.insert(items.end(), b.as_items().begin(), b.as_items().end());
-    *out = a.is_list() ? Value::list(std::move(items)) : Value::tuple(std::move(items));
+    *out = a.is_list() ? Value::growing_list(std::move(items)) : Value::tuple(std::move(items));
     return true;
   }
   if (op == Op::mul) {

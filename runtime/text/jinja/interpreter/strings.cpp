@@ -25,38 +25,53 @@ size_t previous(std::string_view s, size_t end) {
   return at + unicode::sequence_length(s, at) == end ? at : end - 1;
 }
 
-bool add_part(Interp& in, std::string_view part, std::vector<Value>* out) {
+bool add_part(Interp& in, TextView part, std::vector<Value>* out) {
   Value v;
-  TRY(in.string_value(std::string(part), &v));
+  TRY(in.string_value(part, &v));
   out->push_back(std::move(v));
   return in.step();
 }
 
-bool split_blanks(Interp& in, std::string_view s, int64_t limit, std::vector<Value>* out) {
+bool split_blanks(Interp& in, TextView text, int64_t limit, std::vector<Value>* out) {
+  const std::string_view s = text.bytes();
   for (size_t i = 0;;) {
     while (i < s.size() && blank_at(s, i)) i += unicode::sequence_length(s, i);
     if (i >= s.size()) return true;
     if (limit >= 0 && static_cast<int64_t>(out->size()) >= limit)
-      return add_part(in, strip_blanks(s.substr(i), false, true), out);
+      return add_part(in, text.part(strip_blanks(s.substr(i), false, true)), out);
     const size_t start = i;
     while (i < s.size() && !blank_at(s, i)) i += unicode::sequence_length(s, i);
-    TRY(add_part(in, s.substr(start, i - start), out));
+    TRY(add_part(in, text.substr(start, i - start), out));
   }
 }
 
-bool rsplit_blanks(Interp& in, std::string_view s, int64_t limit, std::vector<Value>* out) {
+bool rsplit_blanks(Interp& in, TextView text, int64_t limit, std::vector<Value>* out) {
+  const std::string_view s = text.bytes();
   for (size_t end = s.size();;) {
     while (end > 0 && blank_at(s, previous(s, end))) end = previous(s, end);
     if (end == 0) return true;
     if (limit >= 0 && static_cast<int64_t>(out->size()) >= limit)
-      return add_part(in, strip_blanks(s.substr(0, end), true, false), out);
+      return add_part(in, text.part(strip_blanks(s.substr(0, end), true, false)), out);
     const size_t stop = end;
     while (end > 0 && !blank_at(s, previous(s, end))) end = previous(s, end);
-    TRY(add_part(in, s.substr(end, stop - end), out));
+    TRY(add_part(in, text.substr(end, stop - end), out));
   }
 }
 
 }  // namespace
+
+Text escape_html(TextView s) {
+  Text out;
+  s.each_run([&out](std::string_view run, Origin origin) {
+    for (const char& c : run) {
+      const std::string_view entity = c == '&' ? "&amp;" : c == '<' ? "&lt;" : c == '>' ? "&gt;" : c == '"' ? "&#34;" : "&#39;";
+      const bool escaped = c == '&' || c == '<' || c == '>' || c == '"' || c == '\'';
+      out.append(escaped ? entity : std::string_view(&c, 1), origin);
+    }
+    return true;
+  });
+  return out;
+}
 
 size_t code_points(std::string_view s) {
   size_t n = 0;
@@ -132,25 +147,25 @@ bool strip_text(Interp& in, std::string_view s, const Value* chars, bool left, b
   return in.step((s.size() - out->size()) / 4);  // what a search in `others` takes
 }
 
-bool replace_text(Interp& in, const Value& value, std::string_view old, std::string_view with, int64_t count,
-                  Value* out) {
-  const std::string_view s = value.as_string();
+bool replace_text(Interp& in, const Value& value, std::string_view old, TextView with, int64_t count, Value* out) {
+  const TextView source = value.as_text();
+  const std::string_view s = source.bytes();
   uint64_t left = count < 0 ? UINT64_MAX : static_cast<uint64_t>(count);
   // Eight short replacements are a step's work.
   uint64_t made = 0;
   const auto pay = [&](uint64_t bytes) {
-    TRY(in.charge(bytes));
+    TRY(in.charge(bytes + with.n_changes() * 4));
     return (++made % 8 != 0 && with.size() < 16) || in.step(1 + with.size() / 16);
   };
-  std::string text;
+  Text text;
   size_t from = 0;
   if (old.empty()) {  // insert before every character and at the end
     for (; left > 0; --left) {
       TRY(pay(with.size() + 4));
-      text += with;
+      text.append(with);
       if (from >= s.size()) break;
       const size_t n = unicode::sequence_length(s, from);
-      text.append(s, from, n);
+      text.append(source.substr(from, n));
       from += n;
     }
   } else {
@@ -161,21 +176,20 @@ bool replace_text(Interp& in, const Value& value, std::string_view old, std::str
       TRY(finder.find(in, s, from, &at));
       if (at == std::string_view::npos) break;
       TRY(pay(with.size() + 1));
-      text.append(s, from, at - from);
-      text += with;
+      text.append(source.substr(from, at - from)).append(with);
       from = at + old.size();
     }
   }
-  if (from < s.size()) text.append(s, from, s.size() - from);
+  if (from < s.size()) text.append(source.substr(from));
   return in.string_value(std::move(text), out);
 }
 
-bool split_text(Interp& in, std::string_view s, std::string_view separator, int64_t limit, bool from_right,
-                std::vector<Value>* out) {
+bool split_text(Interp& in, TextView text, std::string_view separator, int64_t limit, bool from_right, std::vector<Value>* out) {
+  std::string_view s = text.bytes();
   TRY(in.step(s.size() / 16));
   if (from_right) {
     if (separator.empty()) {
-      TRY(rsplit_blanks(in, s, limit, out));
+      TRY(rsplit_blanks(in, text, limit, out));
     } else {
       Finder<true> finder;
       TRY(finder.prepare(in, separator));
@@ -183,28 +197,29 @@ bool split_text(Interp& in, std::string_view s, std::string_view separator, int6
         size_t at;
         TRY(finder.find(in, s, 0, &at));
         if (at == std::string_view::npos) break;
-        TRY(add_part(in, s.substr(at + separator.size()), out));
+        TRY(add_part(in, text.part(s.substr(at + separator.size())), out));
         s = s.substr(0, at);
       }
-      TRY(add_part(in, s, out));
+      TRY(add_part(in, text.part(s), out));
     }
     std::reverse(out->begin(), out->end());
     return true;
   }
-  if (separator.empty()) return split_blanks(in, s, limit, out);
+  if (separator.empty()) return split_blanks(in, text, limit, out);
   Finder<false> finder;
   TRY(finder.prepare(in, separator));
   while (limit < 0 || static_cast<int64_t>(out->size()) < limit) {
     size_t at;
     TRY(finder.find(in, s, 0, &at));
     if (at == std::string_view::npos) break;
-    TRY(add_part(in, s.substr(0, at), out));
+    TRY(add_part(in, text.part(s.substr(0, at)), out));
     s = s.substr(at + separator.size());
   }
-  return add_part(in, s, out);
+  return add_part(in, text.part(s), out);
 }
 
-bool split_lines(Interp& in, std::string_view s, bool keep_ends, std::vector<Value>* out) {
+bool split_lines(Interp& in, TextView text, bool keep_ends, std::vector<Value>* out) {
+  const std::string_view s = text.bytes();
   size_t start = 0;
   for (size_t i = 0; i < s.size();) {
     const uint32_t c = unicode::decode(s, i);
@@ -216,14 +231,14 @@ bool split_lines(Interp& in, std::string_view s, bool keep_ends, std::vector<Val
       continue;
     }
     if (c == '\r' && i + 1 < s.size() && s[i + 1] == '\n') n = 2;
-    TRY(add_part(in, s.substr(start, i + (keep_ends ? n : 0) - start), out));
+    TRY(add_part(in, text.substr(start, i + (keep_ends ? n : 0) - start), out));
     i += n;
     start = i;
   }
-  return start == s.size() || add_part(in, s.substr(start), out);
+  return start == s.size() || add_part(in, text.substr(start), out);
 }
 
-bool justify_text(Interp& in, const Value& s, int64_t width, std::string_view fill, int align, Value* out) {
+bool justify_text(Interp& in, const Value& s, int64_t width, TextView fill, int align, Value* out) {
   const auto length = static_cast<int64_t>(s.string_length());
   if (width <= length) {
     *out = s;
@@ -234,10 +249,10 @@ bool justify_text(Interp& in, const Value& s, int64_t width, std::string_view fi
   uint64_t before = 0;
   if (align > 0) before = total;
   if (align == 0) before = total / 2 + (total & static_cast<uint64_t>(width) & 1);
-  std::string text;
-  for (uint64_t i = 0; i < before; ++i) text += fill;
-  text += s.as_string();
-  for (uint64_t i = before; i < total; ++i) text += fill;
+  Text text;
+  for (uint64_t i = 0; i < before; ++i) text.append(fill);
+  text.append(s.as_text());
+  for (uint64_t i = before; i < total; ++i) text.append(fill);
   return in.string_value(std::move(text), out);
 }
 

@@ -12,6 +12,18 @@ namespace orrery::text::jinja {
 
 size_t code_points(std::string_view s);
 
+// unicode::upper() and its kin.
+using Convert = std::string (*)(std::string_view, const std::atomic<bool>*, OriginMap*);
+template <Convert convert>
+Text convert_text(Interp& in, TextView s) {
+  OriginMap origins(s);
+  std::string converted = convert(s.bytes(), in.limits().cancel, &origins);
+  return origins.take(std::move(converted));
+}
+
+// '&', '<', '>' and quotes as HTML's entities.
+Text escape_html(TextView s);
+
 // Looks for one text in others, paying for what it compares.  `from_right`: the last occurrence first.
 template <bool from_right>
 class Finder {
@@ -46,19 +58,18 @@ bool strip_text(Interp& in, std::string_view s, const Value* chars, bool left, b
 std::string_view strip_blanks(std::string_view s, bool left, bool right);
 
 // Replaces the first `count` occurrences of `old` (all if negative).
-bool replace_text(Interp& in, const Value& s, std::string_view old, std::string_view with, int64_t count,
-                  Value* out);
+bool replace_text(Interp& in, const Value& s, std::string_view old, TextView with, int64_t count, Value* out);
 
 // The parts between `separator`s, or between runs of white space if `separator` is empty. Cuts at most `limit` times,
 // unless `limit` is negative.
-bool split_text(Interp& in, std::string_view s, std::string_view separator, int64_t limit, bool from_right,
+bool split_text(Interp& in, TextView s, std::string_view separator, int64_t limit, bool from_right,
                 std::vector<Value>* out);
 
 // The lines; any of Python's line boundaries ends a line.
-bool split_lines(Interp& in, std::string_view s, bool keep_ends, std::vector<Value>* out);
+bool split_lines(Interp& in, TextView s, bool keep_ends, std::vector<Value>* out);
 
 // Pads to `width` code points: align -1 left, 0 centered, 1 right.
-bool justify_text(Interp& in, const Value& s, int64_t width, std::string_view fill, int align, Value* out);
+bool justify_text(Interp& in, const Value& s, int64_t width, TextView fill, int align, Value* out);
 
 // str.isupper() and the related methods.
 bool is_upper_text(std::string_view s);

@@ -407,7 +407,7 @@ class ExpressionParser {
       case TokenType::string: {
         std::string text;
         for (; at(TokenType::string); advance()) text += cur().text;
-        e->value = Value::string(std::move(text));
+        e->value = Value::literal(std::move(text));
         break;
       }
       case TokenType::integer:

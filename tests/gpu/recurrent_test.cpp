@@ -1,0 +1,134 @@
+// Recurrent layers on the device against the CPU backend's plain kernels: gated delta nets, their states, and gates of attention.
+#include "tests/gpu/device_fixture.h"
+
+namespace orrery::recurrent_test {
+namespace {
+
+using namespace testing;
+
+DeltaNetShape shape_of(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_taps) {
+  DeltaNetShape shape;
+  shape.n_key_heads = key_heads, shape.n_value_heads = value_heads, shape.key_dim = key_dim, shape.value_dim = value_dim;
+  shape.n_taps = n_taps;
+  shape.eps = 1e-6f;
+  return shape;
+}
+
+constexpr uint64_t kStateAt = 32;   // floats of another layer, in front of this one's
+
+// A machine with the weights and rows of a layer.
+struct Layer {
+  Layer(Machine* m, const DeltaNetShape& s, int32_t n_rows)
+      : shape(s), conv(m, normal_values(static_cast<size_t>(s.channels() * s.n_taps), 1, 0.5f)),
+        dt(m, normal_values(static_cast<size_t>(s.n_value_heads), 2)), decay(m, decays(s)),
+        norm(m, normal_values(static_cast<size_t>(s.value_dim), 4)),
+        u(m, normal_values(static_cast<size_t>(n_rows * s.channels()), 5)), c(m, static_cast<size_t>(n_rows * s.channels())),
+        z(m, normal_values(static_cast<size_t>(n_rows * s.values()), 6)), a(m, normal_values(static_cast<size_t>(n_rows * s.n_value_heads), 7)),
+        b(m, normal_values(static_cast<size_t>(n_rows * s.n_value_heads), 8)), out(m, static_cast<size_t>(n_rows * s.values())) {}
+  static std::vector<float> decays(const DeltaNetShape& s) {
+    std::vector<float> x = normal_values(static_cast<size_t>(s.n_value_heads), 3);
+    for (float& v : x) v = -std::fabs(v);
+    return x;
+  }
+  DeltaNetWeights weights() const { return {conv.cptr(), dt.cptr(), decay.cptr(), norm.cptr()}; }
+  // Rows from `first` on.
+  DeltaNetRows rows(int32_t first) const {
+    const auto at = static_cast<uint64_t>(first);
+    const auto of = [&](const Buffer<float>& x, int32_t width) { return x.ptr() + at * static_cast<uint64_t>(width); };
+    const int32_t heads = shape.n_value_heads;
+    return {of(u, shape.channels()), of(c, shape.channels()), of(z, shape.values()), of(a, heads), of(b, heads), of(out, shape.values())};
+  }
+  DeltaNetShape shape;
+  Buffer<float> conv, dt, decay, norm, u, c, z, a, b, out;
+};
+
+std::vector<float> joined(const std::vector<float>& x, const std::vector<float>& y) {
+  std::vector<float> all = x;
+  all.insert(all.end(), y.begin(), y.end());
+  return all;
+}
+
+// A prompt in chunks, then generated tokens: rows and state.
+TEST(GpuRecurrent, ChunksAndTokensAsOnTheCpu) {
+  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8)}) {
+    SCOPED_TRACE(shape.key_dim);
+    constexpr int32_t kRows = 23;
+    const auto [expected, got] = on_both(product_limits(kRows, 512), [&](Machine* m) {
+      const Layer layer(m, shape, kRows);
+      Buffer<float> state(m, normal_values(kStateAt + shape.state_floats(), 9, 0.3f));
+      const Ptr<float> at = state.ptr();
+      int32_t first = 0;
+      for (const int32_t n : {1, 2, 12, 5, 1, 1, 1}) {
+        const int32_t rows = n;
+        m->begin(first < 20 ? Phase::prefill : Phase::decode, rows, first);
+        (*m)->recurrent()->set_states({&at, 1});
+        (*m)->recurrent()->delta_net(shape, layer.weights(), layer.rows(first), kStateAt);
+        m->end();
+        first += n;
+      }
+      EXPECT_EQ(first, kRows);
+      return joined(layer.out.get(), state.get());
+    });
+    expect_near(got, expected, 2e-5);
+  }
+}
+
+// Each step of several has a state of its own.
+TEST(GpuRecurrent, StepsOfSeveralSessions) {
+  const DeltaNetShape shape = shape_of(2, 6, 32, 48, 4);
+  constexpr int32_t kSteps = 5;
+  const auto [expected, got] = on_both(product_limits(kSteps, 512), [&](Machine* m) {
+    const Layer layer(m, shape, kSteps);
+    std::vector<std::unique_ptr<Buffer<float>>> states;
+    std::vector<Ptr<float>> at;
+    std::vector<Row> rows;
+    for (int32_t i = 0; i < kSteps; ++i) {
+      states.push_back(std::make_unique<Buffer<float>>(m, normal_values(kStateAt + shape.state_floats(), 20 + static_cast<uint64_t>(i), 0.3f)));
+      at.push_back(states.back()->ptr());
+      rows.push_back({i, 7 * i, 0});
+    }
+    for (int repeat = 0; repeat < 2; ++repeat) {   // the second one by the first one's graph
+      std::vector<Step> steps(static_cast<size_t>(kSteps));
+      for (size_t i = 0; i < steps.size(); ++i) steps[i].phase = Phase::decode, steps[i].rows = {&rows[i], 1};
+      (*m)->begin_steps(steps);
+      (*m)->recurrent()->set_states(at);
+      (*m)->recurrent()->delta_net(shape, layer.weights(), layer.rows(0), kStateAt);
+      m->end();
+      std::reverse(at.begin(), at.end());
+    }
+    std::vector<float> all = layer.out.get();
+    for (const auto& state : states) all = joined(all, state->get());
+    return all;
+  });
+  expect_near(got, expected, 2e-5);
+}
+
+TEST(GpuRecurrent, Gates) {
+  constexpr int32_t kRows = 3, kHeads = 5, kDim = 72;
+  constexpr int64_t kWidth = kHeads * kDim, kStride = kWidth + 12;
+  const auto [expected, got] = on_both(product_limits(kRows, 2 * kWidth), [&](Machine* m) {
+    Buffer<float> x(m, normal_values(2 * kRows * kWidth, 1)), q(m, std::vector<float>(static_cast<size_t>(kRows * kStride), 0.25f));
+    Buffer<float> gates(m, static_cast<size_t>(kRows * kWidth)), y(m, normal_values(kRows * kWidth, 2));
+    m->begin(Phase::prefill, kRows);
+    (*m)->recurrent()->split_gates(x.cptr(), kHeads, kDim, q.ptr(), kStride, gates.ptr());
+    (*m)->recurrent()->apply_gates(y.ptr(), gates.cptr(), kWidth);
+    m->end();
+    return joined(joined(q.get(), gates.get()), y.get());
+  });
+  expect_near(got, expected, 1e-6);
+}
+
+TEST(GpuRecurrent, ShapesWithoutAKernelAreRefused) {
+  Machine cuda(true, product_limits(1, 64));
+  DeltaNetShape shape = shape_of(1, 1, 128, 128, 4);
+  EXPECT_TRUE(cuda->check_recurrent(&shape).ok());
+  EXPECT_TRUE(cuda->check_recurrent(nullptr).ok());
+  shape.key_dim = 129;
+  EXPECT_EQ(cuda->check_recurrent(&shape).code(), Code::unsupported);
+  shape.key_dim = 128, shape.value_dim = 136;
+  const Status refused = cuda->check_recurrent(&shape);
+  EXPECT_NE(std::string(refused.message()).find("128 by 136"), std::string::npos) << refused.message();
+}
+
+}  // namespace
+}  // namespace orrery::recurrent_test

@@ -1,0 +1,83 @@
+// Tokens that are computed again for their queries, after a load and after going back: the answers that follow are the same bits in every
+// chunk size, with generated tokens among prompt tokens.
+#include <gtest/gtest.h>
+
+#include "runtime/engine/session/session_file.h"
+#include "tests/support/policy_sessions.h"
+
+namespace orrery::recover_test {
+namespace {
+
+using namespace orrery::testing;
+using engine::Session;
+using engine::SessionFile;
+
+class EngineRecoverChunks : public ::testing::TestWithParam<PolicyMode> {};
+
+std::vector<std::byte> saved(Session* session) {
+  std::vector<std::byte> bytes;
+  unwrap(SessionFile::save(session, [&](Span<const std::byte> piece) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+    return ok_status();
+  }));
+  return bytes;
+}
+
+TEST_P(EngineRecoverChunks, AnyChunkGivesTheSameAnswerAfterALoad) {
+  const auto model = open_demo();
+  const auto first = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
+  const std::vector<int32_t> prompt = random_tokens(*model, 110, 1), question = random_tokens(*model, 9, 2);
+  answer(first.get(), prompt, 31);
+  answer(first.get(), question, 17);   // between the generated tokens of two answers lie prompt tokens
+  const std::vector<std::byte> bytes = saved(first.get());
+  for (const uint32_t back : {0u, 5u, 20u}) {   // the last token that stays is generated, generated, a prompt's
+    std::vector<float> expected;
+    for (const uint32_t chunk : {64u, 1u, 5u, 16u, 37u, 256u}) {
+      const auto session = unwrap(Session::open(model, with_mode(GetParam(), 0.5, 320, KvType::f16, chunk)));
+      unwrap(SessionFile::load(session.get(), bytes, "a session"));
+      unwrap(session->rewind(session->n_computed() - back));
+      unwrap(session->refresh_logits());
+      std::vector<float> trace;
+      greedy(session.get(), 12, &trace);
+      if (expected.empty()) expected = trace;
+      EXPECT_TRUE(same_bits(trace, expected)) << "chunks of " << chunk << ", " << back << " tokens back";
+      if (back != 20) continue;
+      // The KV in the pages is the file's, whatever was computed again. (A generated last token attends to what is selected now.)
+      unwrap(session->rewind(first->n_computed() - back));
+      const auto untouched = unwrap(Session::open(model, with_mode(GetParam(), 0.5)));
+      unwrap(SessionFile::load(untouched.get(), bytes, "a session"));
+      unwrap(untouched->rewind(first->n_computed() - back));
+      EXPECT_TRUE(saved(session.get()) == saved(untouched.get()));
+    }
+  }
+}
+
+// A session tells when its next answer may differ from that of the session that it was.
+TEST(EngineRecover, ASessionTellsThatItSelectsAgain) {
+  const auto model = open_demo();
+  for (const char* policy : {"snapkv", "full"}) {
+    const PolicyMode mode = mode_of(policy);
+    const bool compressed = policy == std::string("snapkv");
+    const auto options = with_mode(mode, compressed ? 0.5 : 1);
+    const auto session = unwrap(Session::open(model, options));
+    answer(session.get(), random_tokens(*model, 110, 1), 10);
+    EXPECT_FALSE(session->selects_again());
+    const auto loaded = unwrap(Session::open(model, options));
+    unwrap(SessionFile::load(loaded.get(), saved(session.get()), "a session"));
+    EXPECT_EQ(loaded->selects_again(), compressed);
+    unwrap(loaded->refresh_logits());
+    greedy(loaded.get(), 1);
+    EXPECT_FALSE(loaded->selects_again());
+    unwrap(session->rewind(115));
+    EXPECT_EQ(session->selects_again(), compressed);
+    EXPECT_EQ(unwrap(session->fork())->selects_again(), compressed);
+    unwrap(session->rewind(0));
+    EXPECT_FALSE(session->selects_again());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, EngineRecoverChunks, ::testing::ValuesIn(policy_modes()),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+}  // namespace
+}  // namespace orrery::recover_test
