@@ -4,6 +4,7 @@
 // last bits. The bounds allow for both. If the best token leads by more than the bound, both backends must choose it.
 #include <gtest/gtest.h>
 
+#include "runtime/engine/session/session_file.h"
 #include "tests/gpu/on_cuda.h"
 #include "tests/support/shared.h"
 #include "tests/support/engine_fixture.h"
@@ -89,6 +90,33 @@ TEST(GpuModel, HeadsWithoutAKernelAreRefusedWhenLoading) {
   EXPECT_EQ(opened.status().code(), Code::unsupported);
   EXPECT_NE(std::string(opened.status().message()).find("heads of 40"), std::string::npos) << opened.status().message();
   EXPECT_EQ(engine::plan_file(path, on_cuda(), {}, {}).status().code(), Code::unsupported);
+}
+
+// The recurrent state on the device: cut tokens continue as in a fresh session, forks and files as the session itself.
+TEST(GpuModel, RecurrentStatesAreRestored) {
+  const auto model = open_spec("qwen35", on_cuda());
+  const std::vector<int32_t> prompt = prompt_of(*model, 90, 3), more = prompt_of(*model, 20, 4);
+  const auto session = open_session(model, 256, KvType::f16), fresh = open_session(model, 256, KvType::f16);
+  std::vector<int32_t> tokens;
+  trace_of(session.get(), prompt, 8, &tokens);
+  unwrap(session->rewind(80));
+  const std::vector<int32_t> first(prompt.begin(), prompt.begin() + 80);
+  unwrap(fresh->prefill(first, nullptr, nullptr));
+  const std::vector<float> expected = trace_of(fresh.get(), more, 6, &tokens), got = trace_of(session.get(), more, 6, &tokens);
+  expect_alike(got, expected, static_cast<size_t>(model->description().n_vocab), 1e-4);   // chunks differ, and with them products of cuBLAS
+  EXPECT_GT(session->stats().recomputed_tokens, 0u);
+
+  std::vector<std::byte> file;
+  unwrap(engine::SessionFile::save(session.get(), [&](Span<const std::byte> bytes) {
+    file.insert(file.end(), bytes.begin(), bytes.end());
+    return ok_status();
+  }));
+  const auto fork = unwrap(session->fork()), loaded = open_session(model, 256, KvType::f16);
+  unwrap(engine::SessionFile::load(loaded.get(), file, "buffer"));
+  const std::vector<float> own = trace_of(session.get(), more, 4, &tokens);
+  EXPECT_TRUE(same_bits(trace_of(fork.get(), more, 4, &tokens), own));
+  EXPECT_TRUE(same_bits(trace_of(loaded.get(), more, 4, &tokens), own));
+  EXPECT_EQ(loaded->stats().recomputed_tokens, 0u);
 }
 
 TEST(GpuModel, EveryTypeOfWeights) {
