@@ -1,3 +1,4 @@
+/* inline.h - what stands inside a line of Markdown, as Pango markup. */
 #ifndef INLINE_H
 #define INLINE_H
 
