@@ -58,7 +58,7 @@ struct Sizes {
   int32_t rows = 2048, short_context = 8, long_context = 32768, longest_context = 131072, prefill_long = 8192;
   uint64_t copied_bytes = uint64_t{1} << 30, least_weights = uint64_t{256} << 20, arena = uint64_t{40} << 30;
   uint64_t link_bytes = uint64_t{64} << 20, gathered_from = uint64_t{2} << 30, gathered_near = uint64_t{256} << 20, gathered_bytes = uint64_t{256} << 20;
-  int32_t nodes = 1000, attend_layers = 8;
+  int32_t nodes = 1000, turns = 1 << 12, attend_layers = 8;
   double sample_seconds = 0.02;
   int samples = 5;
 };
@@ -69,7 +69,7 @@ Sizes tiny_sizes() {
   s.rows = 16, s.short_context = 8, s.long_context = 128, s.longest_context = 256, s.prefill_long = 32;
   s.copied_bytes = 1 << 16, s.least_weights = 1, s.arena = uint64_t{96} << 20;
   s.link_bytes = 1 << 16, s.gathered_from = 1 << 18, s.gathered_near = 1 << 16, s.gathered_bytes = 1 << 16;
-  s.nodes = 4, s.attend_layers = 2;
+  s.nodes = 4, s.turns = 2, s.attend_layers = 2;
   s.sample_seconds = 0, s.samples = 1;
   return s;
 }
@@ -303,8 +303,16 @@ void Bench::limits() {
   driver.destroy_exec(exec);
   driver.destroy_graph(graph);
   read_rate_ = static_cast<double>(n) / read;
-  head("Limits", {"copying, GB/s (read and written)", "reading, GB/s", "an empty graph node, us"});
-  row({number(2e-9 * static_cast<double>(n) / copy, 1), number(read_rate_ * 1e-9, 1), number(node_seconds_ * 1e6, 2)});
+  const auto multiplied = [&](bool whole) {   // tera-operations a second
+    uint64_t products = 0;
+    const double t = seconds(s_, [&](int times) {
+      for (int i = 0; i < times; ++i) products = multiply(queue_, gpu_->properties().n_sms, whole, s_.turns, pointer<uint32_t>(sums));
+      wait();
+    });
+    return number(2e-12 * static_cast<double>(products) / t, 1);
+  };
+  head("Limits", {"copying, GB/s (read and written)", "reading, GB/s", "an empty graph node, us", "mma.sync of bytes, TOP/s", "of halves, TFLOP/s"});
+  row({number(2e-9 * static_cast<double>(n) / copy, 1), number(read_rate_ * 1e-9, 1), number(node_seconds_ * 1e6, 2), multiplied(true), multiplied(false)});
   next_ = mark;
   link();
 }

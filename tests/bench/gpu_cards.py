@@ -11,6 +11,7 @@ A source is `sheet` (NVIDIA's data sheets and white papers, boost clocks; CUDA p
   link          bytes/s of copies over PCIe x16: 0.82 of the raw rate
   read_share    the share of the memory's rate that reading reaches
   node          seconds of a graph's node that does nothing
+  early         the same of one that may begin before those ahead of it end (from sm_90 on)
   near, far     cycles until a load returns from the second-level cache, and from memory
   served        bytes a cycle that the second-level cache gives an SM
   far_link      seconds until a load from host memory returns
@@ -18,19 +19,24 @@ A source is `sheet` (NVIDIA's data sheets and white papers, boost clocks; CUDA p
   wait          seconds from the last node's end until the host goes on
   blocking      seconds that a copy takes that the host waits for, beside its bytes
   copy          seconds of an asynchronous copy on its stream, beside its bytes
+  pieces        pieces of host memory a second that kernels read or write at most, whatever their size
+  gathering     the share of `link` that they reach where pieces are large
 """
 import os
 
 LUO = "Luo and others, Dissecting the NVIDIA Hopper Architecture, arXiv 2501.12084"
-FIELDS = ("architecture sms clock memory cache link threads blocks shared holds whole half mma alu read_share node near far served far_link graph wait "
-          "blocking copy").split()
+H100 = "an H100 (gpu-h100.md)"
+FIELDS = ("architecture sms clock memory cache link threads blocks shared holds whole half mma alu read_share node early near far served far_link graph wait "
+          "blocking copy pieces gathering").split()
 
 
 def known(source, **values):
     return {name: (value, source) for name, value in values.items()}
 
 
-EVERY = known("assumed", read_share=.92, node=1.3e-6, far_link=1.5e-6, graph=8e-6, wait=6e-6, blocking=10e-6, copy=2.5e-6, mma=1)
+# What an H100 showed stands for every card where the driver and the link take the time, not the card.
+EVERY = dict(known("assumed", read_share=.92, far_link=1.5e-6, copy=2.5e-6, mma=1),
+             **known(H100, node=.96e-6, early=.6e-6, graph=3.2e-6, wait=3.2e-6, blocking=9.2e-6, pieces=61e6, gathering=.9))
 GEFORCE = dict(EVERY, **known("sheet", threads=1536, shared=100 << 10, whole=1024, half=256, alu=2), **known("assumed", served=16))
 HOPPER = dict(EVERY, **known("sheet", architecture=90, sms=132, clock=1.98e9, cache=50 << 20, threads=2048, blocks=32, shared=228 << 10, whole=3786,
                              half=1893, alu=2, link=52e9),
@@ -54,6 +60,10 @@ class Card:
     def key(self):
         """What counts depend on."""
         return f"{self.architecture}:{self.sms}:{self.cache}:{self.near}:{round(self.far_link * self.clock)}"
+
+    def gather(self, piece):
+        """Bytes/s at which kernels read pieces of so many bytes of host memory."""
+        return min(self.link * self.gathering, self.pieces * piece)
 
     def assumptions(self):
         """[(constant, value, source)] of what no data sheet says."""

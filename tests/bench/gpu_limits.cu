@@ -76,6 +76,27 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(std::byte* to, uint32
 
 __global__ void __launch_bounds__(32) nothing_kernel() {}
 
+// A warp multiplies by mma.sync into eight sums that do not wait for one another.
+template <bool kWhole>
+__global__ void __launch_bounds__(kThreads) multiply_kernel(int n, uint32_t* sums) {
+  constexpr int kSums = 8;
+  uint32_t a[4], b[2], sum = 0;
+  for (uint32_t i = 0; i < 4; ++i) a[i] = threadIdx.x * (i + 1);
+  for (uint32_t i = 0; i < 2; ++i) b[i] = threadIdx.x * (i + 5);
+  int32_t whole[kSums][4] = {};
+  float halves[kSums][4] = {};
+  for (int i = 0; i < n; ++i) {
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) {
+      if constexpr (kWhole) cuda::mma_s8(whole[k], a, b, whole[k]);
+      else cuda::mma_f16(halves[k], a, b);
+    }
+  }
+  for (int k = 0; k < kSums; ++k)
+    for (int i = 0; i < 4; ++i) sum += kWhole ? static_cast<uint32_t>(whole[k][i]) : __float_as_uint(halves[k][i]);
+  sums[blockIdx.x * kThreads + threadIdx.x] = sum;
+}
+
 }  // namespace gpu_limits_cu
 using namespace gpu_limits_cu;
 
@@ -94,6 +115,13 @@ void gather(cuda::Queue& queue, int32_t n_processors, const std::byte* from, uin
 void scatter(cuda::Queue& queue, int32_t n_processors, std::byte* to, uint64_t bytes, uint32_t piece, uint32_t n_pieces) {
   launch<scatter_kernel>(queue, {Dim3(static_cast<unsigned>(n_processors * kBlocksEach)), Dim3(kThreads)}, to, static_cast<uint32_t>(bytes / piece), n_pieces,
                          piece / 16);
+}
+
+uint64_t multiply(cuda::Queue& queue, int32_t n_processors, bool whole, int32_t n, uint32_t* sums) {
+  const cuda::Geometry geometry{Dim3(static_cast<unsigned>(n_processors)), Dim3(kThreads)};
+  if (whole) launch<multiply_kernel<true>>(queue, geometry, n, sums);
+  else launch<multiply_kernel<false>>(queue, geometry, n, sums);
+  return static_cast<uint64_t>(n_processors) * (kThreads / 32) * static_cast<uint64_t>(n) * 8 * 16 * 8 * (whole ? 32 : 16);
 }
 
 void nothing(cuda::Queue& queue) { launch<nothing_kernel>(queue, {Dim3(1), Dim3(32)}); }

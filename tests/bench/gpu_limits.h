@@ -21,6 +21,9 @@ void gather(cuda::Queue& queue, int32_t n_processors, const std::byte* from, uin
 // Writes them: `piece` is a multiple of 16.
 void scatter(cuda::Queue& queue, int32_t n_processors, std::byte* to, uint64_t bytes, uint32_t piece, uint32_t n_pieces);
 // A kernel of one block that does nothing.
+// Warps of each processor multiply n times 8 tiles by mma.sync: bytes into whole numbers, or halves into floats. Returns the products of two numbers.
+// sums: room for n_processors * 512 words.
+uint64_t multiply(cuda::Queue& queue, int32_t n_processors, bool whole, int32_t n, uint32_t* sums);
 void nothing(cuda::Queue& queue);
 
 }  // namespace orrery::bench

@@ -12,10 +12,10 @@
 //   contexts=0,32768      a decode step after this number of tokens, for each number
 //   prefills=0            a chunk of `rows` prompt tokens after this number of tokens
 //   rows=2048
-//   policy=streaming:0.25 KV policy and budget of the decode steps
+//   policy=streaming:0.25 KV policy and budget of the decode steps; behind another colon the policy's options, name=value
 //   cublas=0              the library's own kernels compute all products
-//   idle=1                kernels of the counted steps do nothing: `host` is what their thread takes beside them, in seconds; the emulated
-//                         driver's copies and launches are in it
+//   idle=50               so many further decode steps, whose kernels do nothing: `host` is what a step takes of the thread beside them, in
+//                         seconds; the emulated driver's copies and launches are in it
 //   whole=1               runs every block, to check the rule
 // OUT gets JSON: steps, each with its launches by kernel and geometry.
 #include <time.h>
@@ -175,9 +175,13 @@ std::unique_ptr<engine::Session> Counting::session(int64_t context, int64_t room
   options.n_context = static_cast<uint32_t>(context + room);
   options.chunk_tokens = static_cast<uint32_t>(settings_.number("rows"));
   if (const std::string policy = settings_.values.at("policy"); !policy.empty()) {
-    const size_t colon = policy.find(':');
-    options.policy = policy.substr(0, colon);
-    options.kv_share = std::atof(policy.substr(colon + 1).c_str());
+    const std::vector<std::string> parts = Settings::split(policy, ':');
+    options.policy = parts[0];
+    if (parts.size() > 1) options.kv_share = std::atof(parts[1].c_str());
+    for (size_t i = 2; i < parts.size(); ++i) {
+      const size_t equals = std::min(parts[i].find('='), parts[i].size() - 1);
+      options.policy_options.emplace_back(parts[i].substr(0, equals), parts[i].substr(equals + 1));
+    }
   }
   auto made = unwrap(engine::Session::open(opened_, options));
   if (context > 0) unwrap(made->assume_prompt(std::vector<int32_t>(static_cast<size_t>(context), 5), [](uint32_t, Span<std::byte>) {}));
@@ -199,17 +203,24 @@ void Counting::step(const std::string& name, const F& what) {
   const uint64_t waits = emulated::n_waits(), to_host = emulated::bytes_to_host(), to_device = emulated::bytes_to_device();
   const size_t graphs = emulated::graphs_made();
   const int64_t launches = device_.n_launches, copies = device_.n_copies;
-  device_.idle = settings_.number("idle") != 0;
-  const double begin = thread_seconds();
   what();
-  const double host = thread_seconds() - begin;
-  device_.idle = false;
+  const int64_t n_launches = device_.n_launches - launches, n_copies = device_.n_copies - copies;
+  const uint64_t n_waits = emulated::n_waits() - waits, n_to_host = emulated::bytes_to_host() - to_host;
+  const uint64_t n_to_device = emulated::bytes_to_device() - to_device;
+  const size_t n_graphs = emulated::graphs_made() - graphs;
+  double host = 0;
+  if (const int64_t n = settings_.number("idle"); n > 0) {
+    device_.idle = true;
+    const double begin = thread_seconds();
+    for (int64_t i = 0; i < n; ++i) what();
+    host = (thread_seconds() - begin) / static_cast<double>(n);
+    device_.idle = false;
+  }
   if (!device_.failure().empty()) unwrap(error(Code::internal, "%s", device_.failure().c_str()));
   const std::string policy = settings_.values.at("policy");
   out_ << (first_ ? "" : ",\n") << "{\"name\": \"" << name << (policy.empty() ? "" : ", " + policy) << "\", \"waits\": "
-       << emulated::n_waits() - waits << ", \"graphs\": " << emulated::graphs_made() - graphs << ", \"to_host\": "
-       << emulated::bytes_to_host() - to_host << ", \"to_device\": " << emulated::bytes_to_device() - to_device << ", \"host\": " << host
-       << ", \"all_launches\": " << device_.n_launches - launches << ", \"copies\": " << device_.n_copies - copies << ", \"launches\": [";
+       << n_waits << ", \"graphs\": " << n_graphs << ", \"to_host\": " << n_to_host << ", \"to_device\": " << n_to_device << ", \"host\": " << host
+       << ", \"all_launches\": " << n_launches << ", \"copies\": " << n_copies << ", \"launches\": [";
   first_ = false;
   bool first = true;
   for (const ptx::LaunchGroup& g : device_.take_groups()) {
@@ -276,7 +287,7 @@ void Counting::run(const std::vector<int64_t>& card, const std::vector<int64_t>&
     opened_ = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(options)), path, {}));
   }
   for (const int64_t context : settings_.list("contexts")) {
-    const auto made = session(std::max<int64_t>(context, 1), 64 + settings_.number("steps"));
+    const auto made = session(std::max<int64_t>(context, 1), 64 + settings_.number("steps") * (1 + settings_.number("idle")));
     const auto decode = [&] {
       made->push_generated(7);
       engine::Shortlist shortlist;

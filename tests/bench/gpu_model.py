@@ -3,7 +3,7 @@
 
 gpu_model.py BUILD [--models 8b,1b] [--cards "H100,RTX 4090"] [--counts FILE...] [--write PAGE] [--figures FILE];
 gpu_model.py BUILD --check: layers of a tiny model add up;
-gpu_model.py BUILD --policies PAGE: steps of 8b on an RTX 4090 under policies, from the page's steps without one;
+gpu_model.py BUILD --counts FILE... --policies: steps of 8b under policies, from counts of its steps without one and an H100's steps under them;
 gpu_model.py BUILD --layer FILE...: what a layer adds under a policy, out of counts of two layers (layers=1,1 policy=NAME:SHARE)
 
 tests/bench/gpu_model.cpp counts what the library's launches do (bytes, sectors, executions by line of the source, the longest chain of
@@ -20,12 +20,13 @@ gpu_cards.py has the cards' constants. A launch takes a node's time and the larg
   cache     different sectors of each block over what the second-level cache serves a cycle of an SM
   loop      turns of the main loop, where it multiplies on tensor cores, times what gpu_loops.py finds a turn to take with the warps that
             fit on an SM; and the other instructions' slots
-  latency   the longest block's chain (tests/ptx/executor/path.h), once for each round of blocks that an SM has. Loads of what the
-            launch streams come from memory, others from the second-level cache
+  latency   the longest block's chain (tests/ptx/executor/path.h), once for each round of blocks that an SM has, and memory, cache or link
+            besides: on an H100 their sum comes within 5% of decode steps, and the larger alone 20% below. Loads of what the launch streams
+            come from memory, others from the second-level cache
 
-Few blocks: issue, alu, tensor, shared and cache count the SMs that the busiest wave leaves idle. A launch that streams begins with one load
-from memory. A step is its launches one after another, what a graph's launch and the wait take, and the host's work. What is left out: clocks
-below boost, conflicts in the caches, other users of the card.
+Few blocks: issue, alu, tensor, shared and cache count the SMs that the busiest wave leaves idle. A step is its launches one after another,
+what a graph's launch and the wait take, and the host's work. What is left out: clocks below boost, conflicts in the caches, other users of
+the card.
 """
 import argparse
 import collections
@@ -45,21 +46,19 @@ LAYERS = {"8b": (16, 16), "8b-q8_0": (16, 16), "1b": (8, 8), "qwen2.5-0.5b": (12
 POLICIES = ["streaming:0.25", "streaming:0.125"]
 # Steps under policies (policy_table). `moved`: bytes of refills a token over the resident bytes. Of quest, freekv, heterocache and codes those of
 # Qwen2.5-Coder-0.5B (gpu-predictions.md: refills); of synckv and shadowkv those of SmolLM2-135M at 50 and 20% of 1,024 tokens of text, the
-# larger of the two (real-models.md). Each is moved per token, less what snapkv moves there, which settles alone. `searched`: bytes that find
-# pages over the bytes of all KV. `keys`: what a head selects among, over its tokens. `serial`: seconds of the kernels of one block per head in a
-# layer, at 1,024 keys and for each further 1,024 (cuda/kernels/README.md: a selection of 32K keys takes 100 us, a plan of 256 pages 5 us).
-# `nodes`: launches and copies of a layer beside the step's graph, on the main stream. `within`: the share of refills that the layer waits for.
-# `every`: steps between two refills.
-Policy = collections.namedtuple("Policy", "name share moved searched keys serial nodes within every")
-REFILLING = [
-    Policy("auto", .20, 0, 0, 0, (0, 0), 0, 0, 1),
-    Policy("auto by codes", .20, .135, 17 / 256, 1, (8e-6, 3e-6), 8, 1, 1),
-    Policy("heterocache", .25, 0, 0, 0, (0, 0), 0, 0, 5),
-    Policy("synckv", .25, .012, 0, 0, (0, 0), 1, 0, 5),
-    Policy("freekv", .125, .131, 1 / 32, 1 / 32, (8e-6, 3e-6), 11, .056, 1),
-    Policy("quest", .125, .144, 1 / 16, 1 / 16, (8e-6, 3e-6), 9, 1, 1),
-    Policy("shadowkv", .0625, .033, 1 / 16, 1 / 8, (8e-6, 3e-6), 10, 1, 1),
-]
+# larger of the two (real-models.md). Each is moved per token, less what snapkv moves there, which settles alone. `piece`: bytes of host memory
+# that lie together. `within`: the share of refills that the layer waits for; of random numbers all of them. `every`: steps between two refills.
+Policy = collections.namedtuple("Policy", "moved piece within every")
+REFILLING = {
+    "auto": Policy(0, 4096, 0, 1),
+    "auto:by=codes": Policy(.135, 512, 1, 1),
+    "heterocache": Policy(0, 4096, 0, 5),
+    "synckv:budget=0.3": Policy(.012, 4096, 0, 5),
+    "freekv": Policy(.131, 8192, .056, 1),
+    "quest": Policy(.144, 4096, 1, 1),
+    "shadowkv": Policy(.033, 4096, 1, 1),
+    "streaming": Policy(0, 4096, 0, 1),
+}
 # Host's work of a step beside the launches, measured (gpu-predictions.md).
 HOST_SECONDS, HOST_OF_LAYER = 10e-6, 2.6e-6
 KV_OF_8B = 32 * 8 * 2 * 128 * 2   # bytes of a token
@@ -77,11 +76,23 @@ def find_tool(name, build):
     return None
 
 
+def ptx_of(build, module, architecture):
+    """The PTX that machine code of the architecture is made of (cuda/archive.cmake): from sm_90 on another than the one that is counted."""
+    counted = os.path.join(build, "ptx", module)
+    if architecture < 90:
+        return counted
+    later = counted[:-4] + ".90.ptx"
+    if not os.path.exists(later) or os.path.getmtime(later) < os.path.getmtime(counted):
+        subprocess.run([find_tool("nvcc", build), "-std=c++17", "-O3", "-ptx", "-arch=compute_90", "-lineinfo", "-diag-suppress=554", "-I" + ROOT,
+                        "-I" + os.path.join(ROOT, "include"), "-o", later, os.path.join(ROOT, "cuda/kernels", module[:-4] + ".cu")], check=True)
+    return later
+
+
 def sass(build, module, architecture):
     """(registers by kernel, gpu_loops.parse() of the listing) of one file of kernels."""
     folder = os.path.join(build, "sass")
     os.makedirs(folder, exist_ok=True)
-    ptx = os.path.join(build, "ptx", module)
+    ptx = ptx_of(build, module, architecture)
     stem = os.path.join(folder, f"{module[:-4]}.sm_{architecture}")
     listing = stem + ".hex.sass"
     if not os.path.exists(listing) or os.path.getmtime(listing) < os.path.getmtime(ptx):
@@ -113,6 +124,8 @@ class Code:
             pipe, cycles = gpu_loops.pipe_of(i, card)
             if pipe == "alu":
                 self.alu[i.place] += cycles
+        # Kernels that wait for those ahead of them themselves (griddepcontrol.wait) begin before these end.
+        self.early = any(i.name.startswith("ACQBULK") for i in code)
         self.turns = {}   # what turns of the main loop take, by warps on an SM
 
     def executed(self, launch, kernel, machine):
@@ -218,6 +231,7 @@ def time_of(launch, kernel, card, code, near):
         "link": launch["link_bytes"] / card.link,
     }
     chain = launch["path"] + launch["rounds"] * ((card.far if streams else card.near) - near)
+    served = max(bounds["memory"], bounds["cache"], bounds["link"])
     if blocks >= card.sms and (found := code.loop(launch, kernel, min(resident, waves) * warps)):
         turns, turn, slots_of_turn = found
         # Whole rounds, and a last one with fewer blocks on an SM.
@@ -225,14 +239,15 @@ def time_of(launch, kernel, card, code, near):
         last = code.loop(launch, kernel, rest * warps)[1] if rest else 0
         outside = max(0, slots - turns * slots_of_turn * n * blocks * warps)
         bounds["loop"] = n * turns * (full * turn + last) / card.clock + outside / (4 * cycles)
-    else:
-        bounds["latency"] = rounds * chain / card.clock
+    latency = rounds * chain / card.clock
+    if served > bounds.get("loop", 0):
+        bounds["latency"] = latency + served
     bound = max(bounds, key=bounds.get)
-    first = n * card.far / card.clock if streams and bound != "latency" else 0
-    node = n * card.node
-    seconds = bounds[bound] + first + node
-    # A node's start and end overlap nothing.
-    return seconds, bound if bounds[bound] > node else "node", dict(bounds, slots=slots, registers=code.registers, resident=min(resident, waves),
+    node = n * (card.early if code.early else card.node)
+    seconds = bounds[bound] + node
+    if bound == "latency":   # which part of it is the larger
+        bound = "latency" if latency >= served else next(x for x in ("memory", "cache", "link") if bounds[x] == served)
+    return seconds, bound if seconds > 2 * node else "node", dict(bounds, slots=slots, registers=code.registers, resident=min(resident, waves),
                                                                     warps=min(resident, waves) * warps, chain=chain / n)
 
 
@@ -347,37 +362,78 @@ def write_figures(path, found):
             out.write(f"{card}\t{key}\t{milliseconds}\n")
 
 
-def policy_table(page):
-    """Steps of 8b on a 4090 under policies: the page's step behind no tokens, what attention reads, what selection takes, and the link."""
-    card = next(c for c in CARDS if c.name == "RTX 4090")
-    full = {int(m.group(1)): 1e-3 * float(m.group(2))
-            for m in re.finditer(r"^\| 8b \| RTX 4090 \| decode (\d+) \| ([\d.]+) \|", open(page).read(), re.M)}
-    rate = card.memory * READ_SHARE
-    lines = ["| tokens | policy | resident, GB | attention, ms | selection, ms | link, ms | exposed, ms | step, ms | full, ms | of full | "
-             "exposed | bound by |", "| --- |" + " --- |" * 11]
-    for tokens in sorted(full):
-        if tokens == 0:
-            continue
-        for p in REFILLING:
-            kv = tokens * KV_OF_8B
-            resident = kv * p.share
-            attention = (resident - min(kv * p.searched, resident / 2)) / rate
-            first, more = p.serial
-            serial = (first + more * max(0, tokens * p.keys / 1024 - 1)) if p.keys else 0
-            selection = 32 * (p.nodes * NODE_SECONDS + serial) + kv * p.searched / rate
-            computed = full[0] + attention + selection
-            link = resident * p.moved * p.every / card.link   # of a step with refills
-            # Refills for the next step run beside the layers; the first or the last layer's have nothing beside them.
-            beside = link * (1 - p.within)
-            exposed = (link * p.within + max(beside / 32, beside - computed * 31 / 32)) / p.every
-            step = computed + exposed
-            parts = {"weights": full[0], "attention": attention, "selection": selection, "link": exposed}
-            bound = ", ".join(f"{k} {100 * v / step:.0f}%" for k, v in sorted(parts.items(), key=lambda x: -x[1]) if v >= .05 * step)
-            beyond = " (does not fit)" if 4.9e9 + kv > card.holds - 1e9 else ""
-            lines.append(f"| {tokens:,} | {p.name}, {100 * p.share:g}% | {1e-9 * resident:.2f} | {1e3 * attention:.2f} | {1e3 * selection:.2f} | "
-                         f"{1e3 * link / p.every:.2f} | {1e3 * exposed:.2f} | {1e3 * step:.2f} | {1e3 * full[tokens]:.2f}{beyond} | "
-                         f"{100 * step / full[tokens]:.0f}% | {100 * exposed / step:.0f}% | {bound} |")
-    return lines
+def steps_on_h100(page):
+    """{(tokens, policy): columns} of the page's table of steps under policies: ms, KV, attended, searched and fetched MB, the host's ms, waits."""
+    found, inside = {}, False
+    for line in open(page):
+        inside = line.startswith("## Steps under policies") or inside and not line.startswith("##")
+        words = line.split()
+        if inside and len(words) == 12 and words[0].isdigit():
+            names = "ms rate kv attended searched fetched host waits nodes".split()
+            found[int(words[0]), words[1]] = dict(zip(names, map(float, words[2:11])))
+    return found
+
+
+def policy_table(files, listings, cards, page):
+    """(lines, figures) of steps of 8b under policies. A step is the one behind no tokens, what attention and selection read, refills over the link,
+    and the rest: what a layer took on the H100 beside all of these. The rest is launches, small kernels and waits of one queue for another, so that
+    every card is given the H100's.
+    files: counts of steps without a policy; page: the H100's measurements"""
+    by_card = {card.name: {step: seconds for counts in map(json.load, map(open, files)) for _, of, step, seconds, _, _ in predict(counts, listings, [card])}
+               for card in CARDS}
+    measured, n_layers = steps_on_h100(page), sum(LAYERS["8b"])
+    h100 = next(card for card in CARDS if card.name == "H100")
+
+    def rate(seconds, tokens):
+        """Bytes of KV that attention reads a second, out of steps behind some and behind no tokens."""
+        return tokens * KV_OF_8B / (seconds[tokens] - seconds[0])
+
+    full = {tokens: 1e-3 * m["ms"] for (tokens, policy), m in measured.items() if policy == "full"}
+    full[0] = 1e-3 * measured_step(page, 8)
+    rest = {}
+    for (tokens, policy), m in measured.items():
+        if policy in REFILLING:
+            known = full[0] + 1e6 * m["attended"] / rate(full, tokens) + 1e6 * m["searched"] / (h100.memory * h100.read_share)
+            rest[tokens, policy] = max(0, 1e-3 * m["ms"] - known - 1e6 * m["fetched"] / h100.gather(REFILLING[policy].piece)) / n_layers
+    longer = rest[131072, "quest"] / rest[32768, "quest"]
+    lines = ["An H100's steps, whose KV is random numbers: what is known of them, and the rest.", "",
+             "| tokens | policy | measured, ms | fetched, MB | link, ms | rest of a layer, us | host of a layer, us |", "| --- |" + " --- |" * 6]
+    for (tokens, policy), took in rest.items():
+        m = measured[tokens, policy]
+        lines.append(f"| {tokens:,} | {policy} | {m['ms']:.2f} | {m['fetched']:,.0f} | {1e9 * m['fetched'] / h100.gather(REFILLING[policy].piece):.2f} | "
+                     f"{1e6 * took:.0f} | {1e3 * m['host'] / n_layers:.0f} |")
+    lines += ["", "Text on all cards.", "", "| card | tokens | policy | resident, GB | attention, ms | link, ms | exposed, ms | rest, ms | step, ms | full, ms | of full | "
+              "bound by |", "| --- |" + " --- |" * 11]
+    found = []
+    for card in cards:
+        seconds = {int(step.split()[1]): s for step, s in by_card[card.name].items() if re.fullmatch(r"decode \d+", step)}
+        for tokens in sorted(seconds)[1:]:
+            for policy, p in REFILLING.items():
+                m, scale, times = measured.get((tokens, policy)), 1, 1
+                if not m:   # the H100 had no time for it
+                    m, scale, times = measured[32768, policy], tokens / 32768, longer
+                resident = 1e6 * scale * m["kv"]
+                attention = 1e6 * scale * m["attended"] / rate(seconds, tokens) + 1e6 * scale * m["searched"] / (card.memory * card.read_share)
+                others = n_layers * times * rest[(tokens, policy) if times == 1 else (32768, policy)]
+                computed = seconds[0] + attention + others
+                link = resident * p.moved * p.every / card.gather(p.piece)   # of a step with refills
+                # Refills for the next step run beside the layers; the first or the last layer's have nothing beside them.
+                beside = link * (1 - p.within)
+                exposed = (link * p.within + max(beside / n_layers, beside - computed * (n_layers - 1) / n_layers)) / p.every
+                step = computed + exposed
+                parts = {"weights": seconds[0], "attention": attention, "rest": others, "link": exposed}
+                bound = ", ".join(f"{k} {100 * v / step:.0f}%" for k, v in sorted(parts.items(), key=lambda x: -x[1]) if v >= .05 * step)
+                beyond = " (does not fit)" if 4.9e9 + tokens * KV_OF_8B > card.holds - 1e9 else ""
+                lines.append(f"| {card.name} | {tokens:,} | {policy} | {1e-9 * resident:.2f} | {1e3 * attention:.2f} | {1e3 * link / p.every:.2f} | "
+                             f"{1e3 * exposed:.2f} | {1e3 * others:.2f} | {1e3 * step:.2f} | {1e3 * seconds[tokens]:.2f}{beyond} | "
+                             f"{100 * step / seconds[tokens]:.0f}% | {bound} |")
+                found.append(("8b", card, f"decode {tokens}, {policy}", step, [], {}))
+    return lines, found
+
+
+def measured_step(page, context):
+    """Milliseconds of a decode step of 8B Q4_K_M on the page."""
+    return float(re.search(rf"^\| Q4_K_M \| {context} \| ([\d.]+) \|", open(page).read(), re.M).group(1))
 
 
 def layer_table(files, listings):
@@ -411,7 +467,7 @@ def main():
     options.add_argument("--models", default="8b,1b,qwen2.5-0.5b,smollm2-135m")
     options.add_argument("--cards", default=",".join(card.name for card in CARDS))
     options.add_argument("--counts", nargs="*", help="files that gpu_model has written, in place of runs of it")
-    options.add_argument("--policies", metavar="PAGE", help="prints steps under policies; nothing is counted")
+    options.add_argument("--policies", action="store_true", help="prints steps of 8b under policies; --counts: its steps without one")
     options.add_argument("--layer", nargs="+", metavar="FILE")
     options.add_argument("--check", action="store_true")
     options.add_argument("--write", help="the page's tables go here, behind its line <!-- tables -->")
@@ -420,8 +476,6 @@ def main():
     take_measured(os.path.join(ROOT, "tests/bench/results/gpu-measured.tsv"))
     if options.layer:
         return print("\n".join(layer_table(options.layer, Listings(options.build))))
-    if options.policies:
-        return print("\n".join(policy_table(options.policies)))
     if options.check:
         sys.exit(check(options.build) != 0)
     if not find_tool("nvdisasm", options.build) or not find_tool("ptxas", options.build):
@@ -443,6 +497,11 @@ def main():
                 files.append(os.path.join(options.build, f"counts-{model}-{i}.json"))
                 subprocess.run([os.path.join(options.build, "tests/ptx/gpu_model"), model, files[-1], "cards=" + keys] + step, check=True)
     listings = Listings(options.build)
+    if options.policies:
+        lines, found = policy_table(files, listings, cards, os.path.join(ROOT, "tests/bench/results/gpu-h100.md"))
+        if options.figures:
+            write_figures(options.figures, found)
+        return print("\n".join(lines))
     found = [x for file in files for x in predict(json.load(open(file)), listings, cards)]
     lines = tables(found)
     print("\n".join(lines))

@@ -37,9 +37,9 @@ FAMILIES = {
     "rows": "GpuRows.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows:GpuTogether.StepsOfManyForms*",
     "kv": "GpuFusions.HeadsOnTheirWayToTheCache",
     "low_rank": "GpuLowRank.AsThePlainPath",
-    "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans:GpuFetch.ExcludedPages:GpuFetch.OneSetForAllHeads:GpuFetch.KeysNearTheBest:GpuKeyCodes.ScoresBelowTheLeastAreLeftOut",
+    "top_keys": "GpuTopKeys.SeveralJobs:GpuTopKeys.EveryScoring:GpuTopKeys.TiesGoToTheLowerKeys:GpuTopKeys.CountsWhatIsCommon:GpuTopKeys.MomentsOverAWindow:GpuTopKeys.WeightsAndTheirMeans:GpuFetch.ExcludedPages:GpuFetch.OneSetForAllHeads:GpuFetch.KeysNearTheBest:GpuKeyCodes.ScoresBelowTheLeastAreLeftOut:GpuFetchByManyBlocks.*",
     "key_codes": "GpuKeyCodes.*",
-    "fetch": "GpuFetch.PagesAndTokens:GpuFetch.MorePlacesThanThreads:GpuFetch.LowestScoresAreReplaced:GpuFetchChanged.*:GpuFetch.KeysNearTheBest:GpuFetch.KeysNearTheBestWithTiesAndNoNumbers",
+    "fetch": "GpuFetch.PagesAndTokens:GpuFetch.MorePlacesThanThreads:GpuFetch.LowestScoresAreReplaced:GpuFetchChanged.*:GpuFetch.KeysNearTheBest:GpuFetch.KeysNearTheBestWithTiesAndNoNumbers:GpuFetchByManyBlocks.*",
     "shortlist": "GpuShortlist.*",
     "attend_decode": "GpuAttendDecode.EveryTypeAndHeadSize:GpuAttendDecode.LongerSplits:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
     "matmul_prefill": "*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*:GpuMatmulFusions.GateAndUp*",
@@ -50,6 +50,8 @@ FEWER = {
     "select_by_order_kernel": "GpuFetch.OneSetForAllHeads:GpuFetchFollowers.TiesAndNoNumbers",
     "near_best_kernel": "GpuFetch.KeysNearTheBest",
     "select_near_best_kernel": "GpuFetch.KeysNearTheBest",
+    **dict.fromkeys("clear_selection_kernel count_digits_kernel count_taken_kernel write_taken_kernel note_held_kernel count_missing_kernel list_misses_kernel "
+                    "end_plan_by_many_kernel".split(), "GpuFetchByManyBlocks.*"),
 }
 # Of bounds: files without a barrier, and more tests, because emulation is cheap. A family is a file of kernels or a header that has loops.
 ALL_MATMULS = "*GpuMatmul.MatchesTheDoubleProduct*:*GpuMatmul.RoundsOfUnits*:GpuMatmulFloats.*:GpuMatmulProducts.*:GpuMatmulFusions.*"
@@ -60,8 +62,8 @@ BOUNDS = dict(
     embed="GpuFormats.*",
     digests="GpuTopKeys.DigestsAndTheBestOfThem:GpuKv.Means*",
     low_rank="GpuLowRank.*",
-    top_keys="GpuTopKeys.*:GpuFetch.*:GpuKeyCodes.*",
-    fetch="GpuFetch.*:GpuFetchChanged.*:GpuFetchFollowers.*:Modes/GpuFetchModes.*/4:Modes/GpuFetchModes.*/5:Modes/GpuFetchModes.*/6",   # the last three: shadowkv
+    top_keys="GpuTopKeys.*:GpuFetch.*:GpuFetchByManyBlocks.*:GpuKeyCodes.*",
+    fetch="GpuFetch.*:GpuFetchByManyBlocks.*:GpuFetchChanged.*:GpuFetchFollowers.*:Modes/GpuFetchModes.*/4:Modes/GpuFetchModes.*/5:Modes/GpuFetchModes.*/6",   # the last three: shadowkv
     attend_decode="GpuAttendDecode.*:GpuFusions.AttentionAndTheGateQuantizeTheirRows",
     attend_prefill="GpuAttendPrefill.*",
     matmul_decode=ALL_MATMULS,
@@ -71,14 +73,14 @@ BOUNDS = dict(
 HEADERS = {
     "moves": "GpuKv.*:GpuTopKeys.*:GpuFetch.*",
     "kv.cuh": "GpuKv.*",
-    "top_keys.cuh": "GpuTopKeys.*:GpuKeyCodes.*",
+    "top_keys.cuh": "GpuTopKeys.*:GpuKeyCodes.*:GpuFetchByManyBlocks.*",
     "blocks": "GpuFormats.*:*GpuMatmul.MatchesTheDoubleProduct*:GpuMatmulFloats.*:*GpuCublas*",
 }
 # Of host code: quick tests first, since the first failure ends a run. Sessions run under seeds of schedules.
 SESSIONS = "All/GpuSchedules.*:GpuPolicySchedules.*"
 HOST = {
     "cuda_backend.cpp": "GpuTransfer.*:GpuFormats.*:" + SESSIONS,
-    "jobs.cpp": "GpuTopKeys.*:GpuFetch.*:GpuFetchChanged.*:GpuFetchFollowers.*:GpuKv.Means*:" + SESSIONS,
+    "jobs.cpp": "GpuTopKeys.*:GpuFetch.*:GpuFetchByManyBlocks.*:GpuFetchChanged.*:GpuFetchFollowers.*:GpuKv.Means*:" + SESSIONS,
     "key_codes.cpp": "GpuKeyCodes.*:" + SESSIONS,
     "low_rank.cpp": "GpuLowRank.*:" + SESSIONS,
     "operations.cpp": "GpuRows.*:" + SESSIONS,
@@ -224,6 +226,8 @@ def change_host(options, known):
             known[key], is_bad = verdict_on("" if run(mutated, tests, patience(tests), ORRERY_MUTANT=mutant) else "caught", before)
             bad += is_bad
             print(f"{key}\t{known[key]}", flush=True)
+            if options.write:   # a run of hours may be cut off
+                write_list(known)
 
         for key in [*known]:   # of code that has changed
             if key.startswith("host ") and not key.startswith("host grids ") and key not in keys:
