@@ -23,6 +23,47 @@ std::vector<float> embedded(TensorType type, int64_t n_cols, int32_t n_rows, con
   return out.get();
 }
 
+// A step's rows lie in pinned memory and in scratch until the device has run it. Other scratch memory for the next step, larger or not, takes
+// neither away.
+TEST(GpuFormats, ScratchChangesBehindAStep) {
+  const int32_t n_rows = 5;
+  const int64_t n_cols = 96;
+  const std::vector<float> table = normal_values(static_cast<size_t>(n_rows * n_cols), 5);
+  std::vector<uint64_t> schedules = {0};
+#ifdef ORRERY_EMULATED
+  for (const uint64_t seed : emulated::schedules()) schedules.push_back(seed);
+#endif
+  for (const uint64_t schedule : schedules)
+    for (const Phase phase : {Phase::prefill, Phase::decode})
+      for (const int32_t more : {0, 1 << 16}) {   // the latter's page tables are longer than all before
+        SCOPED_TRACE(schedule);
+        StepLimits limits = product_limits(n_rows, 32);
+        Machine m(true, limits);
+        Buffer<std::byte> at(&m, m->weight_bytes(TensorType::f32, n_rows, n_cols));
+        Weight weight;
+        ASSERT_TRUE(m->place_weight(TensorType::f32, n_rows, n_cols, reinterpret_cast<const std::byte*>(table.data()), at.ptr(), &weight).ok());
+        Buffer<float> out(&m, table.size());
+        limits.max_context += more;
+        const uint64_t bytes = m->scratch_bytes(limits);
+        const Ptr<std::byte> scratch = m.take(bytes);
+        m->upload(scratch, std::vector<std::byte>(bytes, std::byte{0xFF}).data(), bytes);
+        ASSERT_TRUE(m->synchronize().ok());
+#ifdef ORRERY_EMULATED
+        emulated::set_schedule(schedule);
+#endif
+        m.begin(phase, n_rows);
+        m->embed(weight, out.ptr());
+        m->end_step();
+        ASSERT_TRUE(m->set_scratch(scratch, limits).ok());
+        ASSERT_TRUE(m->synchronize().ok());
+        const std::vector<float> got = out.get();
+#ifdef ORRERY_EMULATED
+        emulated::set_schedule(0);
+#endif
+        EXPECT_EQ(std::memcmp(got.data(), table.data(), table.size() * sizeof(float)), 0) << more;
+      }
+}
+
 TEST(GpuFormats, EmbeddingsAreTheFilesValues) {
   const int32_t n_rows = 5;
   for (const TypeTraits& type : kTypeTraits)

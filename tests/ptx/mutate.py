@@ -208,7 +208,7 @@ def change_host(options, known):
         mutated = host.program(root, os.path.abspath(options.build), folder, found)
         if not mutated:
             sys.exit("the host code with mutants does not compile")
-        began = {}
+        began, passed = {}, [-1]
 
         def patience(tests):
             if tests not in began:
@@ -222,6 +222,9 @@ def change_host(options, known):
             nonlocal bad
             before = known.get(key, "")
             if options.survivors and before.startswith(("caught", "harmless")):
+                return
+            passed[0] += 1
+            if passed[0] % options.every:
                 return
             known[key], is_bad = verdict_on("" if run(mutated, tests, patience(tests), ORRERY_MUTANT=mutant) else "caught", before)
             bad += is_bad
@@ -264,6 +267,7 @@ def main():
     options.add_argument("--bounds", action="store_true")
     options.add_argument("--host", action="store_true")
     options.add_argument("--emulation", action="store_true")
+    options.add_argument("--every", type=int, default=1, metavar="N", help="with --host: each N-th of the mutants, the first one first")
     options.add_argument("--survivors", action="store_true")
     options.add_argument("--program", help="in place of BUILD/tests/ptx/ptx_cuda")
     options.add_argument("--ptx", help="in place of BUILD/ptx")
