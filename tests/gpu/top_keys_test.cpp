@@ -182,6 +182,7 @@ std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, Kv
                                       {pages.addresses(), at(0, 1), 0, n, second.addresses()},
                                       {pages.addresses(), at(1, 0), n / 4, n - n / 4, first.addresses(), cosines->data() + n / 4}},
                {kv, page_tokens, kind});
+  const std::vector<float> at_once = *cosines;
   std::vector<uint32_t> best(static_cast<size_t>(2 * (n / 3)));
   TopKeysJob job;
   set_keys({1, 0, n, 4, 2, n / 3, false}, kv, first.addresses(), &job);
@@ -191,6 +192,7 @@ std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, Kv
   shape.bounds = kind != DigestKind::mean, shape.keys_alone = !shape.bounds;
   (*m)->keys()->top_keys({&job, 1}, shape);
   EXPECT_TRUE((*m)->synchronize().ok());
+  EXPECT_EQ(*cosines, at_once) << "cosines that come after digest() has returned";
   std::vector<std::byte> bytes = first.bytes();
   for (const std::byte b : second.bytes()) bytes.push_back(b);
   return {bytes, best};

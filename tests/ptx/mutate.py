@@ -11,7 +11,7 @@ survives there runs on PTX, with the tests for barriers if there are any, and is
 takes the mutants that the list has as survivors, or not at all.
 
 mutate.py --host BUILD [KIND|FILE]... changes the backend's host code instead (host.py): `orders`, `queues`, `places` and `grids`, or the first three of
-one file of cuda/. The tests run in emulation, under schedules.
+one file of cuda/; `grids:FAMILY:KERNEL` is one kernel's. --every N takes each N-th. The tests run in emulation, under schedules.
 
 Instances of one template have the same barriers: one is removed from all instances (with this number of barriers) that the tests run. Files of kernels
 without a barrier are in the table of bounds only.
@@ -235,12 +235,13 @@ def change_host(options, known):
         for key in [*known]:   # of code that has changed
             if key.startswith("host ") and not key.startswith("host grids ") and key not in keys:
                 del known[key]
-        for k, (site, _) in enumerate(found):
-            if host.kind(site) in wanted or site.file in wanted:
-                judge(site.key, HOST[site.file], str(k))
-        if "grids" in wanted:
-            for family, tests in BOUNDS.items():
+        chosen = [word.split(":")[1:] for word in wanted if word.startswith("grids:")]
+        for family, tests in BOUNDS.items():
+            if "grids" in wanted or any(family == word[0] for word in chosen):
                 kernels = host.kernels_of(root, family)
+                if "grids" not in wanted and all(len(word) == 2 for word in chosen):
+                    kernels &= {word[1] for word in chosen if word[0] == family}
+                    tests = ":".join(dict.fromkeys(FEWER.get(kernel, tests) for kernel in sorted(kernels)))
                 grids = os.path.join(folder, "grids")
                 if not run(mutated, tests, 1800, ORRERY_GRIDS=grids):
                     sys.exit(f"{tests} fails as it is")
@@ -252,6 +253,9 @@ def change_host(options, known):
                                 judge(f"host grids {family} {name}: grid.{axis} {by[0]} 1", tests, f"g:{name}:{axis}:{by}")
                 if options.write:
                     write_list(known)
+        for k, (site, _) in enumerate(found):
+            if host.kind(site) in wanted or site.file in wanted:
+                judge(site.key, HOST[site.file], str(k))
     finally:
         shutil.rmtree(folder)
     if options.write:
