@@ -1,0 +1,71 @@
+// One answer's place in a grammar, over the tokens of one vocabulary: which tokens may follow, what a token leads to, and back again.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/span.h"
+#include "runtime/text/grammar/run/local_masks.h"
+
+namespace orrery::text::grammar {
+
+// A compiled grammar for one vocabulary. Any number of matchers and threads share it.
+struct MatcherShared {
+  MatcherShared(Network n, std::shared_ptr<const TokenTrie> t, size_t bytes)
+      : network(std::move(n)), trie(std::move(t)), masks(bytes), cache_bytes(bytes) {}
+  const Network network;
+  const std::shared_ptr<const TokenTrie> trie;
+  MaskCache masks;
+  const size_t cache_bytes;  // of the masks, and of each matcher's configurations
+};
+
+class Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<MatcherShared> shared);
+
+  // The tokens that may follow, ends of generation included: bit i of word w is token 32 w + i. (n_words), valid until the next call. Errors:
+  // cancelled; unsupported where every token leads to a configuration that is too ambiguous.
+  Result<const uint32_t*> mask(const std::atomic<bool>* cancel = nullptr);
+  // False: the token is not allowed, and nothing changes. An end of generation is allowed where the grammar may end; nothing follows it.
+  // Error: unsupported, the text has become too ambiguous.
+  Result<bool> accept(int32_t token);
+  void rewind(size_t n_tokens);  // to the first `n_tokens` of those accepted
+  size_t n_tokens() const { return tokens_.size(); }
+  bool may_end() const { return !ended_ && space_.may_end(now()); }
+  bool ended() const { return ended_; }
+  // Nothing but the end is possible.
+  bool must_end() const { return ended_ || (space_.may_end(now()) && space_.n_items(now()) == 0); }
+  // The bytes that follow in any case, at most `most`.
+  std::string forced(size_t most);
+  size_t n_words() const { return shared_->trie->n_words(); }
+  size_t memory_bytes() const { return space_.memory_bytes(); }
+
+  // Reads bytes without tokens, for texts as a whole: the number of bytes that the grammar takes.
+  static size_t match(const Network& network, std::string_view text, bool* complete);
+
+ private:
+  struct Cached {
+    uint32_t configuration = Space::kUnset;
+    std::vector<uint32_t> words;
+  };
+  uint32_t now() const { return history_.back(); }
+  bool add_item(const Item& item, uint32_t* words, Pace* pace);
+  bool add_pending(uint32_t below, uint32_t node, uint32_t* words, Pace* pace);
+  void make_room();
+  uint32_t follow(int32_t token);
+
+  std::shared_ptr<MatcherShared> shared_;
+  Space space_;
+  MaskMaker masks_;
+  std::vector<int32_t> tokens_;
+  std::vector<uint32_t> history_;  // (n_tokens + 1) configurations; those before `kept_from_` are forgotten
+  size_t kept_from_ = 0;
+  bool ended_ = false;
+  static constexpr size_t kCached = 8;
+  Cached cached_[kCached];
+  size_t next_cached_ = 0;
+  std::vector<uint32_t> stack_;  // (depth + 1) configurations on the way to a node of the token tree
+};
+
+}  // namespace orrery::text::grammar

@@ -1,0 +1,126 @@
+// Configurations: where an answer may stand in the grammar, as small numbers. Equal configurations have one number, so a step that was made
+// once is one look-up, and an answer's whole state is one number.
+//
+// A node is a set of stacks: for each return state (and its count of rounds) the node of the stacks below. A configuration is a set of items
+// (state, count, node). Ambiguity multiplies neither: stacks that differ only below a return state share its entry. No text makes two
+// numbers for one set, so what a configuration holds, and whether it is too large, depends on the text alone.
+#pragma once
+
+#include <vector>
+
+#include "runtime/text/grammar/automata/network.h"
+
+namespace orrery::text::grammar {
+
+struct Item {
+  uint32_t state, count, node;
+};
+
+class Space {
+ public:
+  static constexpr uint32_t kRefused = 0;                // the number of the configuration without items
+  static constexpr uint32_t kTooAmbiguous = 0xFFFFFFFE;  // instead of a number: more items or stacks than the limits allow
+  static constexpr uint32_t kUnset = 0xFFFFFFFF;
+  static constexpr uint32_t kEmpty = 0, kBottom = 1, kUnknown = 2;  // nodes: no stack; the stack of the answer's start; what a local mask does not know
+  static constexpr uint32_t kMostItems = 1024, kMostEntries = 4096;
+
+  explicit Space(const Network& network);  // which outlives the space
+
+  uint32_t start();                                     // at the beginning of a text
+  uint32_t single(const Item& item);                    // of one item as it stands
+  uint32_t step(uint32_t configuration, uint8_t byte);  // kRefused, kTooAmbiguous, or a number
+  // Behind `token`, whose bytes lead to `by_bytes` (or kRefused): with the states that read the whole token.
+  uint32_t step_token(uint32_t configuration, int32_t token, bool is_end, uint32_t by_bytes);
+  uint32_t after_pop(uint32_t node);  // where a rule's end leads
+
+  const Item* items(uint32_t configuration) const { return &items_[configurations_[configuration].begin]; }
+  uint32_t n_items(uint32_t configuration) const { return configurations_[configuration].n; }
+  bool may_end(uint32_t configuration) const { return configurations_[configuration].may_end; }
+  bool escapes(uint32_t configuration) const { return configurations_[configuration].escapes; }  // the end of a rule leads to kUnknown
+
+  size_t memory_bytes() const;
+  void clear();
+  // Takes over a configuration of another space of the same network.
+  uint32_t copy(const Space& other, uint32_t configuration);
+
+ private:
+  struct Entry {
+    uint32_t state, count, parent;
+    bool operator==(const Entry& o) const { return state == o.state && count == o.count && parent == o.parent; }
+  };
+  struct Node {
+    uint32_t begin, n;    // in entries_
+    uint32_t popped;      // the configuration after_pop(), or kUnset
+  };
+  struct Configuration {
+    uint32_t begin, n;    // in items_
+    uint32_t row;         // in rows_, or kUnset
+    bool may_end, escapes;
+  };
+  // Numbers by hash; the caller compares.
+  class Index {
+   public:
+    template <class Equal>
+    uint32_t find(uint64_t hash, Equal equal) const {
+      for (size_t at = hash & (slots_.size() - 1);; at = (at + 1) & (slots_.size() - 1)) {
+        if (slots_[at].number == kUnset) return kUnset;
+        if (slots_[at].hash == static_cast<uint32_t>(hash >> 32) && equal(slots_[at].number)) return slots_[at].number;
+      }
+    }
+    void insert(uint64_t hash, uint32_t number);
+    void clear();
+    size_t memory_bytes() const { return slots_.size() * sizeof(Slot); }
+    Index() { clear(); }
+
+   private:
+    struct Slot {
+      uint32_t hash, number;
+    };
+    void place(uint64_t hash_high, uint64_t at, uint32_t number);
+    std::vector<Slot> slots_;
+    std::vector<uint64_t> hashes_;  // by order of insertion, to grow
+    std::vector<uint32_t> numbers_;
+  };
+  struct Union {
+    uint32_t a, b, result;
+  };
+  struct Frame {
+    uint32_t a, b, i, j;
+    size_t base;  // of the entries made so far, in united_
+  };
+
+  const State& state(uint32_t q) const { return network_->states[q]; }
+  uint32_t node(const Entry* entries, size_t n);
+  uint32_t push(uint32_t q, uint32_t count, uint32_t parent) {
+    const Entry entry{q, count, parent};
+    return node(&entry, 1);
+  }
+  uint32_t unite(uint32_t a, uint32_t b);
+  void begin_closure();
+  void add(uint32_t q, uint32_t count, uint32_t node);
+  void pop(uint32_t node);
+  uint32_t close();
+  uint32_t configuration(const std::vector<Item>& items, bool may_end, bool escapes);
+  bool begin_round(const NetworkRule& rule, Edge::Action action, uint32_t* count) const;
+
+  const Network* network_;
+  std::vector<Node> nodes_;
+  std::vector<Entry> entries_;
+  std::vector<Configuration> configurations_;
+  std::vector<Item> items_;
+  std::vector<uint32_t> rows_;  // steps, by configuration and byte class
+  std::vector<Union> unions_;
+  Index node_index_, configuration_index_, union_index_;
+
+  // One closure's work.
+  std::vector<Item> work_;
+  std::vector<uint32_t> todo_;
+  std::vector<bool> queued_;
+  std::vector<uint32_t> work_slots_;  // open addressing by (state, count), once there are many
+  std::vector<Item> kept_;
+  std::vector<Frame> frames_;
+  std::vector<Entry> united_;
+  bool may_end_ = false, escapes_ = false, too_ambiguous_ = false;
+};
+
+}  // namespace orrery::text::grammar

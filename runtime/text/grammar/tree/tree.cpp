@@ -1,0 +1,141 @@
+#include "runtime/text/grammar/tree/tree.h"
+
+#include <utility>
+
+namespace orrery::text::grammar {
+
+uint32_t Tree::literal(std::string_view text) {
+  const TreeNode node{NodeType::literal, static_cast<uint32_t>(bytes.size()), static_cast<uint32_t>(text.size()), 0};
+  bytes += text;
+  return add(node);
+}
+
+uint32_t Tree::add_set(CharSet set) {
+  if (!sets.empty() && sets.back() == set) return static_cast<uint32_t>(sets.size() - 1);
+  sets.push_back(std::move(set));
+  return static_cast<uint32_t>(sets.size() - 1);
+}
+
+uint32_t Tree::chars(CharSet set) { return add({NodeType::chars, add_set(std::move(set)), 0, 0}); }
+
+uint32_t Tree::list(NodeType type, const std::vector<uint32_t>& parts) {
+  if (parts.size() == 1) return parts[0];
+  const TreeNode node{type, static_cast<uint32_t>(children.size()), static_cast<uint32_t>(parts.size()), 0};
+  children.insert(children.end(), parts.begin(), parts.end());
+  return add(node);
+}
+
+uint32_t Tree::sequence(const std::vector<uint32_t>& parts) { return list(NodeType::sequence, parts); }
+uint32_t Tree::choice(const std::vector<uint32_t>& parts) { return list(NodeType::choice, parts); }
+
+uint32_t Tree::repeat(uint32_t child, uint32_t least, uint32_t most) {
+  if (most == 0) return empty();
+  if (least == 1 && most == 1) return child;
+  return add({NodeType::repeat, child, least, most});
+}
+
+uint32_t Tree::tokens(TokenSet set) {
+  token_sets.push_back(std::move(set));
+  return add({NodeType::tokens, static_cast<uint32_t>(token_sets.size() - 1), 0, 0});
+}
+
+uint32_t Tree::graph(Graph graph) {
+  graphs.push_back(std::move(graph));
+  return add({NodeType::graph, static_cast<uint32_t>(graphs.size() - 1), 0, 0});
+}
+
+uint32_t Tree::add_rule(std::string name, uint32_t line, uint32_t column) {
+  Rule rule;
+  rule.name = std::move(name);
+  rule.line = line;
+  rule.column = column;
+  rules.push_back(std::move(rule));
+  return static_cast<uint32_t>(rules.size() - 1);
+}
+
+size_t Tree::memory_bytes() const {
+  size_t n = nodes.capacity() * sizeof(TreeNode) + children.capacity() * sizeof(uint32_t) + bytes.capacity();
+  for (const CharSet& set : sets) n += sizeof set + set.ranges().capacity() * sizeof(CharRange);
+  for (const Graph& g : graphs) n += sizeof g + g.edges.capacity() * sizeof(Graph::Edge);
+  return n + rules.capacity() * sizeof(Rule);
+}
+
+namespace {
+
+// The least solution: a node waits for a number of its parts, and tells the nodes that wait for it. Each edge of the tree is used once.
+std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, const TreeNode&), bool empty_repeat_is_known) {
+  const size_t n = tree.nodes.size(), n_rules = tree.rules.size();
+  // Edges part -> whole, of rules too: number n + r is rule r.
+  std::vector<uint32_t> start(n + n_rules + 1, 0), whole, waits(n + n_rules, 1);
+  const auto each_edge = [&](auto&& use) {
+    for (uint32_t i = 0; i < n; ++i) {
+      const TreeNode& node = tree.nodes[i];
+      if (node.type == NodeType::sequence || node.type == NodeType::choice) {
+        for (uint32_t k = 0; k < node.b; ++k) use(tree.children[node.a + k], i);
+      } else if (node.type == NodeType::repeat) {
+        use(node.a, i);
+      } else if (node.type == NodeType::rule) {
+        use(static_cast<uint32_t>(n) + node.a, i);
+      }
+    }
+    for (uint32_t r = 0; r < n_rules; ++r)
+      if (tree.rules[r].body != kNoNode) use(tree.rules[r].body, static_cast<uint32_t>(n) + r);
+  };
+  each_edge([&](uint32_t part, uint32_t) { ++start[part + 1]; });
+  for (size_t i = 0; i + 1 < start.size(); ++i) start[i + 1] += start[i];
+  whole.resize(start.back());
+  std::vector<uint32_t> fill(start.begin(), start.end() - 1);
+  each_edge([&](uint32_t part, uint32_t i) { whole[fill[part]++] = i; });
+
+  std::vector<bool> is(n + n_rules, false);
+  std::vector<uint32_t> todo;
+  for (uint32_t i = 0; i < n; ++i) {
+    const TreeNode& node = tree.nodes[i];
+    if (node.type == NodeType::sequence) waits[i] = node.b;
+    if (known(tree, node) || (node.type == NodeType::sequence && node.b == 0) ||
+        (empty_repeat_is_known && node.type == NodeType::repeat && node.b == 0)) {
+      is[i] = true;
+      todo.push_back(i);
+    }
+  }
+  while (!todo.empty()) {
+    const uint32_t part = todo.back();
+    todo.pop_back();
+    for (uint32_t k = start[part]; k < start[part + 1]; ++k) {
+      const uint32_t i = whole[k];
+      if (is[i] || --waits[i] > 0) continue;
+      is[i] = true;
+      todo.push_back(i);
+    }
+  }
+  is.resize(n);
+  return is;
+}
+
+}  // namespace
+
+TreeFacts tree_facts(const Tree& tree) {
+  TreeFacts facts;
+  facts.nullable = least_solution(
+      tree,
+      [](const Tree& t, const TreeNode& node) {
+        if (node.type == NodeType::literal) return node.b == 0;
+        return node.type == NodeType::graph && t.graphs[node.a].n_states > 0 && t.graphs[node.a].final[t.graphs[node.a].start];
+      },
+      true);
+  facts.productive = least_solution(
+      tree,
+      [](const Tree& t, const TreeNode& node) {
+        switch (node.type) {
+          case NodeType::literal: return true;
+          case NodeType::chars: return !t.sets[node.a].empty();
+          case NodeType::tokens: return t.token_sets[node.a].negated || !t.token_sets[node.a].ids.empty();
+          case NodeType::graph: return t.graphs[node.a].n_states > 0;
+          default: return false;
+        }
+      },
+      true);
+  return facts;
+}
+
+}  // namespace orrery::text::grammar
