@@ -9,16 +9,18 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/text/grammar/json_schema/form.h"
 #include "runtime/text/grammar/run/matcher.h"
 #include "runtime/text/grammar/tree/limits.h"
 
 namespace orrery::text::grammar {
 
-enum class Language : uint32_t { gbnf };
+enum class Language : uint32_t { gbnf, json_schema, expression };
 
 struct GrammarOptions {
   Language language = Language::gbnf;
   std::string root = "root";  // GBNF: the rule that an answer is
+  SchemaOptions schema;       // JSON schema
   CompileLimits limits;
   size_t cache_bytes = 8u << 20;  // of the masks; and of each matcher's configurations
 };

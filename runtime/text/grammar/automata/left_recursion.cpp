@@ -30,7 +30,7 @@ class LeftCorners {
         if (!automata_.list[b].counted) continue;
         return refuse(a, "rule %s begins with itself through a counted repetition");
       }
-      if (edges > limits_.edges) return refuse(a, "rule %s begins with itself through too many rules");
+      if (edges > limits_.edges / 8) return refuse(a, "rule %s begins with itself through too many rules");
       rewritten[a] = rewrite(a);
       if (pace_.look()) return error(Code::cancelled, "compiling a grammar was cancelled");
     }

@@ -91,6 +91,9 @@ class Lowering {
       for (uint32_t k = 0; k < node.b; ++k) use(tree_.children[node.a + k]);
     } else if (node.type == NodeType::repeat) {
       use(node.a);
+    } else if (node.type == NodeType::machine) {
+      for (const Machine::Edge& e : tree_.machines[node.a].edges)
+        if (e.node != kNoNode) use(e.node);
     }
   }
 
@@ -191,6 +194,7 @@ class Lowering {
       case NodeType::chars: size = std::max<size_t>(1, tree_.sets[node.a].ranges().size()); break;
       case NodeType::sequence:
       case NodeType::choice:
+      case NodeType::machine:
         size = 0;
         each_child(i, [&](uint32_t c) {
           size += size_[c];
@@ -312,6 +316,7 @@ class Lowering {
         case NodeType::sequence: sequence(node, from, to, nfa, &todo); break;
         case NodeType::repeat: repeat(task.node, from, to, nfa, &todo); break;
         case NodeType::graph: graph(tree_.graphs[node.a], from, to, nfa); break;
+        case NodeType::machine: machine(tree_.machines[node.a], from, to, nfa, &todo); break;
         case NodeType::rule:
           if (copied(node.a)) {
             todo.push_back({tree_.rules[node.a].body, from, to});
@@ -383,6 +388,20 @@ class Lowering {
     for (uint32_t s = 0; s < g.n_states; ++s)
       if (g.final[s]) nfa->empty(base + s, to);
     for (const Graph::Edge& e : g.edges) nfa->chars(tree_.sets[e.set], base + e.from, base + e.to);
+  }
+
+  void machine(const Machine& m, uint32_t from, uint32_t to, Nfa* nfa, std::vector<Task>* todo) {
+    const uint32_t base = nfa->n_states;
+    nfa->n_states += m.n_states;
+    nfa->empty(from, base + Machine::kStart);
+    nfa->empty(base + Machine::kFinal, to);
+    for (const Machine::Edge& e : m.edges) {
+      if (e.node == kNoNode) {
+        nfa->empty(base + e.from, base + e.to);
+      } else {
+        todo->push_back({e.node, base + e.from, base + e.to});
+      }
+    }
   }
 
   const Tree& tree_;

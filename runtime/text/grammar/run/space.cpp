@@ -6,6 +6,7 @@ namespace orrery::text::grammar {
 namespace {
 
 constexpr uint32_t kBottomState = 0xFFFFFFFF, kUnknownState = 0xFFFFFFFE;
+constexpr uint32_t kWideNode = 16;         // entries of a node
 constexpr size_t kLinear = 12;  // items that are found without a table
 
 uint64_t mix(uint64_t h, uint64_t v) {
@@ -46,6 +47,7 @@ void Space::clear() {
   items_.clear();
   rows_.clear();
   unions_.clear();
+  reached_.clear();
   node_index_.clear();
   configuration_index_.clear();
   union_index_.clear();
@@ -71,7 +73,10 @@ uint32_t Space::node(const Entry* entries, size_t n) {
   });
   if (known != kUnset) return known;
   const auto number = static_cast<uint32_t>(nodes_.size());
-  nodes_.push_back({static_cast<uint32_t>(entries_.size()), static_cast<uint32_t>(n), kUnset});
+  auto width = static_cast<uint32_t>(n);
+  for (size_t i = 0; i < n; ++i)
+    if (number > kUnknown) width = std::max(width, nodes_[entries[i].parent].width);
+  nodes_.push_back({static_cast<uint32_t>(entries_.size()), static_cast<uint32_t>(n), kUnset, width});
   entries_.insert(entries_.end(), entries, entries + n);
   node_index_.insert(hash, number);
   return number;
@@ -216,6 +221,31 @@ bool Space::begin_round(const NetworkRule& rule, Edge::Action action, uint32_t* 
   return true;
 }
 
+// Counted only where some node is wide: deep stacks alone are as good as free.
+bool Space::too_many_reachable() {
+  uint32_t width = 0;
+  for (const Item& item : kept_) width = std::max(width, nodes_[item.node].width);
+  if (width < kWideNode) return false;
+  reached_.resize(nodes_.size(), 0);
+  ++turn_;
+  todo_.clear();
+  const auto reach = [&](uint32_t n) {
+    if (reached_[n] == turn_) return;
+    reached_[n] = turn_;
+    todo_.push_back(n);
+  };
+  for (const Item& item : kept_) reach(item.node);
+  for (uint32_t entries = 0; !todo_.empty();) {
+    const Node at = nodes_[todo_.back()];
+    todo_.pop_back();
+    if (at.width < kWideNode) continue;
+    entries += at.n;
+    if (entries > kMostReachable) return true;
+    for (uint32_t e = 0; e < at.n; ++e) reach(entries_[at.begin + e].parent);
+  }
+  return false;
+}
+
 uint32_t Space::close() {
   while (!todo_.empty() && !too_ambiguous_) {
     const uint32_t at = todo_.back();
@@ -250,7 +280,7 @@ uint32_t Space::close() {
     }
     kept_.resize(n);
   }
-  if (kept_.size() > kMostItems) return kTooAmbiguous;
+  if (kept_.size() > kMostItems || too_many_reachable()) return kTooAmbiguous;
   return configuration(kept_, may_end_, escapes_);
 }
 

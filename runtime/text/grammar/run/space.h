@@ -23,6 +23,7 @@ class Space {
   static constexpr uint32_t kUnset = 0xFFFFFFFF;
   static constexpr uint32_t kEmpty = 0, kBottom = 1, kUnknown = 2;  // nodes: no stack; the stack of the answer's start; what a local mask does not know
   static constexpr uint32_t kMostItems = 1024, kMostEntries = 4096;
+  static constexpr uint32_t kMostReachable = 1u << 14;  // entries below one configuration that has a wide node
 
   explicit Space(const Network& network);  // which outlives the space
 
@@ -51,6 +52,7 @@ class Space {
   struct Node {
     uint32_t begin, n;    // in entries_
     uint32_t popped;      // the configuration after_pop(), or kUnset
+    uint32_t width;       // most entries of a node that can be reached from here
   };
   struct Configuration {
     uint32_t begin, n;    // in items_
@@ -101,6 +103,7 @@ class Space {
   void pop(uint32_t node);
   uint32_t close();
   uint32_t configuration(const std::vector<Item>& items, bool may_end, bool escapes);
+  bool too_many_reachable();
   bool begin_round(const NetworkRule& rule, Edge::Action action, uint32_t* count) const;
 
   const Network* network_;
@@ -118,6 +121,8 @@ class Space {
   std::vector<bool> queued_;
   std::vector<uint32_t> work_slots_;  // open addressing by (state, count), once there are many
   std::vector<Item> kept_;
+  std::vector<uint32_t> reached_;  // (nodes) by turn
+  uint32_t turn_ = 0;
   std::vector<Frame> frames_;
   std::vector<Entry> united_;
   bool may_end_ = false, escapes_ = false, too_ambiguous_ = false;

@@ -31,6 +31,15 @@ uint32_t Tree::choice(const std::vector<uint32_t>& parts) { return list(NodeType
 uint32_t Tree::repeat(uint32_t child, uint32_t least, uint32_t most) {
   if (most == 0) return empty();
   if (least == 1 && most == 1) return child;
+  const TreeNode inner = nodes[child];
+  if (inner.type == NodeType::repeat) {
+    // (x{a,b}){c,d} is x{ac,bd} where the numbers of x have no gap: from one round to the next, or with one number of rounds.
+    const uint64_t a = inner.b, b = inner.c, c = least, d = most;
+    if (c == d || (inner.c == kUnbounded ? (c > 0 || a <= 1) : b * c + 1 >= a * (c + 1))) {
+      const auto bound = [](uint64_t n) { return static_cast<uint32_t>(n < kUnbounded - 1 ? n : kUnbounded - 1); };
+      return repeat(inner.a, bound(a * c), inner.c == kUnbounded || most == kUnbounded ? kUnbounded : bound(b * d));
+    }
+  }
   return add({NodeType::repeat, child, least, most});
 }
 
@@ -42,6 +51,11 @@ uint32_t Tree::tokens(TokenSet set) {
 uint32_t Tree::graph(Graph graph) {
   graphs.push_back(std::move(graph));
   return add({NodeType::graph, static_cast<uint32_t>(graphs.size() - 1), 0, 0});
+}
+
+uint32_t Tree::machine(Machine machine) {
+  machines.push_back(std::move(machine));
+  return add({NodeType::machine, static_cast<uint32_t>(machines.size() - 1), 0, 0});
 }
 
 uint32_t Tree::add_rule(std::string name, uint32_t line, uint32_t column) {
@@ -56,6 +70,7 @@ uint32_t Tree::add_rule(std::string name, uint32_t line, uint32_t column) {
 size_t Tree::memory_bytes() const {
   size_t n = nodes.capacity() * sizeof(TreeNode) + children.capacity() * sizeof(uint32_t) + bytes.capacity();
   for (const CharSet& set : sets) n += sizeof set + set.ranges().capacity() * sizeof(CharRange);
+  for (const Machine& m : machines) n += sizeof m + m.edges.capacity() * sizeof(Machine::Edge);
   for (const Graph& g : graphs) n += sizeof g + g.edges.capacity() * sizeof(Graph::Edge);
   return n + rules.capacity() * sizeof(Rule);
 }
@@ -65,8 +80,15 @@ namespace {
 // The least solution: a node waits for a number of its parts, and tells the nodes that wait for it. Each edge of the tree is used once.
 std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, const TreeNode&), bool empty_repeat_is_known) {
   const size_t n = tree.nodes.size(), n_rules = tree.rules.size();
-  // Edges part -> whole, of rules too: number n + r is rule r.
-  std::vector<uint32_t> start(n + n_rules + 1, 0), whole, waits(n + n_rules, 1);
+  // Edges part -> whole, of rules too: number n + r is rule r. Behind them the states and edges of machines: a state waits for one edge
+  // that enters it, an edge for its node and for the state that it leaves.
+  std::vector<uint32_t> machine_begin;
+  size_t n_all = n + n_rules;
+  for (const Machine& m : tree.machines) {
+    machine_begin.push_back(static_cast<uint32_t>(n_all));
+    n_all += m.n_states + m.edges.size();
+  }
+  std::vector<uint32_t> start(n_all + 1, 0), whole, waits(n_all, 1);
   const auto each_edge = [&](auto&& use) {
     for (uint32_t i = 0; i < n; ++i) {
       const TreeNode& node = tree.nodes[i];
@@ -76,6 +98,17 @@ std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, co
         use(node.a, i);
       } else if (node.type == NodeType::rule) {
         use(static_cast<uint32_t>(n) + node.a, i);
+      } else if (node.type == NodeType::machine) {
+        use(machine_begin[node.a] + Machine::kFinal, i);
+      }
+    }
+    for (size_t m = 0; m < tree.machines.size(); ++m) {
+      const Machine& machine = tree.machines[m];
+      for (uint32_t e = 0; e < machine.edges.size(); ++e) {
+        const uint32_t edge = machine_begin[m] + machine.n_states + e;
+        use(machine_begin[m] + machine.edges[e].from, edge);
+        if (machine.edges[e].node != kNoNode) use(machine.edges[e].node, edge);
+        use(edge, machine_begin[m] + machine.edges[e].to);
       }
     }
     for (uint32_t r = 0; r < n_rules; ++r)
@@ -87,8 +120,15 @@ std::vector<bool> least_solution(const Tree& tree, bool (*known)(const Tree&, co
   std::vector<uint32_t> fill(start.begin(), start.end() - 1);
   each_edge([&](uint32_t part, uint32_t i) { whole[fill[part]++] = i; });
 
-  std::vector<bool> is(n + n_rules, false);
+  std::vector<bool> is(n_all, false);
   std::vector<uint32_t> todo;
+  for (size_t m = 0; m < tree.machines.size(); ++m) {
+    const Machine& machine = tree.machines[m];
+    for (uint32_t e = 0; e < machine.edges.size(); ++e)
+      if (machine.edges[e].node != kNoNode) waits[machine_begin[m] + machine.n_states + e] = 2;
+    is[machine_begin[m] + Machine::kStart] = true;
+    todo.push_back(machine_begin[m] + Machine::kStart);
+  }
   for (uint32_t i = 0; i < n; ++i) {
     const TreeNode& node = tree.nodes[i];
     if (node.type == NodeType::sequence) waits[i] = node.b;

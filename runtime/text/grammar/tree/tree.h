@@ -25,6 +25,7 @@ enum class NodeType : uint8_t {
   rule,      // a: index in Tree::rules
   tokens,    // a: index in Tree::token_sets
   graph,     // a: index in Tree::graphs
+  machine,   // a: index in Tree::machines
 };
 
 struct TreeNode {
@@ -55,6 +56,17 @@ struct Graph {
   std::vector<bool> final;  // (n_states)
 };
 
+// An automaton over nodes: what stands between two states is a node's text. Sequences with many optional parts need it to stay small.
+struct Machine {
+  struct Edge {
+    uint32_t from, to, node;  // node: kNoNode reads nothing
+  };
+  static constexpr uint32_t kStart = 0, kFinal = 1;
+  uint32_t n_states = 2;
+  std::vector<Edge> edges;
+  uint32_t state() { return n_states++; }
+};
+
 class Tree {
  public:
   uint32_t literal(std::string_view text);
@@ -68,6 +80,7 @@ class Tree {
   uint32_t rule(uint32_t index) { return add({NodeType::rule, index, 0, 0}); }
   uint32_t tokens(TokenSet set);
   uint32_t graph(Graph graph);
+  uint32_t machine(Machine machine);
   uint32_t add_rule(std::string name, uint32_t line = 0, uint32_t column = 0);
   uint32_t add_set(CharSet set);
 
@@ -80,6 +93,7 @@ class Tree {
   std::vector<CharSet> sets;
   std::vector<TokenSet> token_sets;
   std::vector<Graph> graphs;
+  std::vector<Machine> machines;
   std::vector<Rule> rules;
   uint32_t root = 0;  // index in rules
 

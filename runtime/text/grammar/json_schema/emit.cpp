@@ -1,0 +1,420 @@
+// Forms -> rules. Keys come in the schema's order, then required ones that it does not declare, then others; white space is bounded.
+#include <algorithm>
+
+#include "runtime/text/grammar/json_schema/reader.h"
+#include "runtime/text/json/json.h"
+
+namespace orrery::text::grammar {
+namespace {
+
+constexpr size_t kMostMachineStates = 40000;
+
+class SchemaEmitter {
+ public:
+  SchemaEmitter(SchemaDocument* document, const SchemaOptions& options, const CompileLimits& limits)
+      : document_(*document), options_(options), pace_(limits.cancel) {}
+
+  Result<Tree> run() {
+    tree_.root = rule_of(document_.root());
+    while (!todo_.empty()) {
+      const auto [conjunction, rule] = todo_.back();
+      todo_.pop_back();
+      if (pace_.look()) return error(Code::cancelled, "compiling a schema was cancelled");
+      place_ = document_.place_of(conjunction);
+      ORRERY_ASSIGN(const Form* form, document_.form(conjunction));
+      std::vector<uint32_t> choices;
+      for (const Alternative& a : *form) ORRERY_TRY(alternative(a, &choices));
+      tree_.rules[rule].body = tree_.choice(choices);
+    }
+    return std::move(tree_);
+  }
+
+ private:
+  Status refuse(const char* why) const { return error(Code::unsupported, "schema %.300s: %s", place_.c_str(), why); }
+
+  uint32_t rule_of(Conjunction c) {
+    const auto [at, is_new] = rules_.emplace(c, 0);
+    if (is_new) {
+      at->second = tree_.add_rule("schema " + document_.place_of(c).substr(0, 200));
+      todo_.emplace_back(c, at->second);
+    }
+    return at->second;
+  }
+  uint32_t value(Conjunction c) { return tree_.rule(rule_of(c)); }
+
+  // ---- White space and punctuation ----
+
+  uint32_t space() {
+    if (options_.whitespace != SchemaOptions::Whitespace::free) return tree_.empty();
+    if (space_rule_ == kNoNode) {
+      space_rule_ = tree_.add_rule("white space");
+      tree_.rules[space_rule_].own = true;
+      const uint32_t blanks = tree_.repeat(tree_.chars(CharSet{{' ', ' '}, {'\t', '\t'}}), 0, 32);
+      tree_.rules[space_rule_].body = tree_.choice({tree_.empty(), tree_.literal(" "), tree_.sequence({tree_.literal("\n"), blanks})});
+    }
+    return tree_.rule(space_rule_);
+  }
+  uint32_t comma() {
+    if (options_.whitespace == SchemaOptions::Whitespace::spaced) return tree_.literal(", ");
+    return tree_.sequence({tree_.literal(","), space()});
+  }
+  uint32_t colon() {
+    if (options_.whitespace == SchemaOptions::Whitespace::spaced) return tree_.literal(": ");
+    return tree_.sequence({tree_.literal(":"), space()});
+  }
+
+  // ---- Scalars ----
+
+  // One character of a set as it stands in a JSON text: as itself, or behind a backslash.
+  uint32_t json_char(const CharSet& set) {
+    static constexpr std::pair<uint32_t, char> kShort[] = {{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'\b', 'b'}, {'\f', 'f'}, {'\n', 'n'}, {'\r', 'r'}, {'\t', 't'}};
+    const CharSet plain = set.minus(CharSet{{0, 0x1F}, {'"', '"'}, {'\\', '\\'}});
+    CharSet letters;
+    for (const auto& [c, letter] : kShort)
+      if (set.contains(c)) letters.add(static_cast<uint32_t>(letter), static_cast<uint32_t>(letter));
+    std::vector<uint32_t> choices;
+    if (!plain.empty()) choices.push_back(tree_.chars(plain));
+    if (!letters.empty()) choices.push_back(tree_.sequence({tree_.literal("\\"), tree_.chars(letters)}));
+    return tree_.choice(choices);
+  }
+
+  uint32_t quoted(const StringForm& s) {
+    if (s.dfa == nullptr) {
+      const bool free = s.least == 0 && s.most == kUnbounded && s.set == CharSet::all();
+      if (free && string_rule_ != kNoNode) return tree_.rule(string_rule_);
+      const uint32_t node = tree_.sequence({tree_.literal("\""), tree_.repeat(json_char(s.set), s.least, s.most), tree_.literal("\"")});
+      const uint32_t rule = own_rule("string", node);
+      if (free) string_rule_ = rule;
+      return tree_.rule(rule);
+    }
+    return kNoNode;
+  }
+  uint32_t own_rule(const char* name, uint32_t body) {
+    const uint32_t rule = tree_.add_rule(name + (" of " + place_));
+    tree_.rules[rule].own = true;
+    tree_.rules[rule].body = body;
+    return rule;
+  }
+  uint32_t quoted(const CharDfa& dfa) {
+    Machine machine;
+    const uint32_t base = machine.n_states;
+    machine.n_states += static_cast<uint32_t>(dfa.states.size());
+    machine.edges.push_back({Machine::kStart, base, tree_.literal("\"")});
+    const uint32_t end = tree_.literal("\"");
+    for (uint32_t s = 0; s < dfa.states.size(); ++s) {
+      if (dfa.states[s].final) machine.edges.push_back({base + s, Machine::kFinal, end});
+      std::map<uint32_t, CharSet> by_target;
+      for (const CharDfa::Edge& e : dfa.states[s].edges) by_target[e.target].add(e.first, e.last);
+      for (const auto& [to, set] : by_target) machine.edges.push_back({base + s, base + to, json_char(set)});
+    }
+    return tree_.rule(own_rule("string", tree_.machine(std::move(machine))));
+  }
+  Result<uint32_t> string(const StringForm& s) {
+    if (const uint32_t node = quoted(s); node != kNoNode) return node;
+    ORRERY_ASSIGN(const std::shared_ptr<const CharDfa> dfa, dfa_of(s));
+    if (dfa->empty()) return tree_.nothing();
+    return quoted(*dfa);
+  }
+
+  Result<uint32_t> number(const NumberForm& n) {
+    if (n.free() && number_rule_ != kNoNode) return tree_.rule(number_rule_);
+    if (n.free()) {
+      const uint32_t digit = tree_.chars(CharSet{{'0', '9'}}), minus = tree_.optional(tree_.literal("-"));
+      const uint32_t whole = tree_.choice({tree_.literal("0"), tree_.sequence({tree_.chars(CharSet{{'1', '9'}}), tree_.repeat(digit, 0, 16)})});
+      const uint32_t fraction = tree_.optional(tree_.sequence({tree_.literal("."), tree_.repeat(digit, 1, 17)}));
+      const uint32_t exponent = tree_.optional(tree_.sequence(
+          {tree_.chars(CharSet{{'E', 'E'}, {'e', 'e'}}), tree_.optional(tree_.chars(CharSet{{'+', '+'}, {'-', '-'}})), tree_.repeat(digit, 1, 3)}));
+      number_rule_ = own_rule("number", tree_.sequence({minus, whole, fraction, exponent}));
+      return tree_.rule(number_rule_);
+    }
+    NumberRange range;
+    range.integer = n.integer;
+    range.least = n.least;
+    range.most = n.most;
+    range.above_least = n.above_least;
+    range.below_most = n.below_most;
+    range.multiples = n.multiples;
+    const bool integer = n.integer && !n.least && !n.most && n.multiples.empty();
+    if (integer && integer_rule_ != kNoNode) return tree_.rule(integer_rule_);
+    const char* why = "";
+    const std::optional<uint32_t> node = number_node(range, &tree_, &why);
+    if (!node) return refuse(why);
+    const uint32_t rule = own_rule("number", *node);
+    if (integer) integer_rule_ = rule;
+    return tree_.rule(rule);
+  }
+
+  Result<uint32_t> constant(const Value& v, int depth) {
+    if (depth > 200) return refuse("an enumerated value is nested too deeply");
+    if (!v.is_list() && !v.is_map()) {
+      if (v.is_float()) {  // 2.0 is 2
+        const auto d = decimal_of(v);
+        if (d && d->is_integer() && d->whole.size() < 17) return tree_.literal((d->negative ? "-" : "") + d->whole);
+      }
+      ORRERY_ASSIGN(const std::string text, dump_json(v));
+      return tree_.literal(text);
+    }
+    std::vector<uint32_t> parts = {tree_.literal(v.is_list() ? "[" : "{"), space()};
+    bool first = true;
+    const auto separate = [&] {
+      if (!first) parts.push_back(comma());
+      first = false;
+    };
+    if (v.is_list()) {
+      for (const Value& item : v.as_items()) {
+        separate();
+        ORRERY_ASSIGN(const uint32_t node, constant(item, depth + 1));
+        parts.push_back(node);
+      }
+    } else {
+      for (const auto& [key, item] : v.as_map().entries()) {
+        separate();
+        ORRERY_ASSIGN(const uint32_t name, constant(key, depth + 1));
+        parts.push_back(name);
+        parts.push_back(colon());
+        ORRERY_ASSIGN(const uint32_t node, constant(item, depth + 1));
+        parts.push_back(node);
+      }
+    }
+    parts.push_back(space());
+    parts.push_back(tree_.literal(v.is_list() ? "]" : "}"));
+    return tree_.sequence(parts);
+  }
+
+  // ---- Lists and objects ----
+
+  Result<uint32_t> array(const ArrayForm& a) {
+    Machine machine;
+    const uint32_t open = tree_.sequence({tree_.literal("["), space()}), close = tree_.sequence({space(), tree_.literal("]")});
+    const uint32_t separator = comma();
+    const uint32_t first = machine.state();
+    machine.edges.push_back({Machine::kStart, first, open});
+    if (!a.contains.empty()) {
+      ORRERY_TRY(with_contains(a, first, separator, close, &machine));
+      return tree_.machine(std::move(machine));
+    }
+    const auto n = static_cast<uint32_t>(std::min<size_t>(a.prefix.size(), a.most));
+    uint32_t at = first;
+    bool reached = true;  // the end of the prefix
+    for (uint32_t i = 0; i < n; ++i) {
+      if (i >= a.least) machine.edges.push_back({at, Machine::kFinal, close});
+      ORRERY_ASSIGN(const bool none, document_.is_nothing(a.prefix[i]));
+      if (none) {
+        reached = false;
+        break;
+      }
+      uint32_t from = at;
+      if (i > 0) {
+        from = machine.state();
+        machine.edges.push_back({at, from, separator});
+      }
+      const uint32_t next = machine.state();
+      machine.edges.push_back({from, next, value(a.prefix[i])});
+      at = next;
+    }
+    if (!reached) return tree_.machine(std::move(machine));
+    if (n >= a.least) machine.edges.push_back({at, Machine::kFinal, close});
+    ORRERY_ASSIGN(const bool no_rest, document_.is_nothing(a.rest));
+    if (a.most > n && !no_rest) {
+      const uint32_t item = value(a.rest), more = tree_.sequence({separator, item});
+      const uint32_t least = std::max(1u, a.least > n ? a.least - n : 0), most = a.most == kUnbounded ? kUnbounded : a.most - n;
+      uint32_t rest;
+      if (n > 0) {
+        rest = tree_.repeat(more, least, most);
+      } else {
+        rest = tree_.sequence({item, tree_.repeat(more, least - 1, most == kUnbounded ? kUnbounded : most - 1)});
+      }
+      machine.edges.push_back({at, Machine::kFinal, tree_.sequence({rest, close})});
+    }
+    return tree_.machine(std::move(machine));
+  }
+
+  // States: items so far, as far as they matter, and how many of them are of the kind that the array must contain.
+  Status with_contains(const ArrayForm& a, uint32_t first, uint32_t separator, uint32_t close, Machine* machine) {
+    if (a.contains.size() > 1) return refuse("more than one contains at one place is not supported");
+    const ArrayForm::Contains& contains = a.contains[0];
+    const auto cap = static_cast<uint32_t>(std::max<uint64_t>({a.prefix.size() + 1, a.least, a.most == kUnbounded ? 0 : a.most, 1}));
+    if (uint64_t{cap} * (contains.least + uint64_t{1}) > 4096) return refuse("contains with so many items is not supported");
+    std::map<std::pair<uint32_t, uint32_t>, uint32_t> states = {{{0, 0}, first}};
+    std::vector<std::pair<uint32_t, uint32_t>> todo = {{0, 0}};
+    while (!todo.empty()) {
+      const auto [n, k] = todo.back();
+      todo.pop_back();
+      const uint32_t at = states[{n, k}];
+      if (n >= a.least && k >= contains.least) machine->edges.push_back({at, Machine::kFinal, close});
+      if (n >= a.most) continue;
+      const Conjunction item = n < a.prefix.size() ? a.prefix[n] : a.rest;
+      uint32_t from = at;
+      if (n > 0) {
+        from = machine->state();
+        machine->edges.push_back({at, from, separator});
+      }
+      for (const bool counted : {false, true}) {
+        if (counted && k >= contains.least) continue;
+        const Conjunction c = counted ? document_.join(item, contains.what) : item;
+        ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
+        if (none) continue;
+        const std::pair<uint32_t, uint32_t> to = {std::min(n + 1, cap), k + counted};
+        const auto [found, is_new] = states.emplace(to, 0);
+        if (is_new) {
+          found->second = machine->state();
+          todo.push_back(to);
+        }
+        machine->edges.push_back({from, found->second, value(c)});
+      }
+    }
+    return ok_status();
+  }
+
+  struct Member {
+    uint32_t node;
+    bool required;
+  };
+
+  Result<uint32_t> object(const ObjectForm& o) {
+    // What a key's value must satisfy, by key.
+    std::vector<std::pair<std::string, Conjunction>> properties = o.properties;
+    std::vector<std::string> names;
+    for (const auto& p : properties) names.push_back(p.first);
+    std::sort(names.begin(), names.end());
+    for (const std::string& name : o.required)
+      if (!std::binary_search(names.begin(), names.end(), name)) properties.emplace_back(name, o.of(name));
+    std::vector<Member> members;
+    for (const auto& [name, c] : properties) {
+      const bool required = std::binary_search(o.required.begin(), o.required.end(), name);
+      ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
+      if (none && required) return tree_.nothing();
+      if (none) continue;
+      ORRERY_ASSIGN(const std::string key, dump_json(Value::string(name)));
+      members.push_back({tree_.sequence({tree_.literal(key), colon(), value(c)}), required});
+    }
+    std::vector<uint32_t> others;
+    ORRERY_TRY(other_members(o, properties, &others));
+
+    const uint32_t cap = std::max({1u, o.least, o.most == kUnbounded ? 0 : o.most});
+    const auto n = static_cast<uint32_t>(members.size());
+    if (cap > 1 && others.empty() && o.least > n) return tree_.nothing();
+    const uint32_t rounds = others.empty() ? std::min(cap, std::max(n, 1u)) : cap;
+    if ((uint64_t{n} + 1) * (uint64_t{rounds} + 1) > kMostMachineStates) return refuse("minProperties or maxProperties needs too many states");
+    Machine machine;
+    const uint32_t open = tree_.sequence({tree_.literal("{"), space()}), close = tree_.sequence({space(), tree_.literal("}")});
+    const uint32_t separator = comma();
+    // State (i, c): before member i, with c members written, at most `rounds` of them told apart.
+    const uint32_t base = machine.n_states;
+    machine.n_states += (n + 1) * (rounds + 1);
+    const auto state = [&](uint32_t i, uint32_t c) { return base + i * (rounds + 1) + c; };
+    machine.edges.push_back({Machine::kStart, state(0, 0), open});
+    std::vector<bool> used((n + 1) * (rounds + 1), false);
+    used[0] = true;
+    for (uint32_t i = 0; i <= n; ++i) {
+      for (uint32_t c = 0; c <= rounds; ++c) {
+        if (!used[i * (rounds + 1) + c]) continue;
+        const uint32_t at = state(i, c), next = std::min(c + 1, rounds);
+        const bool full = o.most != kUnbounded && c >= o.most;
+        if (i == n && c >= o.least) machine.edges.push_back({at, Machine::kFinal, close});
+        if (i < n && !members[i].required) {
+          machine.edges.push_back({at, state(i + 1, c), kNoNode});
+          used[(i + 1) * (rounds + 1) + c] = true;
+        }
+        if (full || (i == n && others.empty())) continue;
+        uint32_t from = at;
+        if (c > 0) {
+          from = machine.state();
+          machine.edges.push_back({at, from, separator});
+        }
+        if (i < n) {
+          machine.edges.push_back({from, state(i + 1, next), members[i].node});
+          used[(i + 1) * (rounds + 1) + next] = true;
+        } else {
+          for (const uint32_t other : others) machine.edges.push_back({from, state(n, next), other});
+          used[n * (rounds + 1) + next] = true;
+        }
+      }
+    }
+    return tree_.machine(std::move(machine));
+  }
+
+  // Keys that are not declared, by what their values must satisfy.
+  Status other_members(const ObjectForm& o, const std::vector<std::pair<std::string, Conjunction>>& properties, std::vector<uint32_t>* others) {
+    std::vector<std::string> names;
+    for (const auto& p : properties) names.push_back(p.first);
+    const CharDfa declared = CharDfa::of_texts(names);
+    const auto add = [&](uint32_t key, Conjunction c) { others->push_back(tree_.sequence({key, colon(), value(c)})); };
+    for (const auto& [dfa, c] : o.classes) {
+      ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
+      if (none) continue;
+      ORRERY_ASSIGN(const CharDfa keys, CharDfa::combine(*dfa, declared, CharDfa::Combine::first_only));
+      if (!keys.empty()) add(quoted(keys), c);
+    }
+    ORRERY_ASSIGN(const bool none, document_.is_nothing(o.rest));
+    if (none) return ok_status();
+    if (names.empty() && o.classes.empty()) {
+      add(quoted(StringForm()), o.rest);
+      return ok_status();
+    }
+    CharDfa keys = CharDfa::all();
+    ORRERY_ASSIGN(keys, CharDfa::combine(keys, declared, CharDfa::Combine::first_only));
+    for (const auto& [dfa, c] : o.classes) {
+      ORRERY_ASSIGN(keys, CharDfa::combine(keys, *dfa, CharDfa::Combine::first_only));
+    }
+    if (!keys.empty()) add(quoted(keys), o.rest);
+    return ok_status();
+  }
+
+  Status alternative(const Alternative& a, std::vector<uint32_t>* choices) {
+    if (a.values != nullptr) {
+      for (const Value& v : *a.values) {
+        if (pace_.stop()) return error(Code::cancelled, "compiling a schema was cancelled");
+        ORRERY_ASSIGN(const bool ok, document_.satisfies(v, a));
+        if (!ok) continue;
+        ORRERY_ASSIGN(const uint32_t node, constant(v, 0));
+        choices->push_back(node);
+      }
+      return ok_status();
+    }
+    if (a.types & kNull) choices->push_back(tree_.literal("null"));
+    if (a.types & kFalse) choices->push_back(tree_.literal("false"));
+    if (a.types & kTrue) choices->push_back(tree_.literal("true"));
+    if (a.types & kNumber) {
+      ORRERY_ASSIGN(const uint32_t node, number(a.number));
+      choices->push_back(node);
+    }
+    if (a.types & kString) {
+      ORRERY_ASSIGN(const uint32_t node, string(a.string));
+      choices->push_back(node);
+    }
+    if (a.types & kArray) {
+      ORRERY_ASSIGN(const uint32_t node, array(a.array));
+      choices->push_back(node);
+    }
+    if (a.types & kObject) {
+      ORRERY_ASSIGN(const uint32_t node, object(a.object));
+      choices->push_back(node);
+    }
+    return ok_status();
+  }
+
+  SchemaDocument& document_;
+  const SchemaOptions& options_;
+  Pace pace_;
+  Tree tree_;
+  std::string place_;  // of the rule under construction
+  std::map<Conjunction, uint32_t> rules_;
+  std::vector<std::pair<Conjunction, uint32_t>> todo_;
+  uint32_t space_rule_ = kNoNode, string_rule_ = kNoNode, number_rule_ = kNoNode, integer_rule_ = kNoNode;
+};
+
+}  // namespace
+
+Result<Tree> schema_tree(std::string_view source, const SchemaOptions& options, const CompileLimits& limits, std::vector<std::string>* notices) {
+  JsonLimits json;
+  json.max_depth = limits.depth;
+  json.max_bytes = limits.source_bytes;
+  json.cancel = limits.cancel;
+  ORRERY_ASSIGN(Value root, parse_json(source, json));
+  SchemaDocument document(std::move(root), limits, notices);
+  ORRERY_TRY(document.index());
+  return SchemaEmitter(&document, options, limits).run();
+}
+
+}  // namespace orrery::text::grammar
