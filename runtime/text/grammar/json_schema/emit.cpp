@@ -154,6 +154,8 @@ class SchemaEmitter {
       ORRERY_ASSIGN(const std::string text, dump_json(v));
       return tree_.literal(text);
     }
+    if (v.is_list() ? v.as_items().empty() : v.as_map().size() == 0)
+      return tree_.sequence({tree_.literal(v.is_list() ? "[" : "{"), space(), tree_.literal(v.is_list() ? "]" : "}")});
     std::vector<uint32_t> parts = {tree_.literal(v.is_list() ? "[" : "{"), space()};
     bool first = true;
     const auto separate = [&] {
@@ -186,6 +188,7 @@ class SchemaEmitter {
   Result<uint32_t> array(const ArrayForm& a) {
     Machine machine;
     const uint32_t open = tree_.sequence({tree_.literal("["), space()}), close = tree_.sequence({space(), tree_.literal("]")});
+    const uint32_t empty = tree_.literal("]");  // white space stands behind the bracket that opens
     const uint32_t separator = comma();
     const uint32_t first = machine.state();
     machine.edges.push_back({Machine::kStart, first, open});
@@ -197,7 +200,7 @@ class SchemaEmitter {
     uint32_t at = first;
     bool reached = true;  // the end of the prefix
     for (uint32_t i = 0; i < n; ++i) {
-      if (i >= a.least) machine.edges.push_back({at, Machine::kFinal, close});
+      if (i >= a.least) machine.edges.push_back({at, Machine::kFinal, i == 0 ? empty : close});
       ORRERY_ASSIGN(const bool none, document_.is_nothing(a.prefix[i]));
       if (none) {
         reached = false;
@@ -213,7 +216,7 @@ class SchemaEmitter {
       at = next;
     }
     if (!reached) return tree_.machine(std::move(machine));
-    if (n >= a.least) machine.edges.push_back({at, Machine::kFinal, close});
+    if (n >= a.least) machine.edges.push_back({at, Machine::kFinal, n == 0 ? empty : close});
     ORRERY_ASSIGN(const bool no_rest, document_.is_nothing(a.rest));
     if (a.most > n && !no_rest) {
       const uint32_t item = value(a.rest), more = tree_.sequence({separator, item});
@@ -241,7 +244,7 @@ class SchemaEmitter {
       const auto [n, k] = todo.back();
       todo.pop_back();
       const uint32_t at = states[{n, k}];
-      if (n >= a.least && k >= contains.least) machine->edges.push_back({at, Machine::kFinal, close});
+      if (n >= a.least && k >= contains.least) machine->edges.push_back({at, Machine::kFinal, n == 0 ? tree_.literal("]") : close});
       if (n >= a.most) continue;
       const Conjunction item = n < a.prefix.size() ? a.prefix[n] : a.rest;
       uint32_t from = at;
@@ -279,9 +282,11 @@ class SchemaEmitter {
     std::sort(names.begin(), names.end());
     for (const std::string& name : o.required)
       if (!std::binary_search(names.begin(), names.end(), name)) properties.emplace_back(name, o.of(name));
+    std::vector<std::string> required_names = o.required;
+    std::sort(required_names.begin(), required_names.end());
     std::vector<Member> members;
     for (const auto& [name, c] : properties) {
-      const bool required = std::binary_search(o.required.begin(), o.required.end(), name);
+      const bool required = std::binary_search(required_names.begin(), required_names.end(), name);
       ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
       if (none && required) return tree_.nothing();
       if (none) continue;
@@ -311,7 +316,7 @@ class SchemaEmitter {
         if (!used[i * (rounds + 1) + c]) continue;
         const uint32_t at = state(i, c), next = std::min(c + 1, rounds);
         const bool full = o.most != kUnbounded && c >= o.most;
-        if (i == n && c >= o.least) machine.edges.push_back({at, Machine::kFinal, close});
+        if (i == n && c >= o.least) machine.edges.push_back({at, Machine::kFinal, c == 0 ? tree_.literal("}") : close});
         if (i < n && !members[i].required) {
           machine.edges.push_back({at, state(i + 1, c), kNoNode});
           used[(i + 1) * (rounds + 1) + c] = true;
@@ -363,9 +368,11 @@ class SchemaEmitter {
 
   Status alternative(const Alternative& a, std::vector<uint32_t>* choices) {
     if (a.values != nullptr) {
+      Alternative rest = a;
+      rest.values = nullptr;
       for (const Value& v : *a.values) {
         if (pace_.stop()) return error(Code::cancelled, "compiling a schema was cancelled");
-        ORRERY_ASSIGN(const bool ok, document_.satisfies(v, a));
+        ORRERY_ASSIGN(const bool ok, document_.satisfies(v, rest));
         if (!ok) continue;
         ORRERY_ASSIGN(const uint32_t node, constant(v, 0));
         choices->push_back(node);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "runtime/text/grammar/json_schema/reader.h"
+#include "runtime/text/unicode/utf8.h"
 
 namespace orrery::text::grammar {
 
@@ -78,7 +79,7 @@ Status SchemaDocument::Reader::both_objects(const ObjectForm& a, const ObjectFor
   ORRERY_TRY(split(b, a, false));
   if (out->classes.size() > 64) return error(Code::unsupported, "too many patterns of keys overlap");
   out->rest = join(a.rest, b.rest);
-  std::set_union(a.required.begin(), a.required.end(), b.required.begin(), b.required.end(), std::back_inserter(out->required));
+  out->required = without_repeats(a.required, b.required);
   out->least = std::max(a.least, b.least);
   out->most = std::min(a.most, b.most);
   return ok_status();
@@ -138,6 +139,8 @@ Result<std::optional<Alternative>> SchemaDocument::Reader::both(const Alternativ
   if (out.types == 0) return std::optional<Alternative>();
   out.values = a.values;
   if (b.values != nullptr) {
+    if (a.values != nullptr && uint64_t{a.values->size()} * b.values->size() > 10000000)
+      return error(Code::unsupported, "schema: two enumerations of %zu and %zu values at one place", a.values->size(), b.values->size());
     std::vector<Value> kept;
     for (const Value& v : *b.values)
       if (a.values == nullptr || std::any_of(a.values->begin(), a.values->end(), [&](const Value& o) { return json_equal(o, v); })) kept.push_back(v);
@@ -205,8 +208,10 @@ Result<Form> SchemaDocument::Reader::negate(const Alternative& a, uint32_t numbe
     std::vector<std::string> texts;
     std::vector<Decimal> numbers;
     others.types = kAllTypes & ~kString & ~kNumber;
+    Alternative rest = a;  // the values are its own
+    rest.values = nullptr;
     for (const Value& v : *a.values) {
-      ORRERY_ASSIGN(const bool counts, satisfies(v, a, 0));
+      ORRERY_ASSIGN(const bool counts, satisfies(v, rest, 0));
       if (!counts) continue;
       const uint8_t type = type_of(v);
       if (type & (kArray | kObject)) {
@@ -450,9 +455,7 @@ Status SchemaDocument::Reader::applicators(uint32_t number, int depth, Form* for
         if (!n.is_string()) return refuse(number, key, "expected names", Code::invalid_argument);
         either[1].object.required.emplace_back(n.as_string());
       }
-      std::sort(either[1].object.required.begin(), either[1].object.required.end());
-      auto& required = either[1].object.required;
-      required.erase(std::unique(required.begin(), required.end()), required.end());
+      either[1].object.required = without_repeats(either[1].object.required, {});
       if (needs.is_map() || needs.is_bool()) {
         ORRERY_ASSIGN(const Form f, form_at(needs, key, false));
         ORRERY_ASSIGN(Form with, both({either[1]}, f, number));
@@ -485,8 +488,10 @@ Result<const Form*> SchemaDocument::Reader::form(Conjunction c) {
 
 Result<bool> SchemaDocument::Reader::empty_alternative(const Alternative& a, int depth) {
   if (a.values != nullptr) {
+    Alternative rest = a;
+    rest.values = nullptr;
     for (const Value& v : *a.values) {
-      ORRERY_ASSIGN(const bool ok, satisfies(v, a, 0));
+      ORRERY_ASSIGN(const bool ok, satisfies(v, rest, 0));
       if (ok) return false;
     }
     return true;
@@ -557,8 +562,14 @@ Result<bool> SchemaDocument::Reader::satisfies(const Value& value, const Alterna
     return std::all_of(a.number.multiples.begin(), a.number.multiples.end(), [&](const Decimal& m) { return is_multiple(*d, m); });
   }
   if (type == kString) {
-    ORRERY_ASSIGN(const std::shared_ptr<const CharDfa> dfa, dfa_of(a.string));
-    return dfa->matches(value.as_string());
+    const std::string_view text = value.as_string();
+    uint64_t n = 0;
+    for (const char *p = text.data(), *end = p + text.size(); p < end; ++n) {
+      const CodePoint c = utf8_decode(p, end);
+      if (!a.string.set.contains(c.value)) return false;
+      p += c.length;
+    }
+    return n >= a.string.least && n <= a.string.most && (a.string.dfa == nullptr || a.string.dfa->matches(text));
   }
   if (type == kArray) {
     const auto& items = value.as_items();

@@ -49,6 +49,15 @@ std::string join_uri(const std::string& base, const std::string& reference) {
 
 }  // namespace
 
+std::vector<std::string> without_repeats(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  std::set<std::string_view> seen;
+  std::vector<std::string> out;
+  for (const auto* names : {&a, &b})
+    for (const std::string& name : *names)
+      if (seen.insert(name).second) out.push_back(name);
+  return out;
+}
+
 uint8_t type_of(const Value& value) {
   if (value.is_none()) return kNull;
   if (value.is_bool()) return value.as_bool() ? kTrue : kFalse;
@@ -111,10 +120,11 @@ Status SchemaDocument::Reader::index() {
   struct Todo {
     Value value;
     std::string pointer, base;
+    bool names;  // its keys are names, not keywords
   };
   if (!root_.is_map() && !root_.is_bool()) return error(Code::invalid_argument, "schema #: a schema is an object, true or false");
   std::vector<Todo> todo;
-  if (root_.is_map()) todo.push_back({root_, "", ""});
+  if (root_.is_map()) todo.push_back({root_, "", "", false});
   if (root_.is_bool()) root_number_ = root_.as_bool() ? kTruePlace : kFalsePlace;
   while (!todo.empty()) {
     if (pace_.stop()) return error(Code::cancelled, "reading a schema was cancelled");
@@ -123,17 +133,16 @@ Status SchemaDocument::Reader::index() {
     if (at.value.is_list()) {
       const auto& items = at.value.as_items();
       for (size_t i = items.size(); i-- > 0;)
-        if (items[i].is_map() || items[i].is_list()) todo.push_back({items[i], at.pointer + "/" + std::to_string(i), at.base});
+        if (items[i].is_map() || items[i].is_list()) todo.push_back({items[i], at.pointer + "/" + std::to_string(i), at.base, false});
       continue;
     }
     const auto number = static_cast<uint32_t>(places_.size());
     if (at.pointer.empty()) root_number_ = number;
-    // An `enum` or `const` holds values, not schemas, and `properties` may have a property of these names.
     const auto text = [&](const char* key) {
-      const Value* v = at.value.find(key);
+      const Value* v = at.names ? nullptr : at.value.find(key);
       return v != nullptr && v->is_string() ? std::string(v->as_string()) : std::string();
     };
-    const bool is_ref_alone = legacy_ && at.value.find("$ref") != nullptr && at.value.find("$ref")->is_string();
+    const bool is_ref_alone = legacy_ && !at.names && at.value.find("$ref") != nullptr && at.value.find("$ref")->is_string();
     if (!is_ref_alone) {
       std::string id = text("$id");
       if (id.empty() && legacy_) id = text("id");
@@ -152,8 +161,11 @@ Status SchemaDocument::Reader::index() {
     const auto& entries = at.value.as_map().entries();
     for (size_t i = entries.size(); i-- > 0;) {
       const std::string_view key = entries[i].first.as_string();
-      if (key == "enum" || key == "const" || key == "default" || key == "examples") continue;
-      if (entries[i].second.is_map() || entries[i].second.is_list()) todo.push_back({entries[i].second, at.pointer + "/" + escaped(key), at.base});
+      if (!at.names && (key == "enum" || key == "const" || key == "default" || key == "examples")) continue;
+      const bool names = !at.names && (key == "properties" || key == "patternProperties" || key == "$defs" || key == "definitions" ||
+                                       key == "dependencies" || key == "dependentSchemas");
+      if (entries[i].second.is_map() || entries[i].second.is_list())
+        todo.push_back({entries[i].second, at.pointer + "/" + escaped(key), at.base, names});
     }
   }
   return ok_status();
@@ -441,8 +453,7 @@ Status SchemaDocument::Reader::object_keywords(uint32_t number, ObjectForm* out)
       if (!name.is_string()) return refuse(number, "required", "expected a list of names", Code::invalid_argument);
       out->required.emplace_back(name.as_string());
     }
-    std::sort(out->required.begin(), out->required.end());
-    out->required.erase(std::unique(out->required.begin(), out->required.end()), out->required.end());
+    out->required = without_repeats(out->required, {});
   } else if (v != nullptr) {
     return refuse(number, "required", "expected a list of names", Code::invalid_argument);
   }

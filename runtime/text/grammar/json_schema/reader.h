@@ -82,6 +82,8 @@ class SchemaDocument::Reader {
 const char* format_expression(std::string_view name);
 // For each JSON type that a value may have: the bit; 0 for what JSON has not.
 uint8_t type_of(const Value& value);
+// The names of both lists, each once, in the order in which they come.
+std::vector<std::string> without_repeats(const std::vector<std::string>& a, const std::vector<std::string>& b);
 bool json_equal(const Value& a, const Value& b);
 Result<std::shared_ptr<const CharDfa>> dfa_of(const StringForm& s);
 

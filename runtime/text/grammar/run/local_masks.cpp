@@ -159,8 +159,13 @@ bool MaskMaker::pops(uint32_t state) const { return network_.states[state].final
 // The state that most characters lead to, if they lead on to it from there: its mask is nearly this state's.
 uint32_t MaskMaker::majority(uint32_t state) {
   const Row& from = row(state);
-  const uint32_t target = from.steps['e'].target;
-  if (target == kDead || target == state || from.steps['e'].action != Edge::none) return kDead;
+  uint32_t target = kDead, votes = 0;  // a target of more than half of the characters wins the vote
+  for (uint32_t byte = 0x20; byte < 0x7F; ++byte) {
+    const uint32_t to = from.steps[byte].target;
+    if (votes == 0) target = to;
+    votes += to == target ? 1 : uint32_t{0} - 1;
+  }
+  if (target == kDead || target == state) return kDead;
   const Row &a = row(state), &b = row(target);
   uint32_t same = 0;
   for (uint32_t byte = 0x20; byte < 0x7F; ++byte) same += a.steps[byte].target == target && b.steps[byte].target == target;
