@@ -58,7 +58,7 @@ bool is_quick(const std::string& source, const std::string& messages, const std:
     extra = *v;
     options.extra = &extra;
   }
-  Result<std::string> text = text::render_chat(*compiled, *list, options);
+  Result<text::Text> text = text::render_chat(*compiled, *list, options);
   if (text.ok()) return true;
   return text.status().detail().message.find("allowed") == std::string::npos;
 }

@@ -310,7 +310,7 @@ void scale_everywhere(Reader* r, FileParts* file) {
 
 void set_family(Reader* r, FileParts* file) {
   const std::string old = family_of(file) + ".";
-  const auto families = model::architectures();
+  const auto families = model::families();
   const std::string family = families[r->byte() % families.size()].name;
   set_key(file, "general.architecture", number(ValueType::string), text_value(family));
   for (FileParts::Key& key : file->keys)
