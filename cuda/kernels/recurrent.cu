@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kConvolveThreads) convolve_kernel(StepView ste
     out[i] = value;
   }
   if (head >= n_keys) return;
-  const float scale = rsqrtf(block_sum(squares, sums) + s.eps) * (head < s.n_key_heads ? rsqrtf(static_cast<float>(s.key_dim)) : 1.0f);
+  const float scale = 1.0f / (sqrtf(block_sum(squares, sums) + s.eps) * (head < s.n_key_heads ? sqrtf(static_cast<float>(s.key_dim)) : 1.0f));
   for (int i = static_cast<int>(threadIdx.x); i < dim; i += kConvolveThreads) out[i] *= scale;
 }
 
