@@ -139,7 +139,7 @@ void Args::only_with(const char* leader, const std::vector<const char*>& allowed
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   std::string best;
-  size_t best_distance = std::max<size_t>(2, word.size() / 3) + 1;
+  size_t best_distance = std::max<size_t>(1, word.size() / 4) + 1;   // what is farther is another word, not a slip
   for (const std::string& candidate : candidates) {
     const bool begins = word.size() >= 3 && candidate.compare(0, word.size(), word) == 0;
     const size_t distance = begins ? 1 : edit_distance(word, candidate);

@@ -55,6 +55,7 @@ OptionGroup runtime_group() {
   return {"Running",
           {{"--threads", "N", "Threads; 0: one per processor (default 0)."},
            {"--backend", "NAME", "auto (a GPU if there is one, else the CPU), cpu or cuda (default auto)."},
+           {"--device", "N", "Which GPU, by the driver's number from 0 on (default: the first that can be used)."},
            {"--cpu-path", "NAME", "Instruction set: auto, plain, avx2, avx2vnni, avx512, avx512bf16, amx or neon (default auto)."},
            {"--budget", "SIZE",
             "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
@@ -125,6 +126,7 @@ orrery_runtime_options runtime_options(const Args& args) {
     args.choice("--cpu-path", {"auto", "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon"}, 0);
     options.cpu_path = path->c_str();
   }
+  if (args.has("--device")) options.device = static_cast<int32_t>(args.integer("--device", 0, 1023, 0));
   options.device_budget_bytes = args.bytes("--budget", 0);
   options.max_sessions = 1;
   options.reservoir_mode = args.choice("--reservoir", {"pageable", "pinned"}, 0) == 0 ? ORRERY_RESERVOIR_PAGEABLE
@@ -249,6 +251,16 @@ orrery_template_options TemplateSettings::options() const {
   return options;
 }
 
+const std::string& model_file(const std::string& path) {
+  const auto begins = [&](std::string_view start) { return path.compare(0, start.size(), start) == 0; };
+  const auto ends = [&](std::string_view end) { return path.size() >= end.size() && path.compare(path.size() - end.size(), end.size(), end) == 0; };
+  if (begins("http://") || begins("https://"))
+    throw Failure(kExitFailure, path + ": is an address; download the GGUF file first (curl -LO ADDRESS), and give the file's path");
+  if (ends(".safetensors") || ends(".pt"))
+    throw Failure(kExitFailure, path + ": is no GGUF file; download the model's GGUF, or convert it (convert_hf_to_gguf.py of llama.cpp)");
+  return path;
+}
+
 Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts, const LogSink* sink) {
   InterruptibleProgress progress{interrupts, ProgressBar("loading", ProgressBar::Unit::bytes)};
   orrery_runtime_options runtime = runtime_options(args);
@@ -260,7 +272,7 @@ Loaded load(const std::string& path, const Args& args, const Interrupts& interru
   loaded.runtime = make<Runtime>(
       [&](orrery_runtime** out, orrery_error* error) { return orrery_runtime_create(&runtime, out, error); });
   loaded.model = make<Model>([&](orrery_model** out, orrery_error* error) {
-    return orrery_model_open(loaded.runtime.get(), path.c_str(), &model, out, error);
+    return orrery_model_open(loaded.runtime.get(), model_file(path).c_str(), &model, out, error);
   });
   return loaded;
 }

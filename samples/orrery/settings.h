@@ -68,6 +68,8 @@ struct LogSink {
   int32_t level;
 };
 Loaded load(const std::string& path, const Args& args, const Interrupts& interrupts, const LogSink* sink = nullptr);
+// The path, unless its name says that it is no GGUF file: an address, or weights of another format. Failure then says what to do.
+const std::string& model_file(const std::string& path);
 Session open_session(const Model& model, const orrery_session_options& options);
 
 }  // namespace orrery::tool

@@ -199,6 +199,16 @@ TEST(Models, MissingDamagedAndWrongFiles) {
 
 TEST(Files, InputsThatCannotBeUsedAreNamed) {
   const std::string model = demo_model(), missing = scratch_path("missing.txt");
+  for (const char* command : {"chat", "plan", "inspect"}) {
+    expect_failure({command, "https://example.org/model.gguf"}, 1, "download the GGUF file first");
+    expect_failure({command, "model.safetensors"}, 1, "is no GGUF file");
+  }
+  // A byte order mark is no part of a text.
+  const std::string plain_text = scratch_path("plain.txt"), marked = scratch_path("marked.txt");
+  write_file(plain_text, "one two\n"), write_file(marked, "\xEF\xBB\xBFone two\n");
+  EXPECT_EQ(run({"run", model, "--file", marked}).out, run({"run", model, "--file", plain_text}).out);
+  EXPECT_EQ(run({"run", model, "--raw", "--max-tokens", "4", "--json", "--file", marked}).out.find("\xEF\xBB\xBF"), std::string::npos);
+  expect_failure({"run", "https://example.org/model.gguf", "hello"}, 1, "download the GGUF file first");
   expect_failure({"run", model, "--file", missing}, 1, missing);
   expect_failure({"tokenize", model, "--file", missing}, 1, missing);
   expect_failure({"tokenize", model, "--file", scratch_path("")}, 1, "Is a directory");

@@ -230,7 +230,7 @@ int chat(const Args& args, Output& out) {
   }
   LineReader reader(interactive, reading, interrupts);
   std::optional<LineReader::Away> away(reader);
-  const std::string recommended = sampling.take_from_model(inspect(path));
+  const std::string recommended = sampling.take_from_model(inspect(model_file(path)));
   const Loaded loaded = load(path, args, interrupts);
   Session session = open_session(loaded.model, wishes);
   if (templates.given()) {

@@ -117,7 +117,8 @@ void settings(Request& request) { set(request.chat, request.argument); }
 void quit(Request& request) { request.leave = true; }
 
 // Other names by which people know a command.
-constexpr const char* kAliases[][2] = {{"/?", "/help"}, {"/h", "/help"}, {"/exit", "/quit"}, {"/q", "/quit"}, {"/bye", "/quit"}};
+constexpr const char* kAliases[][2] = {{"/?", "/help"}, {"/h", "/help"}, {"/exit", "/quit"}, {"/q", "/quit"}, {"/bye", "/quit"},
+                                     {"/regen", "/retry"}, {"/regenerate", "/retry"}, {"/clear", "/reset"}, {"/new", "/reset"}, {"/doc", "/file"}};
 
 constexpr SlashCommand kCommands[] = {
     {"/help", "", "this list (also help, /?)", help},

@@ -8,6 +8,7 @@
 #include "api.h"
 #include "command.h"
 #include "json_file.h"
+#include "settings.h"
 
 namespace orrery::tool {
 namespace {
@@ -194,7 +195,7 @@ void print_tensors(const std::string& description, Output& out) {
 
 int inspect_file(const Args& args, Output& out) {
   const std::string& path = args.words()[0];
-  const std::string description = inspect(path);
+  const std::string description = inspect(model_file(path));
   if (args.has("--json")) {
     out.text(description + "\n");
     return kExitOk;

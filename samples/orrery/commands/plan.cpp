@@ -34,8 +34,14 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
   const auto line = [&](const char* name, uint64_t bytes) {
     out.write(format("  %-30s %20s  %12s\n", name, grouped(bytes).c_str(), human_bytes(bytes).c_str()));
   };
-  out.write(format("A session of %s tokens, KV cache in %s\n\n", grouped(plan.n_context).c_str(),
+  out.write(format("A session of %s tokens, KV cache in %s\n", grouped(plan.n_context).c_str(),
                    kv_type_names(session.kv_type, plan.device_kv_type).c_str()));
+  if (plan.policy != std::string("full"))
+    out.write(format("Policy %s keeps %.4g%% of the bytes of full KV on the device, and full KV in host memory: answers are approximations.\n",
+                     plan.policy, 100 * static_cast<double>(plan.kv_share)));
+  if (session.policy == nullptr && session.kv_budget_bytes == 0 && session.kv_budget_share == 1 && plan.policy != std::string("full"))
+    out.write("Warning: nobody asked for a policy. The full KV of this context does not fit the budget; --policy full refuses it.\n");
+  out.write("\n");
   out.write(format("%-32s %20s  %12s\n", "In the budget (arena)", "bytes", ""));
   for (const Row& row : arena) {
     if (row.bytes > 0) line(row.name, row.bytes);
@@ -50,9 +56,12 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
   line("together", total);
   out.write(format("\n%-32s %20s  %12s\n", "Budget", grouped(plan.budget_bytes).c_str(),
                    human_bytes(plan.budget_bytes).c_str()));
+  if (plan.reservoir_bytes > 0)
+    out.write(format("%-32s %20s  %12s\n", "Host memory for the reservoir", grouped(plan.reservoir_budget_bytes).c_str(),
+                     human_bytes(plan.reservoir_budget_bytes).c_str()));
   out.write(format("%-32s %20s  %12s\n", "Smallest budget for this context",
                    grouped(plan.device_bytes).c_str(), human_bytes(plan.device_bytes).c_str()));
-  out.write(format("%-32s %20s  tokens\n", "Largest context for the budget",
+  out.write(format("%-32s %20s  tokens\n", plan.reservoir_bytes > 0 ? "Largest context for both" : "Largest context for the budget",
                    grouped(plan.largest_context).c_str()));
   if (plan.n_context > plan.trained_context)
     out.write(format("Warning: the model was trained for %s tokens. Behind them answers get worse, unless RoPE is scaled.\n",
@@ -60,12 +69,12 @@ void print_table(const orrery_plan_result& plan, const orrery_session_options& s
   if (shrunk)
     out.write(format("Warning: the model was trained for %s tokens; the budget has room for %s of them.\n",
                      grouped(plan.trained_context).c_str(), grouped(plan.n_context).c_str()));
-  if (plan.fits) {
-    out.write("It fits.\n");
-  } else {
-    out.write(format("It does not fit: the budget is %s too small.\n",
-                     human_bytes(plan.device_bytes - plan.budget_bytes).c_str()));
-  }
+  if (plan.fits) out.write("It fits.\n");
+  if (plan.device_bytes > plan.budget_bytes)
+    out.write(format("It does not fit: the budget is %s too small.\n", human_bytes(plan.device_bytes - plan.budget_bytes).c_str()));
+  if (plan.reservoir_bytes > plan.reservoir_budget_bytes)
+    out.write(format("It does not fit: host memory for the KV reservoir is %s too small.\n",
+                     human_bytes(plan.reservoir_bytes - plan.reservoir_budget_bytes).c_str()));
 }
 
 std::string architecture_of(const std::string& path) {
@@ -76,14 +85,13 @@ std::string architecture_of(const std::string& path) {
   return found;
 }
 
-// What part of full KV's bytes lies in the arena; 1 where no policy leaves any out.
 // Whether attention reads tokens in host memory, so that the device has their codes alone.
 bool in_place(const orrery_plan_result& plan) { return plan.compressed_kv_bytes == 0 && plan.digests_bytes > 0; }
 
-double share_of(const orrery_plan_result& plan, const orrery_session_options& session) {
+// What part of full KV's bytes lies in the arena; 1 where no policy leaves any out.
+double share_of(const orrery_plan_result& plan) {
   const double all = static_cast<double>(plan.reservoir_bytes);
-  if (in_place(plan) && session.kv_budget_bytes > 0) return static_cast<double>(session.kv_budget_bytes) / all;
-  if (in_place(plan)) return static_cast<double>(session.kv_budget_share);
+  if (in_place(plan)) return static_cast<double>(plan.kv_share);
   const uint64_t resident = plan.full_kv_bytes + plan.compressed_kv_bytes + plan.digests_bytes;
   const bool whole = plan.compressed_kv_bytes + plan.digests_bytes == 0 || resident >= plan.reservoir_bytes;
   return whole ? 1 : static_cast<double>(resident) / all;
@@ -91,11 +99,11 @@ double share_of(const orrery_plan_result& plan, const orrery_session_options& se
 
 // Nothing: the whole KV is kept, or the policy was not measured with these options.
 std::optional<ExpectedLoss> loss_of(const Args& args, const orrery_plan_result& plan, const orrery_session_options& session) {
-  if (share_of(plan, session) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
+  if (share_of(plan) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
     return std::nullopt;
-  std::string policy = session.policy ? session.policy : "auto";
+  std::string policy = plan.policy;
   if (policy == "auto" && !in_place(plan)) policy = "auto by window";   // by codes its tokens are read in place
-  return expected_loss(policy, architecture_of(args.words()[0]), share_of(plan, session));
+  return expected_loss(policy, architecture_of(args.words()[0]), share_of(plan));
 }
 
 // share: of the tokens that stay within reach.
@@ -145,7 +153,7 @@ int print_plan(const Args& args, Output& out) {
   orrery_plan_result_init(&plan, sizeof plan);
   const bool pinned = runtime.reservoir_mode == ORRERY_RESERVOIR_PINNED;
   call([&](orrery_error* error) {
-    return orrery_plan(args.words()[0].c_str(), &runtime, &model, &session, &plan, error);
+    return orrery_plan(model_file(args.words()[0]).c_str(), &runtime, &model, &session, &plan, error);
   });
   Regions regions(1);
   call([&](orrery_error* error) {
@@ -168,6 +176,8 @@ int print_plan(const Args& args, Output& out) {
                       {"reservoir_bytes", region.reservoir_bytes},
                       {"host_bytes", region.host_bytes}});
     Json json = {{"n_context", plan.n_context},
+                       {"policy", plan.policy},
+                       {"kv_share", plan.kv_share},
                        {"kv_type", kv_type_name(session.kv_type)},
                        {"device_kv_type", kv_type_name(plan.device_kv_type)},
                        {"weights_mapped_bytes", plan.weights_mapped_bytes},
@@ -182,6 +192,7 @@ int print_plan(const Args& args, Output& out) {
                        {"reservoir_mode", pinned ? "pinned" : "pageable"},
                        {"host_bytes", plan.host_bytes},
                        {"budget_bytes", plan.budget_bytes},
+                       {"reservoir_budget_bytes", plan.reservoir_budget_bytes},
                        {"largest_context", plan.largest_context},
                        {"trained_context", plan.trained_context},
                        {"fits", plan.fits != 0},
@@ -190,7 +201,7 @@ int print_plan(const Args& args, Output& out) {
     out.write(dump_json(json, 2) + "\n");
   } else {
     print_table(plan, session, pinned, out);
-    print_loss(loss, in_place(plan) ? 1 : share_of(plan, session), out);
+    print_loss(loss, in_place(plan) ? 1 : share_of(plan), out);
     print_regions(regions, out);
   }
   return plan.fits ? kExitOk : kExitDoesNotFit;

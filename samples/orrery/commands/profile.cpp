@@ -152,6 +152,12 @@ int profile_model(const Args& args, Output& out) {
   orrery_calibrate_options options = calibrate_options(args);
   const std::string* folder = args.find("--png");
   if (folder) make_folder(*folder);   // fails before the work, not after it
+  if (const std::string* path = args.find("--out")) {
+    if (file_kind(*path) == FileKind::folder) throw Failure(kExitFailure, *path + ": is a folder");
+    const std::string into = folder_of(*path);
+    if (file_kind(*path) == FileKind::none && !can_write_in(into.empty() ? "." : into))
+      throw Failure(kExitFailure, *path + ": no file can be created there");
+  }
   std::vector<std::string> texts;
   for (size_t i = 1; i < args.words().size(); ++i) texts.push_back(read_file(args.words()[i]));
 

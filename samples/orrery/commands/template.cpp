@@ -27,7 +27,7 @@ int render(const Args& args, Output& out) {
   }
   orrery_template_options options = settings.options();
   options.add_generation_prompt = args.has("--no-generation-prompt") ? 0 : 1;
-  const Vocab vocab = open_vocab(args.words()[0]);
+  const Vocab vocab = open_vocab(model_file(args.words()[0]));
   out.text(sized<std::string>([&](char* text, size_t capacity, size_t* n, orrery_error* error) {
     return orrery_render_chat(vocab.get(), messages.c_str(), &options, text, capacity, n, error);
   }));

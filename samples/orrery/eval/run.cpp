@@ -101,7 +101,8 @@ EvalRunner::EvalRunner(const Model& model, const TemplateSettings& chat, const o
 // concatenated.
 std::vector<int32_t> EvalRunner::render(const Json& messages) const {
   std::string text;
-  if (info_.has_template || chat_.given()) {
+  const bool templated = info_.has_template || chat_.given();   // which writes its own BOS, or none
+  if (templated) {
     const std::string json = dump_json(messages, -1);
     const orrery_template_options options = chat_.options();
     text = sized<std::string>([&](char* out, size_t capacity, size_t* n, orrery_error* error) {
@@ -110,7 +111,7 @@ std::vector<int32_t> EvalRunner::render(const Json& messages) const {
   } else {
     for (const Json& m : messages) text += m.at("content").get<std::string>() + "\n";
   }
-  return tokenize(vocab_.get(), text, ORRERY_TOKENIZE_SPECIAL | (info_.add_bos ? ORRERY_TOKENIZE_BOS : 0u));
+  return tokenize(vocab_.get(), text, ORRERY_TOKENIZE_SPECIAL | (info_.add_bos && !templated ? ORRERY_TOKENIZE_BOS : 0u));
 }
 
 EvalRunner::Prompt EvalRunner::prompt(const EvalSample& sample, Json messages, const std::string& text_before,

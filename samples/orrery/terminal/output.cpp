@@ -128,6 +128,8 @@ std::string read_file(const std::string& path) {
 
 std::string read_text(const std::string& path) {
   std::string content = read_file(path);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";   // editors of Windows write it; it is no part of the text
+  if (content.compare(0, kByteOrderMark.size(), kByteOrderMark) == 0) content.erase(0, kByteOrderMark.size());
   const size_t nul = content.find('\0');
   if (nul != std::string::npos) {
     throw Failure(kExitFailure, format("%s: is not text: byte %zu is NUL", path.c_str(), nul));
