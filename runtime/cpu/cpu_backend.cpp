@@ -24,7 +24,7 @@
 #include "runtime/cpu/low_rank.h"
 #include "runtime/cpu/kernels/moves.h"
 #include "runtime/cpu/paths/paths.h"
-#include "runtime/cpu/recurrent/recurrent.h"
+#include "runtime/cpu/recurrent.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/cpu/trace.h"
 #include "runtime/os/os.h"

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "runtime/base/checked.h"
+
 namespace orrery::engine {
 
 kv::Region RecurrentState::layout(const model::Description& d) {
-  return {"recurrent state", kv::Holds::kv, d.state_bytes(), 0, kMostCheckpoints * d.state_bytes(), 0};
+  return {"recurrent state", kv::Holds::kv, align_up(d.state_bytes(), kv::kArenaAlignment), 0, kMostCheckpoints * d.state_bytes(), 0};
 }
 
 void RecurrentState::truncate(uint32_t n_tokens) {

@@ -1,4 +1,4 @@
-#include "runtime/cpu/recurrent/recurrent.h"
+#include "runtime/cpu/recurrent.h"
 
 #include <algorithm>
 #include <cmath>
