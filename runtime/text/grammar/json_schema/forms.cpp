@@ -56,11 +56,10 @@ const char* format_expression(std::string_view name) {
 
 Status SchemaDocument::Reader::both_objects(const ObjectForm& a, const ObjectForm& b, ObjectForm* out) {
   for (const auto& [name, c] : a.properties) out->properties.emplace_back(name, join(c, b.of(name)));
-  for (const auto& property : b.properties) {
-    const std::string& name = property.first;
-    const bool known = std::any_of(a.properties.begin(), a.properties.end(), [&](const auto& p) { return p.first == name; });
-    if (!known) out->properties.emplace_back(name, join(property.second, a.of(name)));
-  }
+  std::set<std::string_view> known;
+  for (const auto& p : a.properties) known.insert(p.first);
+  for (const auto& [name, c] : b.properties)
+    if (known.count(name) == 0) out->properties.emplace_back(name, join(c, a.of(name)));
   // Classes of one side split by those of the other; what is left over meets the other's rest.
   const auto split = [&](const ObjectForm& x, const ObjectForm& y, bool commons) -> Status {
     for (const auto& [dfa, c] : x.classes) {
