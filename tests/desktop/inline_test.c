@@ -50,6 +50,7 @@ int main(void) {
     while (line->len < 1000000) g_string_append(line, kPieces[piece]);
     const gint64 start = g_get_monotonic_time();
     g_autofree char* got = inline_markup(line->str);
+    if (!got) ++failed;
     const double seconds = (double)(g_get_monotonic_time() - start) / 1e6;
     if (seconds > 5) g_printerr("%s: %.1f s\n", kPieces[piece], seconds), ++failed;
   }
