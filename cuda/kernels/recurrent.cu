@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(kConvolveThreads) convolve_kernel(StepView ste
   for (int i = static_cast<int>(threadIdx.x); i < dim; i += kConvolveThreads) out[i] *= scale;
 }
 
-// Blocks from n_value_heads on keep the convolution's last inputs, a channel a thread. kKeys: key_dim is at most that.
-template <int kKeys>
+// Blocks from n_value_heads on keep the convolution's last inputs, a channel a thread.
 __global__ void __launch_bounds__(kMostThreads) delta_net_kernel(StepView step, DeltaNet net, int step_rows) {
   const DeltaNetShape& s = net.shape;
   const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.x), first_row = static_cast<int>(blockIdx.y) * step_rows;
@@ -79,7 +78,7 @@ __global__ void __launch_bounds__(kMostThreads) delta_net_kernel(StepView step, 
     }
     return;
   }
-  constexpr int kRows = kKeys / 2, kPitch = kRows + 1;   // of a thread; its keys lie in other banks than its neighbour's
+  constexpr int kKeys = kMostKeyDim, kRows = kKeys / 2, kPitch = kRows + 1;   // of a thread; its keys lie in other banks than its neighbour's
   __shared__ float query[2 * kPitch], key[2 * kPitch], sums[kMostThreads / 32];
   const int j = thread / 2, half = thread % 2;
   const bool active = j < s.value_dim;
@@ -157,10 +156,7 @@ void delta_net(Queue& queue, const StepView& step, const DeltaNet& net, int32_t 
   launch<convolve_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows * n_heads)), Dim3(kConvolveThreads)}, step, net, step_rows);
   const Geometry geometry = {Dim3(static_cast<unsigned>(s.n_value_heads) + blocks(s.channels(), threads), static_cast<unsigned>(n_rows / step_rows)),
                              Dim3(static_cast<unsigned>(threads))};
-  if (s.key_dim <= 32)
-    launch<delta_net_kernel<32>>(queue, geometry, step, net, step_rows);
-  else
-    launch<delta_net_kernel<kMostKeyDim>>(queue, geometry, step, net, step_rows);
+  launch<delta_net_kernel>(queue, geometry, step, net, step_rows);
 }
 
 void split_gates(Queue& queue, ConstRows x, Rows q, float* gates, int32_t n_rows, int32_t n_heads, int32_t head_dim) {
