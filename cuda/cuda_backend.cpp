@@ -143,14 +143,10 @@ Status CudaBackend::check_recurrent(const DeltaNetShape* shape) const {
 Status CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
   const OnDevice here(*gpu_, queue_);
   const ScratchPlan plan = scratch_plan(limits);
-  const bool grows = plan.upload_bytes > step_bounce_bytes_ && !queue_.failed();   // larger than any plan before: once for each model
-  std::unique_ptr<PinnedHalves> larger;
-  if (grows) {
-    larger = std::make_unique<PinnedHalves>();
+  if (plan.upload_bytes > step_bounce_bytes_ && !queue_.failed()) {   // larger than any plan before: once for each model
+    auto larger = std::make_unique<PinnedHalves>();
     ORRERY_TRY(larger->allocate(*gpu_, plan.upload_bytes));
-  }
-  if (!operations_.empty()) send();   // of the steps before, in their scratch
-  if (grows) {
+    send();
     if (!queue_.failed()) queue_.wait("running kernels");
     step_bounce_ = std::move(larger);
     pinned_bytes_ += 2 * (plan.upload_bytes - step_bounce_bytes_);

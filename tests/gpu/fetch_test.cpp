@@ -39,6 +39,7 @@ struct Case {
   int32_t n_others = 0;
   bool own_keys = false;            // each job has the tiles in another order
   std::vector<int32_t> infinite = {}, mixed = {};   // keys whose products are infinite: above zero, or of different signs
+  bool holds_unwanted = false;      // at first each held page is none that can be wanted
   float alpha = -1;                 // not negative: fetch_near_best()
   int32_t most_keys = kMostKeys;    // of the limits
   bool near_best() const { return alpha >= 0; }
@@ -173,6 +174,7 @@ Fetched fetched(Machine* m, const Case& c) {
     for (size_t at = all.size(); at > 1; --at) std::swap(all[at - 1], all[random.below(at)]);
     const auto is_nothing = [&](uint32_t page) { return page >= static_cast<uint32_t>(c.n_first) && page < static_cast<uint32_t>(c.first_page); };
     if (c.has_entry()) all.erase(std::remove_if(all.begin(), all.end(), is_nothing), all.end());
+    if (c.holds_unwanted) std::partition(all.begin(), all.end(), is_nothing);
     tables.emplace_back(all.begin(), all.begin() + static_cast<ptrdiff_t>(n_held));
     if (c.has_entry()) tables.back().push_back(0);
   }
@@ -402,6 +404,9 @@ TEST(GpuFetchByManyBlocks, PagesAndTokens) {
   expect_as_planned(many({1, 4097, 4097, 2, 1, 3}));         // all
   expect_as_planned(many({1, 5000, 0, 1200, 1000, 1500}));   // none
   expect_as_planned(many({1, 5000, 1, 1200, 1000, 1500}));
+  Case c = many({1, 5000, 2100, 2200, 3, 5});   // all are missing
+  c.holds_unwanted = true;
+  expect_as_planned(c);
 #ifdef ORRERY_EMULATED
   EXPECT_GT(launches("write_taken_kernel"), n_selected);
   EXPECT_GT(launches("list_misses_kernel"), n_planned);
