@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/checked.h"
+#include "runtime/os/processors.h"
 #include "runtime/os/windows_text.h"
 
 namespace orrery::os {
