@@ -680,8 +680,8 @@ typedef struct orrery_stats {
   uint64_t restored_tokens;          /* of the reused tokens: from kept KV; see reuse_prompts */
   const char *policy;                /* static */
   float kv_share;                    /* as in the plan */
-  uint32_t selects_again;            /* 1: the next generated token selects the resident KV anew, because the session was loaded, parked
-                                        or cut: under some policies other tokens, and other log-probabilities than without (by up to .2) */
+  uint32_t selects_again;            /* 1: the session was loaded, parked or cut, so its next generated token selects the resident KV again.
+                                        Some policies then give other tokens, and log-probabilities that differ by up to .2 */
 } orrery_stats;
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */

@@ -43,7 +43,7 @@ class Inputs {
   }
   // Keeps the last rows' inputs.
   void keep(int64_t n_rows) {
-    const int64_t stay = std::max<int64_t>(n_kept_ - n_rows, 0);   // of those kept before
+    const int64_t stay = std::max<int64_t>(n_kept_ - n_rows, 0);   // the kept rows that are still among the last ones
     if (stay > 0) std::copy(kept_ + (n_kept_ - stay) * channels_, kept_ + n_kept_ * channels_, kept_);
     const int64_t fresh = n_kept_ - stay;
     std::copy(u_ + (n_rows - fresh) * channels_, u_ + n_rows * channels_, kept_ + stay * channels_);

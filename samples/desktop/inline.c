@@ -10,12 +10,12 @@ typedef struct {
   const char* s;
   gsize end;
   gsize emphasis[4];             /* the next end of **, __, *, _; 0: not looked for */
-  gsize code[kMostTicks + 1];    /* the next run of so many backticks */
+  gsize code[kMostTicks + 1];    /* [n]: the start of the next run of n backticks; 0: not looked for */
 } Ends;
 
 static gboolean word_at(const Ends* e, gsize i) { return i < e->end && (g_ascii_isalnum(e->s[i]) || e->s[i] == '_' || e->s[i] & 0x80); }
 
-/* The end of emphasis of this kind behind `from`; e->end: there is none. */
+/* Returns where emphasis of `kind` ends behind `from`, or e->end where the line has no such end. */
 static gsize emphasis_end(Ends* e, int kind, gsize from) {
   const char mark = kind % 2 ? '_' : '*';
   const gsize length = kind < 2 ? 2 : 1;

@@ -82,7 +82,7 @@ class Session {
   bool parked() const { return !table_; }
   const char* policy() const { return policy_; }        // static
   double kv_share() const { return kv_share_; }         // what the policy may keep of full KV's bytes
-  // Whether the next generated token selects the resident KV anew because the session was loaded, parked or cut.
+  // Whether the session was loaded, parked or cut, so that its next generated token selects the resident KV again.
   bool selects_again() const { return selects_again_; }
   const Session* drafting() const { return draft_.get(); }   // the draft model's session; null without Speculate::draft
   const SessionStats& stats() const { return stats_; }

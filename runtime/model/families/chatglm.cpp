@@ -1,4 +1,4 @@
-// GLM-4-9B and ChatGLM3. As glm4, without norms of the branches.
+// GLM-4-9B and ChatGLM3. Rotary pairs are neighbours; gate and up are one matrix.
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/families/family.h"

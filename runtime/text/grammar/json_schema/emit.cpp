@@ -8,6 +8,7 @@ namespace orrery::text::grammar {
 namespace {
 
 constexpr size_t kMostMachineStates = 40000;
+constexpr uint64_t kMostContainsStates = 4096;
 
 class SchemaEmitter {
  public:
@@ -237,7 +238,12 @@ class SchemaEmitter {
     if (a.contains.size() > 1) return refuse("more than one contains at one place is not supported");
     const ArrayForm::Contains& contains = a.contains[0];
     const auto cap = static_cast<uint32_t>(std::max<uint64_t>({a.prefix.size() + 1, a.least, a.most == kUnbounded ? 0 : a.most, 1}));
-    if (uint64_t{cap} * (contains.least + uint64_t{1}) > 4096) return refuse("contains with so many items is not supported");
+    const uint64_t n_states = uint64_t{cap} * (contains.least + uint64_t{1});
+    if (n_states > kMostContainsStates) {
+      const std::string why = "contains counts its items in " + std::to_string(n_states) + " states; at most " +
+                              std::to_string(kMostContainsStates) + " are supported";
+      return refuse(why.c_str());
+    }
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> states = {{{0, 0}, first}};
     std::vector<std::pair<uint32_t, uint32_t>> todo = {{0, 0}};
     while (!todo.empty()) {

@@ -30,7 +30,7 @@ class Matcher {
   // False: the token is not allowed, and nothing changes. An end of generation is allowed where the grammar may end; nothing follows it.
   // Error: unsupported, the text has become too ambiguous.
   Result<bool> accept(int32_t token);
-  void rewind(size_t n_tokens);  // to the first `n_tokens` of those accepted
+  void rewind(size_t n_tokens);  // the matcher keeps the first `n_tokens` accepted tokens
   size_t n_tokens() const { return tokens_.size(); }
   bool may_end() const { return !ended_ && space_.may_end(now()); }
   bool ended() const { return ended_; }

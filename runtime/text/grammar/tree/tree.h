@@ -20,7 +20,7 @@ enum class NodeType : uint8_t {
   literal,   // a, b: offset and length in Tree::bytes
   chars,     // a: index in Tree::sets
   sequence,  // a, b: offset and number in Tree::children
-  choice,    // likewise; without children it is the empty language
+  choice,    // a, b: offset and number in Tree::children; a choice without children is the empty language
   repeat,    // a: the child; b, c: least and most, or kUnbounded
   rule,      // a: index in Tree::rules
   tokens,    // a: index in Tree::token_sets
