@@ -242,6 +242,7 @@ TEST(GrammarSchema, RefusalsNameTheKeyword) {
       {R"({"unevaluatedProperties": false})", "#/unevaluatedProperties", Code::unsupported},
       {R"({"$dynamicRef": "#x"})", "#/$dynamicRef", Code::unsupported},
       {R"({"contains": {}, "maxContains": 2})", "#/maxContains", Code::unsupported},
+      {R"({"type": "array", "contains": {"const": 1}, "minContains": 100})", "in 10100 states; at most 4096", Code::unsupported},
       {R"({"oneOf": [{"type": "integer"}, {"minimum": 2}]})", "#/oneOf: two choices overlap", Code::unsupported},
       {R"({"not": {"type": "integer"}})", "the negation of integer", Code::unsupported},
       {R"x({"pattern": "(?=a)"})x", "#/pattern: expression, column 1: look-ahead", Code::unsupported},
