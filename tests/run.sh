@@ -13,9 +13,9 @@ reports=$build/test-reports
 rm -rf "$reports"
 mkdir -p "$reports" || exit 2
 
-# One more than processors: tests of links wait half of their time.
+# Two for a processor: tests of links wait more than half of their time.
 GTEST_OUTPUT="xml:$reports/" GTEST_COLOR=no \
-  ctest --test-dir "$build" --output-on-failure --no-tests=error -j"$((jobs + 1))" --output-junit "$reports/ctest.junit" "$@" \
+  ctest --test-dir "$build" --output-on-failure --no-tests=error -j"$((2 * jobs))" --output-junit "$reports/ctest.junit" "$@" \
   >"$reports/ctest.log" 2>&1
 status=$?
 # Everything that failing tests said, and the closing summary.

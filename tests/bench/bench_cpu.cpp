@@ -266,9 +266,14 @@ struct Bench {
     for (float& v : ring) v = random.normal();
     std::vector<uint32_t> out(static_cast<size_t>(format.n_kv_heads * n_queries * k));
     std::vector<TopKeysJob> jobs;
-    for (int32_t h = 0; h < format.n_kv_heads; ++h)
-      jobs.push_back({{0, h, addresses.data(), static_cast<uint64_t>(h) * format.head_bytes(), n_keys, 0, n_queries}, k, false,
-                      &out[static_cast<size_t>(h * n_queries * k)]});
+    for (int32_t h = 0; h < format.n_kv_heads; ++h) {
+      TopKeysJob& job = jobs.emplace_back();
+      job.kv_head = h;
+      job.tiles = addresses.data(), job.offset = static_cast<uint64_t>(h) * format.head_bytes();
+      job.n_keys = n_keys;
+      job.n_positions = n_queries;
+      job.k = k, job.out = &out[static_cast<size_t>(h * n_queries * k)];
+    }
     const TopKeysShape shape{{format, n_heads, 0.125f, {pointer(ring.data()), n_queries}}, {false, KeyScoring::Pooling::avg, 5}};
     return seconds(clock, [&] { backend.keys()->top_keys(jobs, shape); });
   }
