@@ -106,7 +106,7 @@ TEST_P(Allocations, HostMemoryIsThePlans) {
   std::vector<uint16_t> halves(1 << 19);
   for (uint16_t& half : halves) half = static_cast<uint16_t>(random.below(0x3C00) | random.below(2) << 15);
   for (const double share : {.3, .6}) {
-    engine::RuntimeOptions o = runtime_options(2, "auto", uint64_t{1} << 30);
+    engine::RuntimeOptions o = runtime_options(2, test_cpu_path(), uint64_t{1} << 30);
     if (share > .5) o.link = {uint64_t{1} << 34, 0};   // with a ring to it
     const auto model = open_demo(o);
     const auto tokens = random_tokens(*model, kContext - 192, 8);
@@ -133,7 +133,7 @@ TEST_P(Allocations, HostMemoryIsThePlans) {
 
 // A plan tries contexts of millions of tokens, and takes memory for none of them.
 TEST_P(Allocations, PlanningTakesNothingByTheContext) {
-  const auto model = open_demo(runtime_options(2, "auto", uint64_t{1} << 30));
+  const auto model = open_demo(runtime_options(2, test_cpu_path(), uint64_t{1} << 30));
   engine::SessionOptions options = with_mode(GetParam(), .5, 640);
   const int64_t before = n_bytes_held;
   most_bytes_from_here();

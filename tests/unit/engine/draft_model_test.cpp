@@ -229,7 +229,7 @@ TEST_F(EngineDraftModel, ADraftThatDoesNotFitIsRefused) {
   const std::string own = dir.write("model.gguf", named_model_gguf(kSpec)), draft = dir.write("draft.gguf", other_weights());
   const kv::Plan plan = unwrap(engine::plan_file(own, runtime_options(), {}, wishes(300, draft)));
   for (const uint64_t short_by : {uint64_t{0}, kv::kArenaAlignment}) {
-    engine::RuntimeOptions runtime = runtime_options(2, "auto", plan.device_bytes - short_by);
+    engine::RuntimeOptions runtime = runtime_options(2, test_cpu_path(), plan.device_bytes - short_by);
     runtime.max_sessions = 1;   // the draft's session takes no slot
     const auto opened = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime)), own, {}));
     const uint64_t before = opened->runtime().arena().used();
@@ -246,7 +246,7 @@ TEST_F(EngineDraftModel, AForkWithoutRoomIsParkedWithItsDraft) {
   const std::string own = dir.write("model.gguf", named_model_gguf(kSpec)), draft = dir.write("draft.gguf", named_model_gguf(kSpec));
   const kv::Plan plan = unwrap(engine::plan_file(own, runtime_options(), {}, wishes(300, draft)));
   const auto opened = unwrap(engine::LanguageModel::open(
-      unwrap(engine::Runtime::create(runtime_options(2, "auto", plan.device_bytes))), own, {}));
+      unwrap(engine::Runtime::create(runtime_options(2, test_cpu_path(), plan.device_bytes))), own, {}));
   auto session = unwrap(Session::open(opened, wishes(300, draft)));
   const auto off = plain(300);
   EXPECT_EQ(answer(session.get(), some_tokens(40), greedily(20)), answer(off.get(), some_tokens(40), greedily(20)));

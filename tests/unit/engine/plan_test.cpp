@@ -79,7 +79,7 @@ TEST(EnginePlan, TheLargestContextOpensAndAPageMoreDoesNot) {
   int bound = 0;
   for (int i = 0; i < 20; ++i) {
     const engine::RuntimeOptions runtime =
-        runtime_options(2, "auto", least.device_bytes + random.below(2 << 20));
+        runtime_options(2, test_cpu_path(), least.device_bytes + random.below(2 << 20));
     const kv::Plan plan = file.plan(runtime, session_options(0));
     ASSERT_GT(plan.largest_context, 0u);
     const auto model = file.open(runtime);
@@ -105,7 +105,7 @@ TEST(EnginePlan, TheNextSessionsPlanHoldsToo) {
   Random random(4);
   int bound = 0;
   for (int i = 0; i < 40; ++i) {
-    const auto model = file.open(runtime_options(2, "auto", weights + (3 << 20) + random.below(6 << 20)));
+    const auto model = file.open(runtime_options(2, test_cpu_path(), weights + (3 << 20) + random.below(6 << 20)));
     const uint32_t chunk = 8 + static_cast<uint32_t>(random.below(64));
     const auto first = unwrap(Session::open(
         model, session_options(1 + static_cast<uint32_t>(random.below(200)), KvType::f16, chunk)));

@@ -92,7 +92,7 @@ class Together : public ::testing::TestWithParam<const char*> {};
 
 // 2 to 8 of them, from one thread.
 TEST_P(Together, MixedSessionsHaveTheBitsOfStepsAlone) {
-  const auto model = open_spec(GetParam(), runtime_options(2, "auto", 256u << 20));
+  const auto model = open_spec(GetParam(), runtime_options(2, test_cpu_path(), 256u << 20));
   constexpr size_t kTokens = 12;
   const std::vector<Lone> expected = mixed(model, kTokens);
   for (size_t n = 2; n <= expected.size(); n += 3) {
@@ -161,7 +161,7 @@ class InThreads {
 // Those that wait for the turn are computed in one pass, however many they are; a pass takes kMostTogether, and the rest comes next.
 TEST(TogetherInThreads, WhoeverWaitsIsComputedInTheNextStep) {
   const auto model = [] {
-    engine::RuntimeOptions options = runtime_options(2, "auto", 256u << 20);
+    engine::RuntimeOptions options = runtime_options(2, test_cpu_path(), 256u << 20);
     options.max_sessions = 64;
     return open_spec("qwen3", options);
   }();
@@ -184,7 +184,7 @@ TEST(TogetherInThreads, WhoeverWaitsIsComputedInTheNextStep) {
 
 // A prompt's chunk keeps its place in the order; those that asked behind it go with those before it.
 TEST(TogetherInThreads, APromptWaitsForOneStep) {
-  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  const auto model = open_spec("qwen3", runtime_options(2, test_cpu_path(), 256u << 20));
   const Lone expected = alone(model, full(64, KvType::f16), 10, 1, 1);
   std::vector<std::unique_ptr<Session>> sessions;
   for (size_t i = 0; i < 4; ++i) sessions.push_back(begun(model, expected));
@@ -275,7 +275,7 @@ class TogetherAgain : public ::testing::Test {
     EXPECT_EQ(counts_of(model_.get()).passes - passes, 1u);
   }
   std::shared_ptr<LanguageModel> make() {
-    engine::RuntimeOptions options = runtime_options(2, "auto", 256u << 20);
+    engine::RuntimeOptions options = runtime_options(2, test_cpu_path(), 256u << 20);
     options.turn_clock = [this] { return clock_(); };
     return open_spec("qwen3", options);
   }
@@ -404,7 +404,7 @@ TEST_F(TogetherAgain, OneThreadWithTwoSessionsIsAwaitedOnce) {
 class TogetherUnder : public ::testing::TestWithParam<PolicyMode> {};
 
 TEST_P(TogetherUnder, ThreadsHaveTheBitsOfStepsAlone) {
-  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  const auto model = open_spec("qwen3", runtime_options(2, test_cpu_path(), 256u << 20));
   constexpr size_t kTokens = 40;   // tails fill, so some steps settle
   std::vector<Lone> expected;
   expected.push_back(alone(model, with_mode(GetParam(), 0.6, 320), 150, 1, kTokens));
@@ -429,7 +429,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, TogetherUnder, ::testing::ValuesIn(policy_mod
 
 // A fork is made between the steps of others, and parent and fork then share steps with them: all have the bits that they have alone.
 TEST(TogetherInThreads, AForkIsMadeWhileOthersDecode) {
-  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  const auto model = open_spec("qwen3", runtime_options(2, test_cpu_path(), 256u << 20));
   constexpr size_t kTokens = 12;
   for (const char* name : {"full", "snapkv", "quest", "auto_in_parts"}) {
     engine::SessionOptions options = full(320, KvType::f16);
@@ -471,7 +471,7 @@ TEST(TogetherInThreads, AForkIsMadeWhileOthersDecode) {
 
 // A session that is cancelled while it waits leaves; the others go on.
 TEST(TogetherInThreads, ACancelledSessionLeavesTheOthers) {
-  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  const auto model = open_spec("qwen3", runtime_options(2, test_cpu_path(), 256u << 20));
   const Lone expected = alone(model, full(64, KvType::f16), 10, 1, 2);
   std::vector<std::unique_ptr<Session>> sessions;
   for (size_t i = 0; i < 3; ++i) sessions.push_back(begun(model, expected));
@@ -499,7 +499,7 @@ TEST(TogetherInThreads, ACancelledSessionLeavesTheOthers) {
 
 // A policy fails, or throws, after a step that others share: the others do not notice, and its session settles again.
 TEST(TogetherInThreads, AFailedSessionFailsAlone) {
-  const auto model = open_spec("qwen3", runtime_options(2, "auto", 256u << 20));
+  const auto model = open_spec("qwen3", runtime_options(2, test_cpu_path(), 256u << 20));
   constexpr size_t kTokens = 6;
   const PolicyMode& mode = policy_modes()[0];
   std::vector<Lone> expected;

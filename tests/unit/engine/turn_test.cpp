@@ -18,18 +18,18 @@ namespace {
 
 using namespace testing;
 
-TEST(Turns, AnswersStayRightWhileModelsAreLoaded) { answer_beside_loading(runtime_options(2, "auto", 256u << 20), "qwen3"); }
+TEST(Turns, AnswersStayRightWhileModelsAreLoaded) { answer_beside_loading(runtime_options(2, test_cpu_path(), 256u << 20), "qwen3"); }
 
 // Over a simulated link, for which sessions have a staging ring in the arena.
 TEST(Turns, AnswersStayRightWhileOtherSessionsBeginAndEnd) {
-  engine::RuntimeOptions options = runtime_options(2, "auto", 256u << 20);
+  engine::RuntimeOptions options = runtime_options(2, test_cpu_path(), 256u << 20);
   options.link = {uint64_t{1} << 30, 5};
   answer_beside_sessions_that_end(options, {"synckv_every_step", "synckv", {{"steps", "1"}}, true}, "qwen3");
 }
 
 // What is only looked at is read while others change it. (It is the thread sanitizer that would find fault.)
 TEST(Turns, FiguresAreReadAtAnyTime) {
-  const auto runtime = unwrap(engine::Runtime::create(runtime_options(2, "auto", 256u << 20)));
+  const auto runtime = unwrap(engine::Runtime::create(runtime_options(2, test_cpu_path(), 256u << 20)));
   const TempDir dir;
   const auto model = unwrap(engine::LanguageModel::open(runtime, dir.write("model.gguf", named_model_gguf("qwen3")), {}));
   const auto watched = open_session(model, 128);
