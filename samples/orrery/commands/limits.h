@@ -21,7 +21,7 @@ class Limits {
   // Measures every limit once more, which takes some tenths of a second. Called between the runs that are compared.
   void sample();
 
-  // Medians of the samples. 0 if there are no samples, or if peak.h has no kernel for the instruction set. A product
+  // Medians of the samples; of reading, the largest of its ways' medians (limits.cpp). 0 if there are no samples, or if peak.h has no kernel for the instruction set. A product
   // and its sum count as two operations.
   double read_bytes_per_second() const;
   double float_ops_per_second() const;   // F32, fused
@@ -34,7 +34,9 @@ class Limits {
   int n_threads_;
   std::string path_;
   SystemMemory buffer_;
-  std::vector<double> read_, float_, half_, quantized_;
+  static constexpr size_t kReadWays = 4;
+  std::vector<double> read_[kReadWays];
+  std::vector<double> float_, half_, quantized_;
 };
 
 }  // namespace orrery::tool
