@@ -115,6 +115,13 @@ def generator_notices():
                 and not (what == "constant" and name in generate.NO_CONSTANTS) and name not in generate.NO_FIELDS]
         if changed == text or same:
             raise Failure("a new %s: %s stay as they were" % (what, same))
+    for what, old, new in (("an option's comment", "end where the assistant's answer begins", "begin to dream"),
+                           ("a result's comment", "-1 where the vocabulary has none", "a dream"),
+                           ("a constant's comment", "K in Q8_0, V in Q4_0", "K and V in dreams")):
+        after = header_file.Header(text.replace(old, new))
+        same = [name for name, emit in generate.FILES.items() if emit(before) == emit(after) and name not in generate.NO_DOCS]
+        if text.count(old) != 1 or same:
+            raise Failure("%s: %s stay as they were" % (what, same))
     named = [n for n in generate.missing_names(header_file.Header(constant)) if "ORRERY_LOAD_DREAM" in n]
     if len(named) != 1 or generate.missing_names(before):
         raise Failure("a constant without a name: %s" % named)

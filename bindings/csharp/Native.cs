@@ -8,21 +8,35 @@ using System.Runtime.InteropServices;
 namespace Orrery {
 public enum Status {
     Ok = 0,
+    /// <summary>a NULL that may not be, a value out of range, an unknown name</summary>
     InvalidArgument = 1,
+    /// <summary>does not fit the arena: bytes_requested, bytes_available</summary>
     OutOfDeviceMemory = 2,
+    /// <summary>the system refuses to lock that many bytes: bytes_requested; bytes_available: the most that a process
+    /// may lock</summary>
     OutOfPinnedMemory = 3,
     OutOfHostMemory = 4,
+    /// <summary>the prompt is longer than the session's context</summary>
     ContextFull = 5,
+    /// <summary>by orrery_cancel() or a callback; the handle stays usable</summary>
     Cancelled = 6,
+    /// <summary>the file is damaged or contradicts itself: file offset, key or tensor</summary>
     BadModel = 7,
+    /// <summary>named in the message</summary>
     UnsupportedArchitecture = 8,
     UnsupportedQuantization = 9,
+    /// <summary>the chat template uses a construct that is not supported: line, column</summary>
     UnsupportedTemplate = 10,
+    /// <summary>anything else that this build cannot do</summary>
     Unsupported = 11,
+    /// <summary>the session is in use by another call or an unfinished generation</summary>
     Busy = 12,
     DeviceLost = 13,
+    /// <summary>native_code is the system's error number</summary>
     Io = 14,
+    /// <summary>a session file is damaged, or another model's</summary>
     BadSession = 15,
+    /// <summary>a bug of ours: please report the message</summary>
     Internal = 16,
 }
 
@@ -31,30 +45,42 @@ public static class LogLevel {
     public const int Warning = 2;
     public const int Info = 3;
     public const int Debug = 4;
+    /// <summary>the CPU backend also measures its decode steps, which slows them a little. When an answer ends,
+    /// messages "trace {...}" say where the time went: JSON of all steps and of each operation. The keys may
+    /// change</summary>
     public const int Trace = 5;
 }
 
 public static class ReservoirMode {
     public const uint Pageable = 0;
+    /// <summary>opening a session locks and clears its part of the reservoir: a device copies from it fastest.
+    /// ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its limit</summary>
     public const uint Pinned = 1;
 }
 
 public static class Priority {
+    /// <summary>as the thread that creates the runtime, or changes it, has it</summary>
     public const int Normal = 0;
+    /// <summary>the system prefers other programs</summary>
     public const int Low = 1;
 }
 
 public static class TokenizeFlags {
+    /// <summary>begin with the vocabulary's BOS token, if it has one</summary>
     public const uint Bos = 1;
+    /// <summary>text that spells a control token is that token; else it stays text</summary>
     public const uint Special = 2;
 }
 
 public static class DetokenizeFlags {
+    /// <summary>spell control tokens out; else they are left out</summary>
     public const uint Special = 1;
 }
 
 public static class TokenFlags {
+    /// <summary>a control token: never text</summary>
     public const uint Control = 1;
+    /// <summary>ends an answer</summary>
     public const uint EndOfGeneration = 2;
 }
 
@@ -63,56 +89,93 @@ public static class KvType {
     public const uint F32 = 1;
     public const uint Q80 = 2;
     public const uint Q40 = 3;
+    /// <summary>K in Q8_0, V in Q4_0</summary>
     public const uint K8v4 = 4;
 }
 
 public static class RopeScaling {
+    /// <summary>RoPE scaling, where the file's own is to be overridden.</summary>
     public const uint FromFile = 0;
     public const uint None = 1;
     public const uint Linear = 2;
     public const uint Yarn = 3;
+    /// <summary>Llama 3.1's published smoothing by wavelength</summary>
     public const uint Llama3 = 4;
+    /// <summary>the factors must be in the file; rope_original_context moves their threshold</summary>
     public const uint Longrope = 5;
 }
 
 public static class Region {
+    /// <summary>the model's weights</summary>
     public const uint Weights = 0;
+    /// <summary>activations, scratch, logits</summary>
     public const uint Workspace = 1;
+    /// <summary>pages, or the resident KV of a policy</summary>
     public const uint Kv = 2;
+    /// <summary>digests, low-rank keys, compensation tokens: they stand for KV that is not on the device</summary>
     public const uint Summaries = 3;
+    /// <summary>memory through which KV and queries pass</summary>
     public const uint Staging = 4;
+    /// <summary>host memory beside the KV</summary>
     public const uint Tables = 5;
 }
 
 public static class LoadMode {
+    /// <summary>map the file. If somebody truncates its weights meanwhile, the system kills the process: the one
+    /// documented exception to "no input kills the process". Overwriting them changes answers, and nothing else: the
+    /// header is copied once</summary>
     public const uint Map = 0;
+    /// <summary>read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where
+    /// they need more than is free</summary>
     public const uint Read = 1;
 }
 
 public static class Overflow {
+    /// <summary>the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL</summary>
     public const uint Stop = 0;
+    /// <summary>the oldest turns leave the context, and stay in the conversation</summary>
     public const uint DropOldest = 1;
 }
 
 public static class Speculate {
+    /// <summary>How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's
+    /// choices decide which of them count. Tokens, logits, log-probabilities, KV and hooks are those of policy "full"
+    /// and OFF, bit for bit, at any temperature.</summary>
     public const uint Off = 0;
+    /// <summary>guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than
+    /// "full"</summary>
     public const uint Ngram = 1;
+    /// <summary>under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them.
+    /// ORRERY_UNSUPPORTED: a policy that replaces resident tokens; CUDA</summary>
     public const uint Policy = 2;
+    /// <summary>the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM</summary>
     public const uint Draft = 3;
 }
 
 public static class EventType {
+    /// <summary>done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens.
+    /// First done is 0, before the first token is computed; at last done = total. Both come again if old turns make
+    /// room in the middle of an answer</summary>
     public const uint Progress = 1;
+    /// <summary>token, logprob, text, top: one token was chosen</summary>
     public const uint Token = 2;
+    /// <summary>text: whole characters of the answer</summary>
     public const uint Text = 3;
+    /// <summary>finish_reason; every later call repeats it</summary>
     public const uint Done = 4;
 }
 
 public static class FinishReason {
+    /// <summary>the model ended its answer</summary>
     public const uint End = 1;
+    /// <summary>a stop string; stop_index is its index in `stop`</summary>
     public const uint Stop = 2;
+    /// <summary>max_tokens</summary>
     public const uint Length = 3;
+    /// <summary>the context is full</summary>
     public const uint Context = 4;
+    /// <summary>orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation.
+    /// Before the first PROGRESS event nothing has changed</summary>
     public const uint Cancelled = 5;
 }
 
@@ -767,18 +830,38 @@ public static partial class Library {
 
 /// <summary>orrery_runtime_options of the header; a new one has the library's defaults.</summary>
 public sealed class RuntimeOptions {
+    /// <summary>1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and
+    /// no more than a container's CPU quota grants. On a GPU: while a model is loaded; 0: up to eight</summary>
     public int NThreads;
+    /// <summary>"auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda"</summary>
     public string Backend;
+    /// <summary>instruction set: "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx",
+    /// "neon"</summary>
     public string CpuPath;
+    /// <summary>size of the device arena. 0 on a GPU: its free memory less driver_bytes and 256 MiB. 0 on the CPU
+    /// backend: half of the machine's memory, or of a container's limit (control group) if that is less, and at most a
+    /// quarter of the rest under RLIMIT_AS and RLIMIT_DATA. The CPU commits the arena lazily</summary>
     public ulong DeviceBudgetBytes;
+    /// <summary>NULL: silent</summary>
     public Action<int, string> Log;
+    /// <summary>the most verbose level wanted; default ORRERY_LOG_WARNING</summary>
     public int LogLevel;
+    /// <summary>sessions that may hold device memory at once, over all models; default 16</summary>
     public uint MaxSessions;
+    /// <summary>host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the CPU
+    /// backend</summary>
     public ulong ReservoirBytes;
+    /// <summary>0: as fast as it goes</summary>
     public ulong LinkBytesPerSecond;
+    /// <summary>of each request, beside its bytes' time</summary>
     public uint LinkLatencyUs;
+    /// <summary>ORRERY_RESERVOIR_; default PAGEABLE. Does not change results</summary>
     public uint ReservoirMode;
+    /// <summary>which GPU: an index of orrery_device_get_info(); default -1: the first that is not refused.
+    /// ORRERY_UNSUPPORTED: no such GPU, or a refused one. The CPU backend ignores it</summary>
     public int Device;
+    /// <summary>of the CPU backend's threads: ORRERY_PRIORITY_; default NORMAL. The calling thread takes part in the
+    /// work, and keeps its own priority</summary>
     public int Priority;
     public RuntimeOptions() {
         var raw = orrery_runtime_options.New();
@@ -814,10 +897,15 @@ public sealed class RuntimeOptions {
 
 /// <summary>orrery_template_options of the header; a new one has the library's defaults.</summary>
 public sealed class TemplateOptions {
+    /// <summary>default 1: end where the assistant's answer begins</summary>
     public uint AddGenerationPrompt;
+    /// <summary>a Jinja template instead of the file's; NULL: the file's</summary>
     public string TemplateSource;
+    /// <summary>one of the file's named templates (tokenizer.chat_template.NAME); NULL: the default</summary>
     public string TemplateName;
+    /// <summary>JSON array of tool definitions; NULL: none</summary>
     public string ToolsJson;
+    /// <summary>JSON object of further variables, e.g. {"enable_thinking": false}; NULL: none</summary>
     public string VariablesJson;
     public TemplateOptions() {
         var raw = orrery_template_options.New();
@@ -836,12 +924,19 @@ public sealed class TemplateOptions {
 
 /// <summary>orrery_model_options of the header; a new one has the library's defaults.</summary>
 public sealed class ModelOptions {
+    /// <summary>ORRERY_LOAD_</summary>
     public uint Load;
+    /// <summary>bytes, from the first megabyte of the header on; NULL: none</summary>
     public Func<ulong, ulong, bool> Progress;
+    /// <summary>1: hash every weight into the fingerprint, not samples of them</summary>
     public uint FullFingerprint;
+    /// <summary>ORRERY_ROPE_</summary>
     public uint RopeScaling;
+    /// <summary>factor for LINEAR, YARN and LLAMA3</summary>
     public float RopeScale;
+    /// <summary>&gt; 0: instead of the file's frequency base</summary>
     public float RopeBase;
+    /// <summary>the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's</summary>
     public uint RopeOriginalContext;
     public ModelOptions() {
         var raw = orrery_model_options.New();
@@ -867,19 +962,52 @@ public sealed class ModelOptions {
 
 /// <summary>orrery_session_options of the header; a new one has the library's defaults.</summary>
 public sealed class SessionOptions {
+    /// <summary>tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns</summary>
     public uint NContext;
+    /// <summary>ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0</summary>
     public uint KvType;
+    /// <summary>ORRERY_OVERFLOW_</summary>
     public uint Overflow;
+    /// <summary>prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by it. Fewer on the
+    /// CPU where a layer takes long. Changes no results but last bits on a GPU where cuBLAS multiplies</summary>
     public uint ChunkTokens;
+    /// <summary>a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV of a given
+    /// n_context does not fit the arena and a tenth of it does, NULL is "auto" with the largest share that fits (on the
+    /// CPU at most a quarter): an approximation. Plan and statistics name it; the log warns</summary>
     public string Policy;
+    /// <summary>(n_policy_options), copied</summary>
     public List<KeyValuePair<string, string>> PolicyOptions = new List<KeyValuePair<string, string>>();
+    /// <summary>device memory for KV under a policy other than "full"; 0: kv_budget_share says it</summary>
     public ulong KvBudgetBytes;
+    /// <summary>a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes it of
+    /// n_context tokens; a complete prompt, of the tokens that the session then holds, rounded up to a whole token in
+    /// each head. A coarser device_kv_type takes no more bytes and holds more tokens (Q8_0: 1.88 times as many as F16),
+    /// at most all. Under any share, layers with a sliding window keep their window, and other heads keep 64
+    /// tokens</summary>
     public float KvBudgetShare;
+    /// <summary>of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than kv_type (from
+    /// fine to coarse: F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has Q8_0, or by the budget K8V4 or
+    /// Q4_0 if head_dim % 64 == 0 (orrery_policies()); where kv_type is finer and head_dim % 32 == 0. Others, and
+    /// "full" (also for NULL), have kv_type</summary>
     public uint DeviceKvType;
+    /// <summary>for policies that tell heads apart: JSON of orrery_calibration_profile() or
+    /// orrery_head_profile_import_gates(), or the published HeteroCache format. Copied. NULL: "heterocache" and
+    /// "synckv" calibrate themselves on the prompt; "duoattention" and "razorattention" are ORRERY_INVALID_ARGUMENT
+    /// under a budget that makes heads differ. ORRERY_INVALID_ARGUMENT under any policy: the profile is of another
+    /// model or shape (orrery_plan() checks the shape alone)</summary>
     public string HeadProfile;
+    /// <summary>ORRERY_SPECULATE_; default OFF</summary>
     public uint Speculate;
+    /// <summary>guessed tokens of a step: at most 7; 0: 7. Less where fewer pay</summary>
     public uint SpeculateTokens;
+    /// <summary>1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the
+    /// reservoir (at most 512 MiB, unless reservoir_bytes is given). The least recently used page leaves first, or when
+    /// a session needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of
+    /// this session's and its forks' tokens. Not under "h2o". 0: off</summary>
     public uint ReusePrompts;
+    /// <summary>DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has
+    /// its weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
+    /// vocabularies differ; the message names the first difference</summary>
     public string DraftModel;
     public SessionOptions() {
         var raw = orrery_session_options.New();
@@ -917,15 +1045,27 @@ public sealed class SessionOptions {
 
 /// <summary>orrery_calibrate_options of the header; a new one has the library's defaults.</summary>
 public sealed class CalibrateOptions {
+    /// <summary>tokens decoded behind each text, 1 to 1024; default 99</summary>
     public uint NSteps;
+    /// <summary>keys in a head's set, those that it attends to most; default 1024. At most a quarter of a text's
+    /// tokens</summary>
     public uint TopK;
+    /// <summary>heads of a layer, for policy "synckv"; 0 (default): 2 if it has 8 KV heads or more, else 1</summary>
     public uint NRepresentatives;
+    /// <summary>least overlap of two heads' sets in one cluster, median over steps; default .5</summary>
     public double TauSim;
+    /// <summary>least overlap of an anchor's set with its set of the prompt; default .5</summary>
     public double TauStable;
+    /// <summary>written to the profile, for "heterocache"; less than 0 (default): tau_stable</summary>
     public double TauDrift;
+    /// <summary>&gt; 0: at most this share of the heads keeps the whole KV; the thresholds nearest to the given ones
+    /// are used. 0 (default): the given thresholds</summary>
     public double FullShare;
+    /// <summary>of the profile's origin, written to it; UTF-8; NULL: none</summary>
     public string Note;
+    /// <summary>tokens read and decoded; NULL: none</summary>
     public Func<ulong, ulong, bool> Progress;
+    /// <summary>ORRERY_KV_</summary>
     public uint KvType;
     public CalibrateOptions() {
         var raw = orrery_calibrate_options.New();
@@ -956,20 +1096,35 @@ public sealed class CalibrateOptions {
 
 /// <summary>orrery_generate_options of the header; a new one has the library's defaults.</summary>
 public sealed class GenerateOptions {
+    /// <summary>0: until the model ends the answer or the context is full</summary>
     public uint MaxTokens;
+    /// <summary>default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p</summary>
     public float Temperature;
+    /// <summary>default 1: off</summary>
     public float TopP;
+    /// <summary>default 0: off</summary>
     public float MinP;
+    /// <summary>default 0: off</summary>
     public uint TopK;
+    /// <summary>on one instruction set, the same seed, prompt and options give the same answer; default 0</summary>
     public ulong Seed;
+    /// <summary>default 1: off; divides positive logits, multiplies negative ones</summary>
     public float RepetitionPenalty;
+    /// <summary>default 0; times how often the token occurred</summary>
     public float FrequencyPenalty;
+    /// <summary>default 0; once if it occurred</summary>
     public float PresencePenalty;
+    /// <summary>number of last tokens that the penalties count; default 64</summary>
     public uint PenaltyTokens;
+    /// <summary>(n_stop) strings that end the answer and are not part of it; UTF-8, 1 MiB in all</summary>
     public List<string> Stop = new List<string>();
+    /// <summary>(n_logit_bias)</summary>
     public List<KeyValuePair<int, float>> LogitBias = new List<KeyValuePair<int, float>>();
+    /// <summary>NULL: none</summary>
     public LogitsHook LogitsHook;
+    /// <summary>alternatives reported with each token; at most 20; default 0</summary>
     public uint NLogprobs;
+    /// <summary>1: end-of-generation tokens do not end the answer</summary>
     public uint IgnoreEnd;
     public GenerateOptions() {
         var raw = orrery_generate_options.New();
@@ -1011,9 +1166,13 @@ public sealed class GenerateOptions {
 
 /// <summary>orrery_device_info of the header.</summary>
 public sealed class DeviceInfo {
+    /// <summary>compute capability times 10: 89 is 8.9</summary>
     public readonly uint Architecture;
+    /// <summary>in all, used or not</summary>
     public readonly ulong MemoryBytes;
+    /// <summary>"NVIDIA GeForce RTX 4090"; whole UTF-8, NUL-terminated</summary>
     public readonly string Name;
+    /// <summary>why no runtime can use it: a sentence; "": one can</summary>
     public readonly string Refused;
     internal unsafe DeviceInfo(orrery_device_info raw) {
         Architecture = raw.architecture;
@@ -1026,13 +1185,20 @@ public sealed class DeviceInfo {
 /// <summary>orrery_runtime_info of the header.</summary>
 public sealed class RuntimeInfo {
     public readonly int NThreads;
+    /// <summary>"cpu", "cuda"; static</summary>
     public readonly string Backend;
+    /// <summary>"avx512", "sm_89"; static</summary>
     public readonly string Path;
     public readonly ulong ArenaBytes;
+    /// <summary>of the regions of models and sessions, now</summary>
     public readonly ulong ArenaUsedBytes;
+    /// <summary>allocated for the runtime itself, now; see "Memory"</summary>
     public readonly ulong HostBytes;
+    /// <summary>the most that host_bytes has been</summary>
     public readonly ulong HostPeakBytes;
+    /// <summary>host memory that is locked now: of the reservoir, and buffers for a GPU</summary>
     public readonly ulong PinnedBytes;
+    /// <summary>of a GPU: an estimate of what its driver takes beside the arena, for graphs and cuBLAS</summary>
     public readonly ulong DriverBytes;
     internal unsafe RuntimeInfo(orrery_runtime_info raw) {
         NThreads = raw.n_threads;
@@ -1050,13 +1216,21 @@ public sealed class RuntimeInfo {
 /// <summary>orrery_vocab_info of the header.</summary>
 public sealed class VocabInfo {
     public readonly int NTokens;
+    /// <summary>-1 where the vocabulary has none</summary>
     public readonly int Bos;
+    /// <summary>-1 where the vocabulary has none</summary>
     public readonly int Eos;
+    /// <summary>-1 where the vocabulary has none</summary>
     public readonly int Eot;
+    /// <summary>-1 where the vocabulary has none</summary>
     public readonly int Eom;
+    /// <summary>-1 where the vocabulary has none</summary>
     public readonly int Unknown;
+    /// <summary>-1 where the vocabulary has none</summary>
     public readonly int Padding;
+    /// <summary>1: the model expects BOS before a raw prompt</summary>
     public readonly uint AddBos;
+    /// <summary>1: orrery_render_chat() works without a template of the caller's</summary>
     public readonly uint HasTemplate;
     internal unsafe VocabInfo(orrery_vocab_info raw) {
         NTokens = raw.n_tokens;
@@ -1073,24 +1247,43 @@ public sealed class VocabInfo {
 
 /// <summary>orrery_plan_result of the header.</summary>
 public sealed class PlanResult {
+    /// <summary>tokens that the session would hold</summary>
     public readonly uint NContext;
+    /// <summary>weights used where the file is mapped, or read to host memory: not in the arena</summary>
     public readonly ulong WeightsMappedBytes;
+    /// <summary>weights in the arena</summary>
     public readonly ulong WeightsBytes;
+    /// <summary>KV of heads that are full on the device; of whole contexts in units of 256 tokens</summary>
     public readonly ulong FullKvBytes;
+    /// <summary>KV of compressed heads on the device</summary>
     public readonly ulong CompressedKvBytes;
+    /// <summary>page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES</summary>
     public readonly ulong DigestsBytes;
+    /// <summary>transfer ring, queries, attention weights, mean keys: ORRERY_REGION_STAGING</summary>
     public readonly ulong StagingBytes;
+    /// <summary>activations, scratch, logits; shared by the runtime's sessions</summary>
     public readonly ulong WorkspaceBytes;
+    /// <summary>all of these that lie in the arena, for one session</summary>
     public readonly ulong DeviceBytes;
+    /// <summary>KV in host memory, for one session</summary>
     public readonly ulong ReservoirBytes;
+    /// <summary>tables and buffers of one session in host memory, beside the reservoir</summary>
     public readonly ulong HostBytes;
+    /// <summary>size of the arena that was asked about</summary>
     public readonly ulong BudgetBytes;
+    /// <summary>the most tokens that fit both budgets; 0: not even the smallest</summary>
     public readonly uint LargestContext;
+    /// <summary>1: device_bytes and reservoir_bytes are within their budgets</summary>
     public readonly uint Fits;
+    /// <summary>ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type</summary>
     public readonly uint DeviceKvType;
+    /// <summary>tokens that the model was trained for. Without RoPE scaling answers get worse behind them</summary>
     public readonly uint TrainedContext;
+    /// <summary>size of the reservoir</summary>
     public readonly ulong ReservoirBudgetBytes;
+    /// <summary>of the session: "auto" where nobody named one and full KV does not fit; static</summary>
     public readonly string Policy;
+    /// <summary>what the policy may keep: a share of the bytes of full KV in kv_type; 1: all</summary>
     public readonly float KvShare;
     internal unsafe PlanResult(orrery_plan_result raw) {
         NContext = raw.n_context;
@@ -1117,11 +1310,17 @@ public sealed class PlanResult {
 
 /// <summary>orrery_plan_region of the header.</summary>
 public sealed class PlanRegion {
+    /// <summary>ORRERY_REGION_: the kind of part that takes it</summary>
     public readonly uint Kind;
+    /// <summary>"page digests"; static</summary>
     public readonly string Name;
+    /// <summary>in the arena</summary>
     public readonly ulong DeviceBytes;
+    /// <summary>of device_bytes: KV of heads that are full on the device</summary>
     public readonly ulong FullHeadsBytes;
+    /// <summary>in the reservoir</summary>
     public readonly ulong ReservoirBytes;
+    /// <summary>in other host memory, at most; of WEIGHTS: mapped, or read</summary>
     public readonly ulong HostBytes;
     internal unsafe PlanRegion(orrery_plan_region raw) {
         Kind = raw.kind;
@@ -1141,15 +1340,22 @@ public sealed class ModelInfo {
     public readonly uint HeadDim;
     public readonly uint NEmbd;
     public readonly uint NVocab;
+    /// <summary>tokens, by the file</summary>
     public readonly uint TrainedContext;
     public readonly ulong NParameters;
     public readonly ulong FileBytes;
+    /// <summary>weights as they are held in memory</summary>
     public readonly ulong WeightsBytes;
+    /// <summary>"llama"; as long as the model</summary>
     public readonly string Architecture;
+    /// <summary>general.name, or ""; bytes that are not UTF-8 are U+FFFD; as long as the model</summary>
     public readonly string Name;
+    /// <summary>the type that most weights have, "Q4_K"</summary>
     public readonly string Quantization;
     public readonly byte[] Fingerprint;
+    /// <summary>allocated for the model and its vocabulary, now; see "Memory"</summary>
     public readonly ulong HostBytes;
+    /// <summary>the most that host_bytes has been</summary>
     public readonly ulong HostPeakBytes;
     internal unsafe ModelInfo(orrery_model_info raw) {
         NLayers = raw.n_layers;
@@ -1175,42 +1381,78 @@ public sealed class ModelInfo {
 public sealed class Stats {
     public readonly uint NContext;
     public readonly uint NTokens;
+    /// <summary>1: holds no device memory</summary>
     public readonly uint Parked;
+    /// <summary>computed by prefill, over the session's life</summary>
     public readonly ulong PromptTokens;
+    /// <summary>prompt tokens whose KV was there already: in the session, or kept (restored_tokens)</summary>
     public readonly ulong ReusedTokens;
     public readonly ulong GeneratedTokens;
+    /// <summary>time in the model</summary>
     public readonly ulong PrefillUs;
+    /// <summary>time in the model</summary>
     public readonly ulong DecodeUs;
+    /// <summary>KV and its summaries: regions KV and SUMMARIES of the plan; 0 while parked</summary>
     public readonly ulong DeviceKvBytes;
+    /// <summary>the part that holds tokens</summary>
     public readonly ulong DeviceKvUsedBytes;
+    /// <summary>of pages shared with forks</summary>
     public readonly ulong SharedKvBytes;
     public readonly ulong WorkspaceBytes;
+    /// <summary>KV moved between arena and host, or read by attention in host memory</summary>
     public readonly ulong HostToDeviceBytes;
+    /// <summary>KV moved between arena and host, or read by attention in host memory</summary>
     public readonly ulong DeviceToHostBytes;
+    /// <summary>KV in host memory, reserved; 0 while parked</summary>
     public readonly ulong ReservoirBytes;
+    /// <summary>how often the resident KV was selected again</summary>
     public readonly ulong NSettled;
+    /// <summary>time of these selections; part of decode_us</summary>
     public readonly ulong SettleUs;
+    /// <summary>KV fetched, or read in place, while generating; part of host_to_device_bytes</summary>
     public readonly ulong RefillBytes;
+    /// <summary>time of these fetches on the link</summary>
     public readonly ulong TransferUs;
+    /// <summary>time that steps waited for them: 1 - stall_us / transfer_us was hidden</summary>
     public readonly ulong StallUs;
+    /// <summary>of HeteroCache's pivots</summary>
     public readonly ulong NChecks;
+    /// <summary>of HeteroCache's pivots</summary>
     public readonly ulong NTriggers;
+    /// <summary>tokens that refreshed heads should hold</summary>
     public readonly ulong WantedTokens;
+    /// <summary>tokens of them that the heads did not hold; the others were hits</summary>
     public readonly ulong MissedTokens;
+    /// <summary>HeteroCache's roles</summary>
     public readonly uint NAnchorHeads;
+    /// <summary>HeteroCache's roles</summary>
     public readonly uint NVolatileHeads;
+    /// <summary>HeteroCache's roles</summary>
     public readonly uint NPivotHeads;
+    /// <summary>HeteroCache's roles</summary>
     public readonly uint NSatelliteHeads;
+    /// <summary>volatile heads that the budget made anchors</summary>
     public readonly uint NDemotedHeads;
+    /// <summary>ORRERY_RESERVOIR_: of reservoir_bytes</summary>
     public readonly uint ReservoirMode;
+    /// <summary>ORRERY_KV_: of device_kv_bytes</summary>
     public readonly uint DeviceKvType;
+    /// <summary>allocated for the session, its conversation and its generations, now; see "Memory"</summary>
     public readonly ulong HostBytes;
+    /// <summary>the most that host_bytes has been</summary>
     public readonly ulong HostPeakBytes;
+    /// <summary>computed ahead; see ORRERY_SPECULATE_</summary>
     public readonly ulong GuessedTokens;
+    /// <summary>guessed tokens that the sampler chose: steps that the session did not take</summary>
     public readonly ulong AcceptedTokens;
+    /// <summary>of the reused tokens: from kept KV; see reuse_prompts</summary>
     public readonly ulong RestoredTokens;
+    /// <summary>static</summary>
     public readonly string Policy;
+    /// <summary>as in the plan</summary>
     public readonly float KvShare;
+    /// <summary>1: the session was loaded, parked or cut, so its next generated token selects the resident KV again.
+    /// Some policies then give other tokens, and log-probabilities that differ by up to .2</summary>
     public readonly uint SelectsAgain;
     internal unsafe Stats(orrery_stats raw) {
         NContext = raw.n_context;

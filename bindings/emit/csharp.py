@@ -1,6 +1,6 @@
 """C#: P/Invoke declarations, structs, handles, constants, and options and results as classes. C# 7, netstandard2.0."""
 
-from . import banner, camel, group_name
+from . import banner, camel, docs, group_name
 
 SCALARS = {"uint8_t": "byte", "int32_t": "int", "uint32_t": "uint", "int64_t": "long", "uint64_t": "ulong", "float": "float",
            "double": "double", "size_t": "UIntPtr", "orrery_status": "int", "char": "byte"}
@@ -65,11 +65,16 @@ def native(header):
            "namespace Orrery {"]
     for prefix, members in header.groups().items():
         if prefix == "STATUS":
-            out += ["public enum Status {"] + ["    %s = %d," % (camel(n), v) for n, v in members.items()] + ["}\n"]
+            out.append("public enum Status {")
+            for n, v in members.items():
+                out += docs.summary(header.constant_doc(prefix, n), "    ") + ["    %s = %d," % (camel(n), v)]
+            out.append("}\n")
         else:
             kind = "int" if prefix in ("LOG", "PRIORITY") else "uint"
             out += ["public static class %s {" % group_name(prefix)]
-            out += ["    public const %s %s = %d;" % (kind, camel(n), v) for n, v in members.items()] + ["}\n"]
+            for n, v in members.items():
+                out += docs.summary(header.constant_doc(prefix, n), "    ") + ["    public const %s %s = %d;" % (kind, camel(n), v)]
+            out.append("}\n")
     for s in header.structs.values():
         out += ["[StructLayout(LayoutKind.Sequential)]", "internal unsafe struct %s {" % s.name]
         out += ["    " + field(f) for f in s.fields]
@@ -103,7 +108,7 @@ def native(header):
     for s in header.options():
         options(header, s, out)
     for s in header.results():
-        results(s, out)
+        results(header, s, out)
     out.append("}")
     return "\n".join(out) + "\n"
 
@@ -126,6 +131,7 @@ def options(header, s, out):
     out += ["/// <summary>%s of the header; a new one has the library's defaults.</summary>" % s.name, "public sealed class %s {" % name]
     for f in s.visible:
         kind = managed(header, f)
+        out += docs.summary(header.doc(s.name, f), "    ")
         out.append("    public %s %s%s;" % (kind, camel(f.name), " = new %s()" % kind if kind.startswith("List") else ""))
     out += ["    public %s() {" % name, "        var raw = %s.New();" % s.name]
     out += ["        %s = raw.%s;" % (camel(f.name), f.name) for f in s.visible if f.kind in KINDS]
@@ -151,10 +157,11 @@ def options(header, s, out):
     out += ["        return raw;", "    }", "}\n"]
 
 
-def results(s, out):
+def results(header, s, out):
     name = camel(s.short)
     out += ["/// <summary>%s of the header.</summary>" % s.name, "public sealed class %s {" % name]
-    out += ["    public readonly %s %s;" % (managed(None, f), camel(f.name)) for f in s.visible]
+    for f in s.visible:
+        out += docs.summary(header.doc(s.name, f), "    ") + ["    public readonly %s %s;" % (managed(None, f), camel(f.name))]
     out += ["    internal unsafe %s(%s raw) {" % (name, s.name)]
     for f in s.visible:
         value = {"cstr": "Native.Text(raw.%s)" % f.name, "chars": "Native.Text((IntPtr)raw.%s)" % f.name,

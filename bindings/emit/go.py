@@ -1,6 +1,6 @@
 """Go: cgo reads the header itself; generated are constants, options and results as Go values, and the way between the two."""
 
-from . import banner, camel, group_name
+from . import banner, camel, docs, group_name
 
 KINDS = {"i32": "int32", "u32": "uint32", "i64": "int64", "u64": "uint64", "f32": "float32", "f64": "float64"}
 C_KINDS = {"i32": "int32_t", "u32": "uint32_t", "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double"}
@@ -49,7 +49,9 @@ def types(header):
     for prefix, members in header.groups().items():
         name = group_name(prefix)
         out.append("const (")
-        out += ["\t%s%s%s = %d" % (name, camel(n), " Status" if prefix == "STATUS" else "", v) for n, v in members.items()]
+        for n, v in members.items():
+            out += docs.wrap(header.constant_doc(prefix, n), "\t// ")
+            out.append("\t%s%s%s = %d" % (name, camel(n), " Status" if prefix == "STATUS" else "", v))
         out.append(")\n")
     out += ["// ConstantName is the name of a constant; kind: as in orrery_KIND_name. Of a kind that there is not it is empty.",
             "func ConstantName(kind string, value int64) string {", "\tswitch kind {"]
@@ -60,13 +62,19 @@ def types(header):
         if s.short == "token_logprob":
             continue
         out.append("type %s struct {" % camel(s.short))
-        out += ["\t%s %s" % (camel(f.name), go_type(f)) for f in s.fields]
+        fields(header, s, s.fields, out)
         out.append("}\n")
     for s in header.options():
         options(header, s, out)
     for s in header.results():
-        results(s, out)
+        results(header, s, out)
     return align("\n".join(out))
+
+
+def fields(header, struct, shown, out):
+    for f in shown:
+        out += docs.wrap(header.doc(struct.name, f), "\t// ")
+        out.append("\t%s %s" % (camel(f.name), go_type(f)))
 
 
 def align(text):
@@ -93,6 +101,9 @@ def align(text):
             flush()
             inside = False
             out.append(line)
+        elif inside and line.startswith("\t//"):
+            flush()
+            out.append(line)
         elif inside:
             block.append(line)
         else:
@@ -104,7 +115,7 @@ def options(header, s, out):
     name = camel(s.short)
     out.append("// %s is %s of the header. Begin with Default%s(); a nil pointer means the defaults." % (name, s.name, name))
     out.append("type %s struct {" % name)
-    out += ["\t%s %s" % (camel(f.name), go_type(f)) for f in s.visible]
+    fields(header, s, s.visible, out)
     out += ["}\n", "// Default%s has the library's defaults." % name, "func Default%s() %s {" % (name, name)]
     out += ["\tp := new(C.%s)" % s.name, "\t" + init(s), "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name, "\tvar o %s" % name]
     out += ["\to.%s = %s(p.%s)" % (camel(f.name), KINDS[f.kind], f.name) for f in s.visible if f.kind in KINDS]
@@ -138,10 +149,10 @@ def options(header, s, out):
     out += ["\treturn p", "}\n"]
 
 
-def results(s, out):
+def results(header, s, out):
     name = camel(s.short)
     out += ["// %s is %s of the header." % (name, s.name), "type %s struct {" % name]
-    out += ["\t%s %s" % (camel(f.name), go_type(f)) for f in s.visible]
+    fields(header, s, s.visible, out)
     out += ["}\n", "func fill%s(call func(*C.%s) error) (%s, error) {" % (name, s.name, name)]
     out += ["\tp, r := new(C.%s), %s{}" % (s.name, name), "\t" + init(s), "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name,
             "\tif err := call(p); err != nil {", "\t\treturn r, err", "\t}"]

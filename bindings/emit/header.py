@@ -7,6 +7,8 @@ conformance/layout.c lets a C compiler check every one of them.
 
 import re
 
+from . import docs
+
 SCALARS = {  # C type: (kind, bytes)
     "uint8_t": ("u8", 1), "int32_t": ("i32", 4), "uint32_t": ("u32", 4), "int64_t": ("i64", 8), "uint64_t": ("u64", 8),
     "float": ("f32", 4), "double": ("f64", 8), "char": ("char", 1), "size_t": ("usize", 8), "orrery_status": ("i32", 4),
@@ -89,6 +91,7 @@ class Header:
         self.statuses = []   # names of constants
         self.stable = []     # declarations of functions without ORRERY_UNSTABLE
         self.structs, self.handles, self.callbacks, self.functions = {}, [], {}, {}
+        self._docs = docs.read(text)
         text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
         text = re.sub(r"//[^\n]*", " ", text)
         self._constants(text)
@@ -223,6 +226,13 @@ class Header:
             field.kind, field.count = "array", "n_" + name
         else:
             raise ParseError("the field %s of %s" % (name, struct.name))
+
+    def doc(self, name, field=None):
+        """The header's comment on a constant ("KV_K8V4"), a struct, its field or a function; "" where it has none."""
+        return self._docs.get("%s.%s" % (name, field.name) if field else name, "")
+
+    def constant_doc(self, prefix, name):
+        return self.doc(name if prefix == "STATUS" else prefix + "_" + name)
 
     def groups(self):
         """Enumerations by the first word of their constants: {"KV": {"F16": 0, ...}, "STATUS": {"OK": 0, ...}}."""

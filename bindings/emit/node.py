@@ -1,6 +1,6 @@
 """Node: how the addon calls each function (a table of parameters and a wrapper), constants, and TypeScript types."""
 
-from . import banner, group_name, lower_camel, camel
+from . import banner, camel, docs, group_name, lower_camel
 
 HINTS = {"cstr": "string", "text": "Buffer", "bytes": "Buffer", "chars": "string", "strings": "string[]"}
 
@@ -117,10 +117,15 @@ def hint(f):
 def types(header):
     out = [banner("//"), "export const ABI_VERSION: number;"]
     for prefix, members in header.groups().items():
-        out.append("export const %s: {%s};" % (group_name(prefix), " ".join("readonly %s: %d;" % m for m in members.items())))
+        out.append("export const %s: {" % group_name(prefix))
+        for m in members.items():
+            out += docs.block(header.constant_doc(prefix, m[0]), "  ") + ["  readonly %s: %d;" % m]
+        out.append("};")
     out.append("export type ConstantKind = %s;" % " | ".join("'%s'" % kind for kind in header.names()))
     for struct in header.options() + header.results():
         out.append("export interface %s {" % camel(struct.short))
-        out += ["  %s%s: %s;" % (lower_camel(f.name), "?" if struct.is_options else "", hint(f)) for f in struct.visible]
+        for f in struct.visible:
+            out += docs.block(header.doc(struct.name, f), "  ")
+            out.append("  %s%s: %s;" % (lower_camel(f.name), "?" if struct.is_options else "", hint(f)))
         out.append("}")
     return "\n".join(out) + "\n"

@@ -1,6 +1,6 @@
 """Python: ctypes structures, function signatures, enumerations, exceptions, and types of options and results."""
 
-from . import banner, camel, group_name
+from . import banner, camel, docs, group_name
 
 CTYPES = {"u8": "c_uint8", "i32": "c_int32", "u32": "c_uint32", "i64": "c_int64", "u64": "c_uint64", "f32": "c_float",
           "f64": "c_double", "usize": "c_size_t", "size": "c_uint32", "cstr": "c_char_p", "text": "c_void_p",
@@ -49,6 +49,13 @@ def hint(f):
     return HINTS.get(f.kind, "int")
 
 
+def fields(header, struct, out):
+    out += docs.quoted(header.doc(struct.name) or "%s of the header." % struct.name, "    ") + [""]
+    for f in struct.visible:
+        out.append("    %s: %s" % (f.name, hint(f)))
+        out += docs.quoted(header.doc(struct.name, f), "    ")
+
+
 def abi(header):
     out = [banner("#"), "from __future__ import annotations\n",
            "from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t,",
@@ -58,7 +65,9 @@ def abi(header):
            "ABI_VERSION = %d\n" % header.constants["ABI_VERSION"]]
     for prefix, members in header.groups().items():
         out.append("\nclass %s(IntEnum):" % group_name(prefix))
-        out += ["    %s = %d" % item for item in members.items()]
+        for item in members.items():
+            out.append("    %s = %d" % item)
+            out += docs.quoted(header.constant_doc(prefix, item[0]), "    ")
         out.append("")
     out.append("""
 class Error(Exception):
@@ -102,8 +111,8 @@ class Error(Exception):
     out.append("}")
     for struct in header.options():
         out += ["\n", "class %s(TypedDict, total=False):" % camel(struct.short)]
-        out += ["    %s: %s" % (f.name, hint(f)) for f in struct.visible]
+        fields(header, struct, out)
     for struct in header.results():
         out += ["\n", "@dataclass(frozen=True)", "class %s:" % camel(struct.short)]
-        out += ["    %s: %s" % (f.name, hint(f)) for f in struct.visible]
+        fields(header, struct, out)
     return "\n".join(out) + "\n"

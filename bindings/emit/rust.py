@@ -1,6 +1,6 @@
 """Rust: the orrery-sys crate, and in the orrery crate options and results as Rust values."""
 
-from . import banner, camel, group_name
+from . import banner, camel, docs, group_name
 
 SCALARS = {"uint8_t": "u8", "int32_t": "i32", "uint32_t": "u32", "int64_t": "i64", "uint64_t": "u64", "float": "f32",
            "double": "f64", "char": "c_char", "size_t": "usize", "void": "c_void"}
@@ -36,6 +36,7 @@ def sys(header):
     for prefix, members in header.groups().items():
         for name, value in members.items():
             full = name if prefix == "STATUS" else prefix + "_" + name
+            out += docs.wrap(header.doc(full), "/// ")
             out.append("pub const ORRERY_%s: %s = %d;" % (full, "i32" if prefix in SIGNED else "u32", value))
     out.append("pub const ORRERY_ABI_VERSION: u32 = %d;\n" % header.constants["ABI_VERSION"])
     for handle in header.handles:
@@ -44,10 +45,14 @@ def sys(header):
         out.append("pub type %s = Option<unsafe extern \"C\" fn(%s)%s>;" % (c.name, parameters(c), result(c)))
     for s in header.structs.values():
         out.append("\n#[repr(C)]\n#[derive(Clone, Copy)]\npub struct %s {" % s.name)
-        out += ["    pub %s: %s," % (f.name if f.name != "type" else "r#type", field_type(f)) for f in s.fields]
+        for f in s.fields:
+            out += docs.wrap(header.doc(s.name, f), "    /// ")
+            out.append("    pub %s: %s," % (f.name if f.name != "type" else "r#type", field_type(f)))
         out.append("}\nconst _: () = assert!(std::mem::size_of::<%s>() == %d);" % (s.name, s.bytes))
     out.append('\n#[link(name = "orrery")]\nextern "C" {')
-    out += ["    pub fn %s(%s)%s;" % (f.name, parameters(f), result(f)) for f in header.functions.values()]
+    for f in header.functions.values():
+        out += docs.wrap(header.doc(f.name), "    /// ")
+        out.append("    pub fn %s(%s)%s;" % (f.name, parameters(f), result(f)))
     out.append("}")
     return "\n".join(out) + "\n"
 
@@ -75,7 +80,9 @@ def init_call(struct):
 def options(header, s, out):
     name = camel(s.short)
     out.append("\n/// `%s` of the header. `..Default::default()` fills in the library's defaults.\npub struct %s {" % (s.name, name))
-    out += ["    pub %s: %s," % (f.name, rust_type(header, f)) for f in s.visible]
+    for f in s.visible:
+        out += docs.wrap(header.doc(s.name, f), "    /// ")
+        out.append("    pub %s: %s," % (f.name, rust_type(header, f)))
     out.append("}\n\nimpl Default for %s {\n    fn default() -> Self {\n        let raw = %s;\n        %s {" % (name, init_call(s), name))
     for f in s.visible:
         value = {"cstr": "None", "fn": "None", "strings": "Vec::new()", "array": "Vec::new()"}.get(f.kind, "raw." + f.name)
@@ -117,11 +124,13 @@ def options(header, s, out):
     out.append("            _ => return false,\n        }\n        true\n    }\n}")
 
 
-def results(s, out):
+def results(header, s, out):
     name = camel(s.short)
     types = {"cstr": "String", "chars": "String", "bytes": "Vec<u8>"}
     out.append("\n/// `%s` of the header.\n#[derive(Clone, Debug, PartialEq)]\npub struct %s {" % (s.name, name))
-    out += ["    pub %s: %s," % (f.name, types.get(f.kind) or KINDS[f.kind]) for f in s.visible]
+    for f in s.visible:
+        out += docs.wrap(header.doc(s.name, f), "    /// ")
+        out.append("    pub %s: %s," % (f.name, types.get(f.kind) or KINDS[f.kind]))
     out.append("}\n\nimpl %s {\n    pub(crate) fn fill(call: impl FnOnce(*mut sys::%s) -> Result<()>) -> Result<Self> {" % (name, s.name))
     out.append("        let mut raw = %s;\n        call(&mut raw)?;\n        Ok(%s {" % (init_call(s), name))
     for f in s.visible:
@@ -140,13 +149,17 @@ def types(header):
            "use crate::{LogFn, LogitsFn, ProgressFn, Result, Status, Value};\nuse orrery_sys as sys;\n"]
     groups = header.groups()
     out.append("impl Status {")
-    out += ["    pub const %s: Status = Status(%d);" % item for item in groups.pop("STATUS").items()]
+    for item in groups.pop("STATUS").items():
+        out += docs.wrap(header.constant_doc("STATUS", item[0]), "    /// ")
+        out.append("    pub const %s: Status = Status(%d);" % item)
     out.append("}")
     for prefix, members in groups.items():
         name = group_name(prefix)
         snake = "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_")
         out.append("pub mod %s {" % snake)
-        out += ["    pub const %s: %s = %d;" % (n, "i32" if prefix in SIGNED else "u32", v) for n, v in members.items()]
+        for n, v in members.items():
+            out += docs.wrap(header.constant_doc(prefix, n), "    /// ")
+            out.append("    pub const %s: %s = %d;" % (n, "i32" if prefix in SIGNED else "u32", v))
         out.append("}")
     out += ["\n/// The name of a constant; kind: as in `orrery_KIND_name`. None: there is no such kind.",
             "pub fn constant_name(kind: &str, value: i64) -> Option<String> {", "    let name = unsafe {", "        match kind {"]
@@ -156,5 +169,5 @@ def types(header):
     for s in header.options():
         options(header, s, out)
     for s in header.results():
-        results(s, out)
+        results(header, s, out)
     return "\n".join(out) + "\n"

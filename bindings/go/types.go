@@ -21,23 +21,36 @@ import "unsafe"
 const abiVersion = 1
 
 const (
-	StatusOk                      Status = 0
-	StatusInvalidArgument         Status = 1
-	StatusOutOfDeviceMemory       Status = 2
-	StatusOutOfPinnedMemory       Status = 3
-	StatusOutOfHostMemory         Status = 4
-	StatusContextFull             Status = 5
-	StatusCancelled               Status = 6
-	StatusBadModel                Status = 7
+	StatusOk Status = 0
+	// a NULL that may not be, a value out of range, an unknown name
+	StatusInvalidArgument Status = 1
+	// does not fit the arena: bytes_requested, bytes_available
+	StatusOutOfDeviceMemory Status = 2
+	// the system refuses to lock that many bytes: bytes_requested; bytes_available: the most that a process may lock
+	StatusOutOfPinnedMemory Status = 3
+	StatusOutOfHostMemory   Status = 4
+	// the prompt is longer than the session's context
+	StatusContextFull Status = 5
+	// by orrery_cancel() or a callback; the handle stays usable
+	StatusCancelled Status = 6
+	// the file is damaged or contradicts itself: file offset, key or tensor
+	StatusBadModel Status = 7
+	// named in the message
 	StatusUnsupportedArchitecture Status = 8
 	StatusUnsupportedQuantization Status = 9
-	StatusUnsupportedTemplate     Status = 10
-	StatusUnsupported             Status = 11
-	StatusBusy                    Status = 12
-	StatusDeviceLost              Status = 13
-	StatusIo                      Status = 14
-	StatusBadSession              Status = 15
-	StatusInternal                Status = 16
+	// the chat template uses a construct that is not supported: line, column
+	StatusUnsupportedTemplate Status = 10
+	// anything else that this build cannot do
+	StatusUnsupported Status = 11
+	// the session is in use by another call or an unfinished generation
+	StatusBusy       Status = 12
+	StatusDeviceLost Status = 13
+	// native_code is the system's error number
+	StatusIo Status = 14
+	// a session file is damaged, or another model's
+	StatusBadSession Status = 15
+	// a bug of ours: please report the message
+	StatusInternal Status = 16
 )
 
 const (
@@ -45,88 +58,135 @@ const (
 	LogLevelWarning = 2
 	LogLevelInfo    = 3
 	LogLevelDebug   = 4
-	LogLevelTrace   = 5
+	// the CPU backend also measures its decode steps, which slows them a little. When an answer ends, messages "trace
+	// {...}" say where the time went: JSON of all steps and of each operation. The keys may change
+	LogLevelTrace = 5
 )
 
 const (
 	ReservoirModePageable = 0
-	ReservoirModePinned   = 1
+	// opening a session locks and clears its part of the reservoir: a device copies from it fastest.
+	// ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its limit
+	ReservoirModePinned = 1
 )
 
 const (
+	// as the thread that creates the runtime, or changes it, has it
 	PriorityNormal = 0
-	PriorityLow    = 1
+	// the system prefers other programs
+	PriorityLow = 1
 )
 
 const (
-	TokenizeFlagsBos     = 1
+	// begin with the vocabulary's BOS token, if it has one
+	TokenizeFlagsBos = 1
+	// text that spells a control token is that token; else it stays text
 	TokenizeFlagsSpecial = 2
 )
 
 const (
+	// spell control tokens out; else they are left out
 	DetokenizeFlagsSpecial = 1
 )
 
 const (
-	TokenFlagsControl         = 1
+	// a control token: never text
+	TokenFlagsControl = 1
+	// ends an answer
 	TokenFlagsEndOfGeneration = 2
 )
 
 const (
-	KvTypeF16  = 0
-	KvTypeF32  = 1
-	KvTypeQ80  = 2
-	KvTypeQ40  = 3
+	KvTypeF16 = 0
+	KvTypeF32 = 1
+	KvTypeQ80 = 2
+	KvTypeQ40 = 3
+	// K in Q8_0, V in Q4_0
 	KvTypeK8v4 = 4
 )
 
 const (
+	// RoPE scaling, where the file's own is to be overridden.
 	RopeScalingFromFile = 0
 	RopeScalingNone     = 1
 	RopeScalingLinear   = 2
 	RopeScalingYarn     = 3
-	RopeScalingLlama3   = 4
+	// Llama 3.1's published smoothing by wavelength
+	RopeScalingLlama3 = 4
+	// the factors must be in the file; rope_original_context moves their threshold
 	RopeScalingLongrope = 5
 )
 
 const (
-	RegionWeights   = 0
+	// the model's weights
+	RegionWeights = 0
+	// activations, scratch, logits
 	RegionWorkspace = 1
-	RegionKv        = 2
+	// pages, or the resident KV of a policy
+	RegionKv = 2
+	// digests, low-rank keys, compensation tokens: they stand for KV that is not on the device
 	RegionSummaries = 3
-	RegionStaging   = 4
-	RegionTables    = 5
+	// memory through which KV and queries pass
+	RegionStaging = 4
+	// host memory beside the KV
+	RegionTables = 5
 )
 
 const (
-	LoadModeMap  = 0
+	// map the file. If somebody truncates its weights meanwhile, the system kills the process: the one documented
+	// exception to "no input kills the process". Overwriting them changes answers, and nothing else: the header is
+	// copied once
+	LoadModeMap = 0
+	// read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
+	// more than is free
 	LoadModeRead = 1
 )
 
 const (
-	OverflowStop       = 0
+	// the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL
+	OverflowStop = 0
+	// the oldest turns leave the context, and stay in the conversation
 	OverflowDropOldest = 1
 )
 
 const (
-	SpeculateOff    = 0
-	SpeculateNgram  = 1
+	// How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices
+	// decide which of them count. Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF,
+	// bit for bit, at any temperature.
+	SpeculateOff = 0
+	// guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full"
+	SpeculateNgram = 1
+	// under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them. ORRERY_UNSUPPORTED: a
+	// policy that replaces resident tokens; CUDA
 	SpeculatePolicy = 2
-	SpeculateDraft  = 3
+	// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
+	SpeculateDraft = 3
 )
 
 const (
+	// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First
+	// done is 0, before the first token is computed; at last done = total. Both come again if old turns make room in
+	// the middle of an answer
 	EventTypeProgress = 1
-	EventTypeToken    = 2
-	EventTypeText     = 3
-	EventTypeDone     = 4
+	// token, logprob, text, top: one token was chosen
+	EventTypeToken = 2
+	// text: whole characters of the answer
+	EventTypeText = 3
+	// finish_reason; every later call repeats it
+	EventTypeDone = 4
 )
 
 const (
-	FinishReasonEnd       = 1
-	FinishReasonStop      = 2
-	FinishReasonLength    = 3
-	FinishReasonContext   = 4
+	// the model ended its answer
+	FinishReasonEnd = 1
+	// a stop string; stop_index is its index in `stop`
+	FinishReasonStop = 2
+	// max_tokens
+	FinishReasonLength = 3
+	// the context is full
+	FinishReasonContext = 4
+	// orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the
+	// first PROGRESS event nothing has changed
 	FinishReasonCancelled = 5
 )
 
@@ -166,24 +226,43 @@ type Option struct {
 
 type LogitBias struct {
 	Token int32
-	Bias  float32
+	// added to the token's logit; -INFINITY bans it
+	Bias float32
 }
 
 // RuntimeOptions is orrery_runtime_options of the header. Begin with DefaultRuntimeOptions(); a nil pointer means the defaults.
 type RuntimeOptions struct {
-	NThreads           int32
-	Backend            string
-	CpuPath            string
-	DeviceBudgetBytes  uint64
-	Log                func(level int32, message string)
-	LogLevel           int32
-	MaxSessions        uint32
-	ReservoirBytes     uint64
+	// 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more
+	// than a container's CPU quota grants. On a GPU: while a model is loaded; 0: up to eight
+	NThreads int32
+	// "auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda"
+	Backend string
+	// instruction set: "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon"
+	CpuPath string
+	// size of the device arena. 0 on a GPU: its free memory less driver_bytes and 256 MiB. 0 on the CPU backend: half
+	// of the machine's memory, or of a container's limit (control group) if that is less, and at most a quarter of the
+	// rest under RLIMIT_AS and RLIMIT_DATA. The CPU commits the arena lazily
+	DeviceBudgetBytes uint64
+	// NULL: silent
+	Log func(level int32, message string)
+	// the most verbose level wanted; default ORRERY_LOG_WARNING
+	LogLevel int32
+	// sessions that may hold device memory at once, over all models; default 16
+	MaxSessions uint32
+	// host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the CPU backend
+	ReservoirBytes uint64
+	// 0: as fast as it goes
 	LinkBytesPerSecond uint64
-	LinkLatencyUs      uint32
-	ReservoirMode      uint32
-	Device             int32
-	Priority           int32
+	// of each request, beside its bytes' time
+	LinkLatencyUs uint32
+	// ORRERY_RESERVOIR_; default PAGEABLE. Does not change results
+	ReservoirMode uint32
+	// which GPU: an index of orrery_device_get_info(); default -1: the first that is not refused. ORRERY_UNSUPPORTED:
+	// no such GPU, or a refused one. The CPU backend ignores it
+	Device int32
+	// of the CPU backend's threads: ORRERY_PRIORITY_; default NORMAL. The calling thread takes part in the work, and
+	// keeps its own priority
+	Priority int32
 }
 
 // DefaultRuntimeOptions has the library's defaults.
@@ -236,11 +315,16 @@ func (o *RuntimeOptions) c(k *keep) *C.orrery_runtime_options {
 
 // TemplateOptions is orrery_template_options of the header. Begin with DefaultTemplateOptions(); a nil pointer means the defaults.
 type TemplateOptions struct {
+	// default 1: end where the assistant's answer begins
 	AddGenerationPrompt uint32
-	TemplateSource      string
-	TemplateName        string
-	ToolsJson           string
-	VariablesJson       string
+	// a Jinja template instead of the file's; NULL: the file's
+	TemplateSource string
+	// one of the file's named templates (tokenizer.chat_template.NAME); NULL: the default
+	TemplateName string
+	// JSON array of tool definitions; NULL: none
+	ToolsJson string
+	// JSON object of further variables, e.g. {"enable_thinking": false}; NULL: none
+	VariablesJson string
 }
 
 // DefaultTemplateOptions has the library's defaults.
@@ -278,12 +362,19 @@ func (o *TemplateOptions) c(k *keep) *C.orrery_template_options {
 
 // ModelOptions is orrery_model_options of the header. Begin with DefaultModelOptions(); a nil pointer means the defaults.
 type ModelOptions struct {
-	Load                uint32
-	Progress            func(done, total uint64) bool
-	FullFingerprint     uint32
-	RopeScaling         uint32
-	RopeScale           float32
-	RopeBase            float32
+	// ORRERY_LOAD_
+	Load uint32
+	// bytes, from the first megabyte of the header on; NULL: none
+	Progress func(done, total uint64) bool
+	// 1: hash every weight into the fingerprint, not samples of them
+	FullFingerprint uint32
+	// ORRERY_ROPE_
+	RopeScaling uint32
+	// factor for LINEAR, YARN and LLAMA3
+	RopeScale float32
+	// > 0: instead of the file's frequency base
+	RopeBase float32
+	// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
 	RopeOriginalContext uint32
 }
 
@@ -323,20 +414,52 @@ func (o *ModelOptions) c(k *keep) *C.orrery_model_options {
 
 // SessionOptions is orrery_session_options of the header. Begin with DefaultSessionOptions(); a nil pointer means the defaults.
 type SessionOptions struct {
-	NContext        uint32
-	KvType          uint32
-	Overflow        uint32
-	ChunkTokens     uint32
-	Policy          string
-	PolicyOptions   []Option
-	KvBudgetBytes   uint64
-	KvBudgetShare   float32
-	DeviceKvType    uint32
-	HeadProfile     string
-	Speculate       uint32
+	// tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns
+	NContext uint32
+	// ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0
+	KvType uint32
+	// ORRERY_OVERFLOW_
+	Overflow uint32
+	// prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by it. Fewer on the CPU where
+	// a layer takes long. Changes no results but last bits on a GPU where cuBLAS multiplies
+	ChunkTokens uint32
+	// a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV of a given n_context
+	// does not fit the arena and a tenth of it does, NULL is "auto" with the largest share that fits (on the CPU at
+	// most a quarter): an approximation. Plan and statistics name it; the log warns
+	Policy string
+	// (n_policy_options), copied
+	PolicyOptions []Option
+	// device memory for KV under a policy other than "full"; 0: kv_budget_share says it
+	KvBudgetBytes uint64
+	// a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes it of n_context
+	// tokens; a complete prompt, of the tokens that the session then holds, rounded up to a whole token in each head. A
+	// coarser device_kv_type takes no more bytes and holds more tokens (Q8_0: 1.88 times as many as F16), at most all.
+	// Under any share, layers with a sliding window keep their window, and other heads keep 64 tokens
+	KvBudgetShare float32
+	// of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than kv_type (from fine to
+	// coarse: F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has Q8_0, or by the budget K8V4 or Q4_0 if
+	// head_dim % 64 == 0 (orrery_policies()); where kv_type is finer and head_dim % 32 == 0. Others, and "full" (also
+	// for NULL), have kv_type
+	DeviceKvType uint32
+	// for policies that tell heads apart: JSON of orrery_calibration_profile() or orrery_head_profile_import_gates(),
+	// or the published HeteroCache format. Copied. NULL: "heterocache" and "synckv" calibrate themselves on the prompt;
+	// "duoattention" and "razorattention" are ORRERY_INVALID_ARGUMENT under a budget that makes heads differ.
+	// ORRERY_INVALID_ARGUMENT under any policy: the profile is of another model or shape (orrery_plan() checks the
+	// shape alone)
+	HeadProfile string
+	// ORRERY_SPECULATE_; default OFF
+	Speculate uint32
+	// guessed tokens of a step: at most 7; 0: 7. Less where fewer pay
 	SpeculateTokens uint32
-	ReusePrompts    uint32
-	DraftModel      string
+	// 1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the reservoir
+	// (at most 512 MiB, unless reservoir_bytes is given). The least recently used page leaves first, or when a session
+	// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
+	// session's and its forks' tokens. Not under "h2o". 0: off
+	ReusePrompts uint32
+	// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
+	// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
+	// vocabularies differ; the message names the first difference
+	DraftModel string
 }
 
 // DefaultSessionOptions has the library's defaults.
@@ -398,16 +521,27 @@ func (o *SessionOptions) c(k *keep) *C.orrery_session_options {
 
 // CalibrateOptions is orrery_calibrate_options of the header. Begin with DefaultCalibrateOptions(); a nil pointer means the defaults.
 type CalibrateOptions struct {
-	NSteps           uint32
-	TopK             uint32
+	// tokens decoded behind each text, 1 to 1024; default 99
+	NSteps uint32
+	// keys in a head's set, those that it attends to most; default 1024. At most a quarter of a text's tokens
+	TopK uint32
+	// heads of a layer, for policy "synckv"; 0 (default): 2 if it has 8 KV heads or more, else 1
 	NRepresentatives uint32
-	TauSim           float64
-	TauStable        float64
-	TauDrift         float64
-	FullShare        float64
-	Note             string
-	Progress         func(done, total uint64) bool
-	KvType           uint32
+	// least overlap of two heads' sets in one cluster, median over steps; default .5
+	TauSim float64
+	// least overlap of an anchor's set with its set of the prompt; default .5
+	TauStable float64
+	// written to the profile, for "heterocache"; less than 0 (default): tau_stable
+	TauDrift float64
+	// > 0: at most this share of the heads keeps the whole KV; the thresholds nearest to the given ones are used. 0
+	// (default): the given thresholds
+	FullShare float64
+	// of the profile's origin, written to it; UTF-8; NULL: none
+	Note string
+	// tokens read and decoded; NULL: none
+	Progress func(done, total uint64) bool
+	// ORRERY_KV_
+	KvType uint32
 }
 
 // DefaultCalibrateOptions has the library's defaults.
@@ -453,21 +587,36 @@ func (o *CalibrateOptions) c(k *keep) *C.orrery_calibrate_options {
 
 // GenerateOptions is orrery_generate_options of the header. Begin with DefaultGenerateOptions(); a nil pointer means the defaults.
 type GenerateOptions struct {
-	MaxTokens         uint32
-	Temperature       float32
-	TopP              float32
-	MinP              float32
-	TopK              uint32
-	Seed              uint64
+	// 0: until the model ends the answer or the context is full
+	MaxTokens uint32
+	// default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p
+	Temperature float32
+	// default 1: off
+	TopP float32
+	// default 0: off
+	MinP float32
+	// default 0: off
+	TopK uint32
+	// on one instruction set, the same seed, prompt and options give the same answer; default 0
+	Seed uint64
+	// default 1: off; divides positive logits, multiplies negative ones
 	RepetitionPenalty float32
-	FrequencyPenalty  float32
-	PresencePenalty   float32
-	PenaltyTokens     uint32
-	Stop              []string
-	LogitBias         []LogitBias
-	LogitsHook        func(logits []float32, tokens []int32) bool
-	NLogprobs         uint32
-	IgnoreEnd         uint32
+	// default 0; times how often the token occurred
+	FrequencyPenalty float32
+	// default 0; once if it occurred
+	PresencePenalty float32
+	// number of last tokens that the penalties count; default 64
+	PenaltyTokens uint32
+	// (n_stop) strings that end the answer and are not part of it; UTF-8, 1 MiB in all
+	Stop []string
+	// (n_logit_bias)
+	LogitBias []LogitBias
+	// NULL: none
+	LogitsHook func(logits []float32, tokens []int32) bool
+	// alternatives reported with each token; at most 20; default 0
+	NLogprobs uint32
+	// 1: end-of-generation tokens do not end the answer
+	IgnoreEnd uint32
 }
 
 // DefaultGenerateOptions has the library's defaults.
@@ -535,10 +684,14 @@ func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 
 // DeviceInfo is orrery_device_info of the header.
 type DeviceInfo struct {
+	// compute capability times 10: 89 is 8.9
 	Architecture uint32
-	MemoryBytes  uint64
-	Name         string
-	Refused      string
+	// in all, used or not
+	MemoryBytes uint64
+	// "NVIDIA GeForce RTX 4090"; whole UTF-8, NUL-terminated
+	Name string
+	// why no runtime can use it: a sentence; "": one can
+	Refused string
 }
 
 func fillDeviceInfo(call func(*C.orrery_device_info) error) (DeviceInfo, error) {
@@ -557,15 +710,22 @@ func fillDeviceInfo(call func(*C.orrery_device_info) error) (DeviceInfo, error) 
 
 // RuntimeInfo is orrery_runtime_info of the header.
 type RuntimeInfo struct {
-	NThreads       int32
-	Backend        string
-	Path           string
-	ArenaBytes     uint64
+	NThreads int32
+	// "cpu", "cuda"; static
+	Backend string
+	// "avx512", "sm_89"; static
+	Path       string
+	ArenaBytes uint64
+	// of the regions of models and sessions, now
 	ArenaUsedBytes uint64
-	HostBytes      uint64
-	HostPeakBytes  uint64
-	PinnedBytes    uint64
-	DriverBytes    uint64
+	// allocated for the runtime itself, now; see "Memory"
+	HostBytes uint64
+	// the most that host_bytes has been
+	HostPeakBytes uint64
+	// host memory that is locked now: of the reservoir, and buffers for a GPU
+	PinnedBytes uint64
+	// of a GPU: an estimate of what its driver takes beside the arena, for graphs and cuBLAS
+	DriverBytes uint64
 }
 
 func fillRuntimeInfo(call func(*C.orrery_runtime_info) error) (RuntimeInfo, error) {
@@ -589,14 +749,22 @@ func fillRuntimeInfo(call func(*C.orrery_runtime_info) error) (RuntimeInfo, erro
 
 // VocabInfo is orrery_vocab_info of the header.
 type VocabInfo struct {
-	NTokens     int32
-	Bos         int32
-	Eos         int32
-	Eot         int32
-	Eom         int32
-	Unknown     int32
-	Padding     int32
-	AddBos      uint32
+	NTokens int32
+	// -1 where the vocabulary has none
+	Bos int32
+	// -1 where the vocabulary has none
+	Eos int32
+	// -1 where the vocabulary has none
+	Eot int32
+	// -1 where the vocabulary has none
+	Eom int32
+	// -1 where the vocabulary has none
+	Unknown int32
+	// -1 where the vocabulary has none
+	Padding int32
+	// 1: the model expects BOS before a raw prompt
+	AddBos uint32
+	// 1: orrery_render_chat() works without a template of the caller's
 	HasTemplate uint32
 }
 
@@ -621,25 +789,44 @@ func fillVocabInfo(call func(*C.orrery_vocab_info) error) (VocabInfo, error) {
 
 // PlanResult is orrery_plan_result of the header.
 type PlanResult struct {
-	NContext             uint32
-	WeightsMappedBytes   uint64
-	WeightsBytes         uint64
-	FullKvBytes          uint64
-	CompressedKvBytes    uint64
-	DigestsBytes         uint64
-	StagingBytes         uint64
-	WorkspaceBytes       uint64
-	DeviceBytes          uint64
-	ReservoirBytes       uint64
-	HostBytes            uint64
-	BudgetBytes          uint64
-	LargestContext       uint32
-	Fits                 uint32
-	DeviceKvType         uint32
-	TrainedContext       uint32
+	// tokens that the session would hold
+	NContext uint32
+	// weights used where the file is mapped, or read to host memory: not in the arena
+	WeightsMappedBytes uint64
+	// weights in the arena
+	WeightsBytes uint64
+	// KV of heads that are full on the device; of whole contexts in units of 256 tokens
+	FullKvBytes uint64
+	// KV of compressed heads on the device
+	CompressedKvBytes uint64
+	// page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES
+	DigestsBytes uint64
+	// transfer ring, queries, attention weights, mean keys: ORRERY_REGION_STAGING
+	StagingBytes uint64
+	// activations, scratch, logits; shared by the runtime's sessions
+	WorkspaceBytes uint64
+	// all of these that lie in the arena, for one session
+	DeviceBytes uint64
+	// KV in host memory, for one session
+	ReservoirBytes uint64
+	// tables and buffers of one session in host memory, beside the reservoir
+	HostBytes uint64
+	// size of the arena that was asked about
+	BudgetBytes uint64
+	// the most tokens that fit both budgets; 0: not even the smallest
+	LargestContext uint32
+	// 1: device_bytes and reservoir_bytes are within their budgets
+	Fits uint32
+	// ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type
+	DeviceKvType uint32
+	// tokens that the model was trained for. Without RoPE scaling answers get worse behind them
+	TrainedContext uint32
+	// size of the reservoir
 	ReservoirBudgetBytes uint64
-	Policy               string
-	KvShare              float32
+	// of the session: "auto" where nobody named one and full KV does not fit; static
+	Policy string
+	// what the policy may keep: a share of the bytes of full KV in kv_type; 1: all
+	KvShare float32
 }
 
 func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) {
@@ -673,12 +860,18 @@ func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) 
 
 // PlanRegion is orrery_plan_region of the header.
 type PlanRegion struct {
-	Kind           uint32
-	Name           string
-	DeviceBytes    uint64
+	// ORRERY_REGION_: the kind of part that takes it
+	Kind uint32
+	// "page digests"; static
+	Name string
+	// in the arena
+	DeviceBytes uint64
+	// of device_bytes: KV of heads that are full on the device
 	FullHeadsBytes uint64
+	// in the reservoir
 	ReservoirBytes uint64
-	HostBytes      uint64
+	// in other host memory, at most; of WEIGHTS: mapped, or read
+	HostBytes uint64
 }
 
 func fillPlanRegion(call func(*C.orrery_plan_region) error) (PlanRegion, error) {
@@ -699,22 +892,29 @@ func fillPlanRegion(call func(*C.orrery_plan_region) error) (PlanRegion, error) 
 
 // ModelInfo is orrery_model_info of the header.
 type ModelInfo struct {
-	NLayers        uint32
-	NHeads         uint32
-	NKvHeads       uint32
-	HeadDim        uint32
-	NEmbd          uint32
-	NVocab         uint32
+	NLayers  uint32
+	NHeads   uint32
+	NKvHeads uint32
+	HeadDim  uint32
+	NEmbd    uint32
+	NVocab   uint32
+	// tokens, by the file
 	TrainedContext uint32
 	NParameters    uint64
 	FileBytes      uint64
-	WeightsBytes   uint64
-	Architecture   string
-	Name           string
-	Quantization   string
-	Fingerprint    []byte
-	HostBytes      uint64
-	HostPeakBytes  uint64
+	// weights as they are held in memory
+	WeightsBytes uint64
+	// "llama"; as long as the model
+	Architecture string
+	// general.name, or ""; bytes that are not UTF-8 are U+FFFD; as long as the model
+	Name string
+	// the type that most weights have, "Q4_K"
+	Quantization string
+	Fingerprint  []byte
+	// allocated for the model and its vocabulary, now; see "Memory"
+	HostBytes uint64
+	// the most that host_bytes has been
+	HostPeakBytes uint64
 }
 
 func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
@@ -745,45 +945,81 @@ func fillModelInfo(call func(*C.orrery_model_info) error) (ModelInfo, error) {
 
 // Stats is orrery_stats of the header.
 type Stats struct {
-	NContext          uint32
-	NTokens           uint32
-	Parked            uint32
-	PromptTokens      uint64
-	ReusedTokens      uint64
-	GeneratedTokens   uint64
-	PrefillUs         uint64
-	DecodeUs          uint64
-	DeviceKvBytes     uint64
+	NContext uint32
+	NTokens  uint32
+	// 1: holds no device memory
+	Parked uint32
+	// computed by prefill, over the session's life
+	PromptTokens uint64
+	// prompt tokens whose KV was there already: in the session, or kept (restored_tokens)
+	ReusedTokens    uint64
+	GeneratedTokens uint64
+	// time in the model
+	PrefillUs uint64
+	// time in the model
+	DecodeUs uint64
+	// KV and its summaries: regions KV and SUMMARIES of the plan; 0 while parked
+	DeviceKvBytes uint64
+	// the part that holds tokens
 	DeviceKvUsedBytes uint64
-	SharedKvBytes     uint64
-	WorkspaceBytes    uint64
+	// of pages shared with forks
+	SharedKvBytes  uint64
+	WorkspaceBytes uint64
+	// KV moved between arena and host, or read by attention in host memory
 	HostToDeviceBytes uint64
+	// KV moved between arena and host, or read by attention in host memory
 	DeviceToHostBytes uint64
-	ReservoirBytes    uint64
-	NSettled          uint64
-	SettleUs          uint64
-	RefillBytes       uint64
-	TransferUs        uint64
-	StallUs           uint64
-	NChecks           uint64
-	NTriggers         uint64
-	WantedTokens      uint64
-	MissedTokens      uint64
-	NAnchorHeads      uint32
-	NVolatileHeads    uint32
-	NPivotHeads       uint32
-	NSatelliteHeads   uint32
-	NDemotedHeads     uint32
-	ReservoirMode     uint32
-	DeviceKvType      uint32
-	HostBytes         uint64
-	HostPeakBytes     uint64
-	GuessedTokens     uint64
-	AcceptedTokens    uint64
-	RestoredTokens    uint64
-	Policy            string
-	KvShare           float32
-	SelectsAgain      uint32
+	// KV in host memory, reserved; 0 while parked
+	ReservoirBytes uint64
+	// how often the resident KV was selected again
+	NSettled uint64
+	// time of these selections; part of decode_us
+	SettleUs uint64
+	// KV fetched, or read in place, while generating; part of host_to_device_bytes
+	RefillBytes uint64
+	// time of these fetches on the link
+	TransferUs uint64
+	// time that steps waited for them: 1 - stall_us / transfer_us was hidden
+	StallUs uint64
+	// of HeteroCache's pivots
+	NChecks uint64
+	// of HeteroCache's pivots
+	NTriggers uint64
+	// tokens that refreshed heads should hold
+	WantedTokens uint64
+	// tokens of them that the heads did not hold; the others were hits
+	MissedTokens uint64
+	// HeteroCache's roles
+	NAnchorHeads uint32
+	// HeteroCache's roles
+	NVolatileHeads uint32
+	// HeteroCache's roles
+	NPivotHeads uint32
+	// HeteroCache's roles
+	NSatelliteHeads uint32
+	// volatile heads that the budget made anchors
+	NDemotedHeads uint32
+	// ORRERY_RESERVOIR_: of reservoir_bytes
+	ReservoirMode uint32
+	// ORRERY_KV_: of device_kv_bytes
+	DeviceKvType uint32
+	// allocated for the session, its conversation and its generations, now; see "Memory"
+	HostBytes uint64
+	// the most that host_bytes has been
+	HostPeakBytes uint64
+	// computed ahead; see ORRERY_SPECULATE_
+	GuessedTokens uint64
+	// guessed tokens that the sampler chose: steps that the session did not take
+	AcceptedTokens uint64
+	// of the reused tokens: from kept KV; see reuse_prompts
+	RestoredTokens uint64
+	// static
+	Policy string
+	// as in the plan
+	KvShare float32
+	// 1: the session was loaded, parked or cut, so its next generated token selects the resident KV again. Some
+	// policies then give other tokens, and log-probabilities that differ by up to .2
+	SelectsAgain uint32
 }
 
 func fillStats(call func(*C.orrery_stats) error) (Stats, error) {

@@ -15,21 +15,34 @@ ABI_VERSION = 1
 class Status(IntEnum):
     OK = 0
     INVALID_ARGUMENT = 1
+    """a NULL that may not be, a value out of range, an unknown name"""
     OUT_OF_DEVICE_MEMORY = 2
+    """does not fit the arena: bytes_requested, bytes_available"""
     OUT_OF_PINNED_MEMORY = 3
+    """the system refuses to lock that many bytes: bytes_requested; bytes_available: the most that a process may lock"""
     OUT_OF_HOST_MEMORY = 4
     CONTEXT_FULL = 5
+    """the prompt is longer than the session's context"""
     CANCELLED = 6
+    """by orrery_cancel() or a callback; the handle stays usable"""
     BAD_MODEL = 7
+    """the file is damaged or contradicts itself: file offset, key or tensor"""
     UNSUPPORTED_ARCHITECTURE = 8
+    """named in the message"""
     UNSUPPORTED_QUANTIZATION = 9
     UNSUPPORTED_TEMPLATE = 10
+    """the chat template uses a construct that is not supported: line, column"""
     UNSUPPORTED = 11
+    """anything else that this build cannot do"""
     BUSY = 12
+    """the session is in use by another call or an unfinished generation"""
     DEVICE_LOST = 13
     IO = 14
+    """native_code is the system's error number"""
     BAD_SESSION = 15
+    """a session file is damaged, or another model's"""
     INTERNAL = 16
+    """a bug of ours: please report the message"""
 
 
 class LogLevel(IntEnum):
@@ -38,30 +51,43 @@ class LogLevel(IntEnum):
     INFO = 3
     DEBUG = 4
     TRACE = 5
+    """the CPU backend also measures its decode steps, which slows them a little. When an answer ends, messages "trace
+    {...}" say where the time went: JSON of all steps and of each operation. The keys may change
+    """
 
 
 class ReservoirMode(IntEnum):
     PAGEABLE = 0
     PINNED = 1
+    """opening a session locks and clears its part of the reservoir: a device copies from it fastest.
+    ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its limit
+    """
 
 
 class Priority(IntEnum):
     NORMAL = 0
+    """as the thread that creates the runtime, or changes it, has it"""
     LOW = 1
+    """the system prefers other programs"""
 
 
 class TokenizeFlags(IntEnum):
     BOS = 1
+    """begin with the vocabulary's BOS token, if it has one"""
     SPECIAL = 2
+    """text that spells a control token is that token; else it stays text"""
 
 
 class DetokenizeFlags(IntEnum):
     SPECIAL = 1
+    """spell control tokens out; else they are left out"""
 
 
 class TokenFlags(IntEnum):
     CONTROL = 1
+    """a control token: never text"""
     END_OF_GENERATION = 2
+    """ends an answer"""
 
 
 class KvType(IntEnum):
@@ -70,56 +96,98 @@ class KvType(IntEnum):
     Q8_0 = 2
     Q4_0 = 3
     K8V4 = 4
+    """K in Q8_0, V in Q4_0"""
 
 
 class RopeScaling(IntEnum):
     FROM_FILE = 0
+    """RoPE scaling, where the file's own is to be overridden."""
     NONE = 1
     LINEAR = 2
     YARN = 3
     LLAMA3 = 4
+    """Llama 3.1's published smoothing by wavelength"""
     LONGROPE = 5
+    """the factors must be in the file; rope_original_context moves their threshold"""
 
 
 class Region(IntEnum):
     WEIGHTS = 0
+    """the model's weights"""
     WORKSPACE = 1
+    """activations, scratch, logits"""
     KV = 2
+    """pages, or the resident KV of a policy"""
     SUMMARIES = 3
+    """digests, low-rank keys, compensation tokens: they stand for KV that is not on the device"""
     STAGING = 4
+    """memory through which KV and queries pass"""
     TABLES = 5
+    """host memory beside the KV"""
 
 
 class LoadMode(IntEnum):
     MAP = 0
+    """map the file. If somebody truncates its weights meanwhile, the system kills the process: the one documented
+    exception to "no input kills the process". Overwriting them changes answers, and nothing else: the header is copied
+    once
+    """
     READ = 1
+    """read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
+    more than is free
+    """
 
 
 class Overflow(IntEnum):
     STOP = 0
+    """the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL"""
     DROP_OLDEST = 1
+    """the oldest turns leave the context, and stay in the conversation"""
 
 
 class Speculate(IntEnum):
     OFF = 0
+    """How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices decide
+    which of them count. Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF, bit for
+    bit, at any temperature.
+    """
     NGRAM = 1
+    """guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full" """
     POLICY = 2
+    """under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them. ORRERY_UNSUPPORTED: a
+    policy that replaces resident tokens; CUDA
+    """
     DRAFT = 3
+    """the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM"""
 
 
 class EventType(IntEnum):
     PROGRESS = 1
+    """done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First done
+    is 0, before the first token is computed; at last done = total. Both come again if old turns make room in the middle
+    of an answer
+    """
     TOKEN = 2
+    """token, logprob, text, top: one token was chosen"""
     TEXT = 3
+    """text: whole characters of the answer"""
     DONE = 4
+    """finish_reason; every later call repeats it"""
 
 
 class FinishReason(IntEnum):
     END = 1
+    """the model ended its answer"""
     STOP = 2
+    """a stop string; stop_index is its index in `stop`"""
     LENGTH = 3
+    """max_tokens"""
     CONTEXT = 4
+    """the context is full"""
     CANCELLED = 5
+    """orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the first
+    PROGRESS event nothing has changed
+    """
 
 
 class Error(Exception):
@@ -683,156 +751,326 @@ FUNCTIONS = {
 
 
 class RuntimeOptions(TypedDict, total=False):
+    """orrery_runtime_options of the header."""
+
     n_threads: int
+    """1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more than a
+    container's CPU quota grants. On a GPU: while a model is loaded; 0: up to eight
+    """
     backend: str
+    """"auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda" """
     cpu_path: str
+    """instruction set: "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon" """
     device_budget_bytes: int
+    """size of the device arena. 0 on a GPU: its free memory less driver_bytes and 256 MiB. 0 on the CPU backend: half of
+    the machine's memory, or of a container's limit (control group) if that is less, and at most a quarter of the rest
+    under RLIMIT_AS and RLIMIT_DATA. The CPU commits the arena lazily
+    """
     log: Callable
+    """NULL: silent"""
     log_level: int
+    """the most verbose level wanted; default ORRERY_LOG_WARNING"""
     max_sessions: int
+    """sessions that may hold device memory at once, over all models; default 16"""
     reservoir_bytes: int
+    """host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the CPU backend"""
     link_bytes_per_second: int
+    """0: as fast as it goes"""
     link_latency_us: int
+    """of each request, beside its bytes' time"""
     reservoir_mode: int
+    """ORRERY_RESERVOIR_; default PAGEABLE. Does not change results"""
     device: int
+    """which GPU: an index of orrery_device_get_info(); default -1: the first that is not refused. ORRERY_UNSUPPORTED: no
+    such GPU, or a refused one. The CPU backend ignores it
+    """
     priority: int
+    """of the CPU backend's threads: ORRERY_PRIORITY_; default NORMAL. The calling thread takes part in the work, and keeps
+    its own priority
+    """
 
 
 class TemplateOptions(TypedDict, total=False):
+    """orrery_template_options of the header."""
+
     add_generation_prompt: int
+    """default 1: end where the assistant's answer begins"""
     template_source: str
+    """a Jinja template instead of the file's; NULL: the file's"""
     template_name: str
+    """one of the file's named templates (tokenizer.chat_template.NAME); NULL: the default"""
     tools_json: str
+    """JSON array of tool definitions; NULL: none"""
     variables_json: str
+    """JSON object of further variables, e.g. {"enable_thinking": false}; NULL: none"""
 
 
 class ModelOptions(TypedDict, total=False):
+    """orrery_model_options of the header."""
+
     load: int
+    """ORRERY_LOAD_"""
     progress: Callable
+    """bytes, from the first megabyte of the header on; NULL: none"""
     full_fingerprint: int
+    """1: hash every weight into the fingerprint, not samples of them"""
     rope_scaling: int
+    """ORRERY_ROPE_"""
     rope_scale: float
+    """factor for LINEAR, YARN and LLAMA3"""
     rope_base: float
+    """> 0: instead of the file's frequency base"""
     rope_original_context: int
+    """the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's"""
 
 
 class SessionOptions(TypedDict, total=False):
+    """orrery_session_options of the header."""
+
     n_context: int
+    """tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns"""
     kv_type: int
+    """ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0"""
     overflow: int
+    """ORRERY_OVERFLOW_"""
     chunk_tokens: int
+    """prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by it. Fewer on the CPU where a
+    layer takes long. Changes no results but last bits on a GPU where cuBLAS multiplies
+    """
     policy: str
+    """a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV of a given n_context does
+    not fit the arena and a tenth of it does, NULL is "auto" with the largest share that fits (on the CPU at most a
+    quarter): an approximation. Plan and statistics name it; the log warns
+    """
     policy_options: Mapping[str, object]
+    """(n_policy_options), copied"""
     kv_budget_bytes: int
+    """device memory for KV under a policy other than "full"; 0: kv_budget_share says it"""
     kv_budget_share: float
+    """a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes it of n_context tokens;
+    a complete prompt, of the tokens that the session then holds, rounded up to a whole token in each head. A coarser
+    device_kv_type takes no more bytes and holds more tokens (Q8_0: 1.88 times as many as F16), at most all. Under any
+    share, layers with a sliding window keep their window, and other heads keep 64 tokens
+    """
     device_kv_type: int
+    """of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than kv_type (from fine to coarse:
+    F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has Q8_0, or by the budget K8V4 or Q4_0 if head_dim % 64
+    == 0 (orrery_policies()); where kv_type is finer and head_dim % 32 == 0. Others, and "full" (also for NULL), have
+    kv_type
+    """
     head_profile: str
+    """for policies that tell heads apart: JSON of orrery_calibration_profile() or orrery_head_profile_import_gates(), or
+    the published HeteroCache format. Copied. NULL: "heterocache" and "synckv" calibrate themselves on the prompt;
+    "duoattention" and "razorattention" are ORRERY_INVALID_ARGUMENT under a budget that makes heads differ.
+    ORRERY_INVALID_ARGUMENT under any policy: the profile is of another model or shape (orrery_plan() checks the shape
+    alone)
+    """
     speculate: int
+    """ORRERY_SPECULATE_; default OFF"""
     speculate_tokens: int
+    """guessed tokens of a step: at most 7; 0: 7. Less where fewer pay"""
     reuse_prompts: int
+    """1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the reservoir (at
+    most 512 MiB, unless reservoir_bytes is given). The least recently used page leaves first, or when a session needs
+    the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this session's and
+    its forks' tokens. Not under "h2o". 0: off
+    """
     draft_model: str
+    """DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its weights,
+    and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the vocabularies
+    differ; the message names the first difference
+    """
 
 
 class CalibrateOptions(TypedDict, total=False):
+    """orrery_calibrate_options of the header."""
+
     n_steps: int
+    """tokens decoded behind each text, 1 to 1024; default 99"""
     top_k: int
+    """keys in a head's set, those that it attends to most; default 1024. At most a quarter of a text's tokens"""
     n_representatives: int
+    """heads of a layer, for policy "synckv"; 0 (default): 2 if it has 8 KV heads or more, else 1"""
     tau_sim: float
+    """least overlap of two heads' sets in one cluster, median over steps; default .5"""
     tau_stable: float
+    """least overlap of an anchor's set with its set of the prompt; default .5"""
     tau_drift: float
+    """written to the profile, for "heterocache"; less than 0 (default): tau_stable"""
     full_share: float
+    """> 0: at most this share of the heads keeps the whole KV; the thresholds nearest to the given ones are used. 0
+    (default): the given thresholds
+    """
     note: str
+    """of the profile's origin, written to it; UTF-8; NULL: none"""
     progress: Callable
+    """tokens read and decoded; NULL: none"""
     kv_type: int
+    """ORRERY_KV_"""
 
 
 class GenerateOptions(TypedDict, total=False):
+    """orrery_generate_options of the header."""
+
     max_tokens: int
+    """0: until the model ends the answer or the context is full"""
     temperature: float
+    """default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p"""
     top_p: float
+    """default 1: off"""
     min_p: float
+    """default 0: off"""
     top_k: int
+    """default 0: off"""
     seed: int
+    """on one instruction set, the same seed, prompt and options give the same answer; default 0"""
     repetition_penalty: float
+    """default 1: off; divides positive logits, multiplies negative ones"""
     frequency_penalty: float
+    """default 0; times how often the token occurred"""
     presence_penalty: float
+    """default 0; once if it occurred"""
     penalty_tokens: int
+    """number of last tokens that the penalties count; default 64"""
     stop: Sequence[str]
+    """(n_stop) strings that end the answer and are not part of it; UTF-8, 1 MiB in all"""
     logit_bias: Mapping[int, float]
+    """(n_logit_bias)"""
     logits_hook: Callable
+    """NULL: none"""
     n_logprobs: int
+    """alternatives reported with each token; at most 20; default 0"""
     ignore_end: int
+    """1: end-of-generation tokens do not end the answer"""
 
 
 @dataclass(frozen=True)
 class DeviceInfo:
+    """Devices: the GPUs that the driver knows. Every call asks the driver, which takes time to start at the first call. A
+    build without CUDA has no devices, nor has a machine without a driver.
+    """
+
     architecture: int
+    """compute capability times 10: 89 is 8.9"""
     memory_bytes: int
+    """in all, used or not"""
     name: str
+    """"NVIDIA GeForce RTX 4090"; whole UTF-8, NUL-terminated"""
     refused: str
+    """why no runtime can use it: a sentence; "": one can"""
 
 
 @dataclass(frozen=True)
 class RuntimeInfo:
+    """orrery_runtime_info of the header."""
+
     n_threads: int
     backend: str
+    """"cpu", "cuda"; static"""
     path: str
+    """"avx512", "sm_89"; static"""
     arena_bytes: int
     arena_used_bytes: int
+    """of the regions of models and sessions, now"""
     host_bytes: int
+    """allocated for the runtime itself, now; see "Memory" """
     host_peak_bytes: int
+    """the most that host_bytes has been"""
     pinned_bytes: int
+    """host memory that is locked now: of the reservoir, and buffers for a GPU"""
     driver_bytes: int
+    """of a GPU: an estimate of what its driver takes beside the arena, for graphs and cuBLAS"""
 
 
 @dataclass(frozen=True)
 class VocabInfo:
+    """orrery_vocab_info of the header."""
+
     n_tokens: int
     bos: int
+    """-1 where the vocabulary has none"""
     eos: int
+    """-1 where the vocabulary has none"""
     eot: int
+    """-1 where the vocabulary has none"""
     eom: int
+    """-1 where the vocabulary has none"""
     unknown: int
+    """-1 where the vocabulary has none"""
     padding: int
+    """-1 where the vocabulary has none"""
     add_bos: int
+    """1: the model expects BOS before a raw prompt"""
     has_template: int
+    """1: orrery_render_chat() works without a template of the caller's"""
 
 
 @dataclass(frozen=True)
 class PlanResult:
+    """orrery_plan_result of the header."""
+
     n_context: int
+    """tokens that the session would hold"""
     weights_mapped_bytes: int
+    """weights used where the file is mapped, or read to host memory: not in the arena"""
     weights_bytes: int
+    """weights in the arena"""
     full_kv_bytes: int
+    """KV of heads that are full on the device; of whole contexts in units of 256 tokens"""
     compressed_kv_bytes: int
+    """KV of compressed heads on the device"""
     digests_bytes: int
+    """page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES"""
     staging_bytes: int
+    """transfer ring, queries, attention weights, mean keys: ORRERY_REGION_STAGING"""
     workspace_bytes: int
+    """activations, scratch, logits; shared by the runtime's sessions"""
     device_bytes: int
+    """all of these that lie in the arena, for one session"""
     reservoir_bytes: int
+    """KV in host memory, for one session"""
     host_bytes: int
+    """tables and buffers of one session in host memory, beside the reservoir"""
     budget_bytes: int
+    """size of the arena that was asked about"""
     largest_context: int
+    """the most tokens that fit both budgets; 0: not even the smallest"""
     fits: int
+    """1: device_bytes and reservoir_bytes are within their budgets"""
     device_kv_type: int
+    """ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type"""
     trained_context: int
+    """tokens that the model was trained for. Without RoPE scaling answers get worse behind them"""
     reservoir_budget_bytes: int
+    """size of the reservoir"""
     policy: str
+    """of the session: "auto" where nobody named one and full KV does not fit; static"""
     kv_share: float
+    """what the policy may keep: a share of the bytes of full KV in kv_type; 1: all"""
 
 
 @dataclass(frozen=True)
 class PlanRegion:
+    """One region of a plan: memory that one part of the library takes."""
+
     kind: int
+    """ORRERY_REGION_: the kind of part that takes it"""
     name: str
+    """"page digests"; static"""
     device_bytes: int
+    """in the arena"""
     full_heads_bytes: int
+    """of device_bytes: KV of heads that are full on the device"""
     reservoir_bytes: int
+    """in the reservoir"""
     host_bytes: int
+    """in other host memory, at most; of WEIGHTS: mapped, or read"""
 
 
 @dataclass(frozen=True)
 class ModelInfo:
+    """orrery_model_info of the header."""
+
     n_layers: int
     n_heads: int
     n_kv_heads: int
@@ -840,55 +1078,101 @@ class ModelInfo:
     n_embd: int
     n_vocab: int
     trained_context: int
+    """tokens, by the file"""
     n_parameters: int
     file_bytes: int
     weights_bytes: int
+    """weights as they are held in memory"""
     architecture: str
+    """"llama"; as long as the model"""
     name: str
+    """general.name, or ""; bytes that are not UTF-8 are U+FFFD; as long as the model"""
     quantization: str
+    """the type that most weights have, "Q4_K" """
     fingerprint: bytes
     host_bytes: int
+    """allocated for the model and its vocabulary, now; see "Memory" """
     host_peak_bytes: int
+    """the most that host_bytes has been"""
 
 
 @dataclass(frozen=True)
 class Stats:
+    """orrery_stats of the header."""
+
     n_context: int
     n_tokens: int
     parked: int
+    """1: holds no device memory"""
     prompt_tokens: int
+    """computed by prefill, over the session's life"""
     reused_tokens: int
+    """prompt tokens whose KV was there already: in the session, or kept (restored_tokens)"""
     generated_tokens: int
     prefill_us: int
+    """time in the model"""
     decode_us: int
+    """time in the model"""
     device_kv_bytes: int
+    """KV and its summaries: regions KV and SUMMARIES of the plan; 0 while parked"""
     device_kv_used_bytes: int
+    """the part that holds tokens"""
     shared_kv_bytes: int
+    """of pages shared with forks"""
     workspace_bytes: int
     host_to_device_bytes: int
+    """KV moved between arena and host, or read by attention in host memory"""
     device_to_host_bytes: int
+    """KV moved between arena and host, or read by attention in host memory"""
     reservoir_bytes: int
+    """KV in host memory, reserved; 0 while parked"""
     n_settled: int
+    """how often the resident KV was selected again"""
     settle_us: int
+    """time of these selections; part of decode_us"""
     refill_bytes: int
+    """KV fetched, or read in place, while generating; part of host_to_device_bytes"""
     transfer_us: int
+    """time of these fetches on the link"""
     stall_us: int
+    """time that steps waited for them: 1 - stall_us / transfer_us was hidden"""
     n_checks: int
+    """of HeteroCache's pivots"""
     n_triggers: int
+    """of HeteroCache's pivots"""
     wanted_tokens: int
+    """tokens that refreshed heads should hold"""
     missed_tokens: int
+    """tokens of them that the heads did not hold; the others were hits"""
     n_anchor_heads: int
+    """HeteroCache's roles"""
     n_volatile_heads: int
+    """HeteroCache's roles"""
     n_pivot_heads: int
+    """HeteroCache's roles"""
     n_satellite_heads: int
+    """HeteroCache's roles"""
     n_demoted_heads: int
+    """volatile heads that the budget made anchors"""
     reservoir_mode: int
+    """ORRERY_RESERVOIR_: of reservoir_bytes"""
     device_kv_type: int
+    """ORRERY_KV_: of device_kv_bytes"""
     host_bytes: int
+    """allocated for the session, its conversation and its generations, now; see "Memory" """
     host_peak_bytes: int
+    """the most that host_bytes has been"""
     guessed_tokens: int
+    """computed ahead; see ORRERY_SPECULATE_"""
     accepted_tokens: int
+    """guessed tokens that the sampler chose: steps that the session did not take"""
     restored_tokens: int
+    """of the reused tokens: from kept KV; see reuse_prompts"""
     policy: str
+    """static"""
     kv_share: float
+    """as in the plan"""
     selects_again: int
+    """1: the session was loaded, parked or cut, so its next generated token selects the resident KV again. Some policies
+    then give other tokens, and log-probabilities that differ by up to .2
+    """

@@ -6,69 +6,129 @@ use std::os::raw::{c_char, c_void};
 
 pub type orrery_status = i32;
 pub const ORRERY_OK: i32 = 0;
+/// a NULL that may not be, a value out of range, an unknown name
 pub const ORRERY_INVALID_ARGUMENT: i32 = 1;
+/// does not fit the arena: bytes_requested, bytes_available
 pub const ORRERY_OUT_OF_DEVICE_MEMORY: i32 = 2;
+/// the system refuses to lock that many bytes: bytes_requested; bytes_available: the most that a process may lock
 pub const ORRERY_OUT_OF_PINNED_MEMORY: i32 = 3;
 pub const ORRERY_OUT_OF_HOST_MEMORY: i32 = 4;
+/// the prompt is longer than the session's context
 pub const ORRERY_CONTEXT_FULL: i32 = 5;
+/// by orrery_cancel() or a callback; the handle stays usable
 pub const ORRERY_CANCELLED: i32 = 6;
+/// the file is damaged or contradicts itself: file offset, key or tensor
 pub const ORRERY_BAD_MODEL: i32 = 7;
+/// named in the message
 pub const ORRERY_UNSUPPORTED_ARCHITECTURE: i32 = 8;
 pub const ORRERY_UNSUPPORTED_QUANTIZATION: i32 = 9;
+/// the chat template uses a construct that is not supported: line, column
 pub const ORRERY_UNSUPPORTED_TEMPLATE: i32 = 10;
+/// anything else that this build cannot do
 pub const ORRERY_UNSUPPORTED: i32 = 11;
+/// the session is in use by another call or an unfinished generation
 pub const ORRERY_BUSY: i32 = 12;
 pub const ORRERY_DEVICE_LOST: i32 = 13;
+/// native_code is the system's error number
 pub const ORRERY_IO: i32 = 14;
+/// a session file is damaged, or another model's
 pub const ORRERY_BAD_SESSION: i32 = 15;
+/// a bug of ours: please report the message
 pub const ORRERY_INTERNAL: i32 = 16;
 pub const ORRERY_LOG_ERROR: i32 = 1;
 pub const ORRERY_LOG_WARNING: i32 = 2;
 pub const ORRERY_LOG_INFO: i32 = 3;
 pub const ORRERY_LOG_DEBUG: i32 = 4;
+/// the CPU backend also measures its decode steps, which slows them a little. When an answer ends, messages "trace
+/// {...}" say where the time went: JSON of all steps and of each operation. The keys may change
 pub const ORRERY_LOG_TRACE: i32 = 5;
 pub const ORRERY_RESERVOIR_PAGEABLE: u32 = 0;
+/// opening a session locks and clears its part of the reservoir: a device copies from it fastest.
+/// ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its limit
 pub const ORRERY_RESERVOIR_PINNED: u32 = 1;
+/// as the thread that creates the runtime, or changes it, has it
 pub const ORRERY_PRIORITY_NORMAL: i32 = 0;
+/// the system prefers other programs
 pub const ORRERY_PRIORITY_LOW: i32 = 1;
+/// begin with the vocabulary's BOS token, if it has one
 pub const ORRERY_TOKENIZE_BOS: u32 = 1;
+/// text that spells a control token is that token; else it stays text
 pub const ORRERY_TOKENIZE_SPECIAL: u32 = 2;
+/// spell control tokens out; else they are left out
 pub const ORRERY_DETOKENIZE_SPECIAL: u32 = 1;
+/// a control token: never text
 pub const ORRERY_TOKEN_CONTROL: u32 = 1;
+/// ends an answer
 pub const ORRERY_TOKEN_END_OF_GENERATION: u32 = 2;
 pub const ORRERY_KV_F16: u32 = 0;
 pub const ORRERY_KV_F32: u32 = 1;
 pub const ORRERY_KV_Q8_0: u32 = 2;
 pub const ORRERY_KV_Q4_0: u32 = 3;
+/// K in Q8_0, V in Q4_0
 pub const ORRERY_KV_K8V4: u32 = 4;
+/// RoPE scaling, where the file's own is to be overridden.
 pub const ORRERY_ROPE_FROM_FILE: u32 = 0;
 pub const ORRERY_ROPE_NONE: u32 = 1;
 pub const ORRERY_ROPE_LINEAR: u32 = 2;
 pub const ORRERY_ROPE_YARN: u32 = 3;
+/// Llama 3.1's published smoothing by wavelength
 pub const ORRERY_ROPE_LLAMA3: u32 = 4;
+/// the factors must be in the file; rope_original_context moves their threshold
 pub const ORRERY_ROPE_LONGROPE: u32 = 5;
+/// the model's weights
 pub const ORRERY_REGION_WEIGHTS: u32 = 0;
+/// activations, scratch, logits
 pub const ORRERY_REGION_WORKSPACE: u32 = 1;
+/// pages, or the resident KV of a policy
 pub const ORRERY_REGION_KV: u32 = 2;
+/// digests, low-rank keys, compensation tokens: they stand for KV that is not on the device
 pub const ORRERY_REGION_SUMMARIES: u32 = 3;
+/// memory through which KV and queries pass
 pub const ORRERY_REGION_STAGING: u32 = 4;
+/// host memory beside the KV
 pub const ORRERY_REGION_TABLES: u32 = 5;
+/// map the file. If somebody truncates its weights meanwhile, the system kills the process: the one documented
+/// exception to "no input kills the process". Overwriting them changes answers, and nothing else: the header is copied
+/// once
 pub const ORRERY_LOAD_MAP: u32 = 0;
+/// read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
+/// more than is free
 pub const ORRERY_LOAD_READ: u32 = 1;
+/// the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL
 pub const ORRERY_OVERFLOW_STOP: u32 = 0;
+/// the oldest turns leave the context, and stay in the conversation
 pub const ORRERY_OVERFLOW_DROP_OLDEST: u32 = 1;
+/// How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices decide
+/// which of them count. Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF, bit for
+/// bit, at any temperature.
 pub const ORRERY_SPECULATE_OFF: u32 = 0;
+/// guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full"
 pub const ORRERY_SPECULATE_NGRAM: u32 = 1;
+/// under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them. ORRERY_UNSUPPORTED: a
+/// policy that replaces resident tokens; CUDA
 pub const ORRERY_SPECULATE_POLICY: u32 = 2;
+/// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
 pub const ORRERY_SPECULATE_DRAFT: u32 = 3;
+/// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First done
+/// is 0, before the first token is computed; at last done = total. Both come again if old turns make room in the middle
+/// of an answer
 pub const ORRERY_EVENT_PROGRESS: u32 = 1;
+/// token, logprob, text, top: one token was chosen
 pub const ORRERY_EVENT_TOKEN: u32 = 2;
+/// text: whole characters of the answer
 pub const ORRERY_EVENT_TEXT: u32 = 3;
+/// finish_reason; every later call repeats it
 pub const ORRERY_EVENT_DONE: u32 = 4;
+/// the model ended its answer
 pub const ORRERY_FINISH_END: u32 = 1;
+/// a stop string; stop_index is its index in `stop`
 pub const ORRERY_FINISH_STOP: u32 = 2;
+/// max_tokens
 pub const ORRERY_FINISH_LENGTH: u32 = 3;
+/// the context is full
 pub const ORRERY_FINISH_CONTEXT: u32 = 4;
+/// orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the first
+/// PROGRESS event nothing has changed
 pub const ORRERY_FINISH_CANCELLED: u32 = 5;
 pub const ORRERY_ABI_VERSION: u32 = 1;
 
@@ -106,12 +166,18 @@ pub type orrery_event_fn = Option<unsafe extern "C" fn(user: *mut c_void, event:
 pub struct orrery_error {
     pub struct_size: u32,
     pub status: i32,
+    /// the system's or the device's own error number; 0: none
     pub native_code: i64,
+    /// of a refused allocation or budget
     pub bytes_requested: u64,
     pub bytes_available: u64,
+    /// in the file
     pub offset: u64,
+    /// in the chat template or JSON, from 1
     pub line: u32,
+    /// in the chat template or JSON, from 1
     pub column: u32,
+    /// whole UTF-8, NUL-terminated, one line: the problem, its place, found, expected
     pub message: [c_char; 1024],
 }
 const _: () = assert!(std::mem::size_of::<orrery_error>() == 1072);
@@ -120,9 +186,13 @@ const _: () = assert!(std::mem::size_of::<orrery_error>() == 1072);
 #[derive(Clone, Copy)]
 pub struct orrery_device_info {
     pub struct_size: u32,
+    /// compute capability times 10: 89 is 8.9
     pub architecture: u32,
+    /// in all, used or not
     pub memory_bytes: u64,
+    /// "NVIDIA GeForce RTX 4090"; whole UTF-8, NUL-terminated
     pub name: [c_char; 128],
+    /// why no runtime can use it: a sentence; "": one can
     pub refused: [c_char; 256],
 }
 const _: () = assert!(std::mem::size_of::<orrery_device_info>() == 400);
@@ -131,19 +201,37 @@ const _: () = assert!(std::mem::size_of::<orrery_device_info>() == 400);
 #[derive(Clone, Copy)]
 pub struct orrery_runtime_options {
     pub struct_size: u32,
+    /// 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more
+    /// than a container's CPU quota grants. On a GPU: while a model is loaded; 0: up to eight
     pub n_threads: i32,
+    /// "auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda"
     pub backend: *const c_char,
+    /// instruction set: "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon"
     pub cpu_path: *const c_char,
+    /// size of the device arena. 0 on a GPU: its free memory less driver_bytes and 256 MiB. 0 on the CPU backend: half
+    /// of the machine's memory, or of a container's limit (control group) if that is less, and at most a quarter of the
+    /// rest under RLIMIT_AS and RLIMIT_DATA. The CPU commits the arena lazily
     pub device_budget_bytes: u64,
+    /// NULL: silent
     pub log: orrery_log_fn,
     pub log_user: *mut c_void,
+    /// the most verbose level wanted; default ORRERY_LOG_WARNING
     pub log_level: i32,
+    /// sessions that may hold device memory at once, over all models; default 16
     pub max_sessions: u32,
+    /// host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the CPU backend
     pub reservoir_bytes: u64,
+    /// 0: as fast as it goes
     pub link_bytes_per_second: u64,
+    /// of each request, beside its bytes' time
     pub link_latency_us: u32,
+    /// ORRERY_RESERVOIR_; default PAGEABLE. Does not change results
     pub reservoir_mode: u32,
+    /// which GPU: an index of orrery_device_get_info(); default -1: the first that is not refused. ORRERY_UNSUPPORTED:
+    /// no such GPU, or a refused one. The CPU backend ignores it
     pub device: i32,
+    /// of the CPU backend's threads: ORRERY_PRIORITY_; default NORMAL. The calling thread takes part in the work, and
+    /// keeps its own priority
     pub priority: i32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_runtime_options>() == 88);
@@ -153,13 +241,20 @@ const _: () = assert!(std::mem::size_of::<orrery_runtime_options>() == 88);
 pub struct orrery_runtime_info {
     pub struct_size: u32,
     pub n_threads: i32,
+    /// "cpu", "cuda"; static
     pub backend: *const c_char,
+    /// "avx512", "sm_89"; static
     pub path: *const c_char,
     pub arena_bytes: u64,
+    /// of the regions of models and sessions, now
     pub arena_used_bytes: u64,
+    /// allocated for the runtime itself, now; see "Memory"
     pub host_bytes: u64,
+    /// the most that host_bytes has been
     pub host_peak_bytes: u64,
+    /// host memory that is locked now: of the reservoir, and buffers for a GPU
     pub pinned_bytes: u64,
+    /// of a GPU: an estimate of what its driver takes beside the arena, for graphs and cuBLAS
     pub driver_bytes: u64,
 }
 const _: () = assert!(std::mem::size_of::<orrery_runtime_info>() == 72);
@@ -169,13 +264,21 @@ const _: () = assert!(std::mem::size_of::<orrery_runtime_info>() == 72);
 pub struct orrery_vocab_info {
     pub struct_size: u32,
     pub n_tokens: i32,
+    /// -1 where the vocabulary has none
     pub bos: i32,
+    /// -1 where the vocabulary has none
     pub eos: i32,
+    /// -1 where the vocabulary has none
     pub eot: i32,
+    /// -1 where the vocabulary has none
     pub eom: i32,
+    /// -1 where the vocabulary has none
     pub unknown: i32,
+    /// -1 where the vocabulary has none
     pub padding: i32,
+    /// 1: the model expects BOS before a raw prompt
     pub add_bos: u32,
+    /// 1: orrery_render_chat() works without a template of the caller's
     pub has_template: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_vocab_info>() == 40);
@@ -184,10 +287,15 @@ const _: () = assert!(std::mem::size_of::<orrery_vocab_info>() == 40);
 #[derive(Clone, Copy)]
 pub struct orrery_template_options {
     pub struct_size: u32,
+    /// default 1: end where the assistant's answer begins
     pub add_generation_prompt: u32,
+    /// a Jinja template instead of the file's; NULL: the file's
     pub template_source: *const c_char,
+    /// one of the file's named templates (tokenizer.chat_template.NAME); NULL: the default
     pub template_name: *const c_char,
+    /// JSON array of tool definitions; NULL: none
     pub tools_json: *const c_char,
+    /// JSON object of further variables, e.g. {"enable_thinking": false}; NULL: none
     pub variables_json: *const c_char,
 }
 const _: () = assert!(std::mem::size_of::<orrery_template_options>() == 40);
@@ -196,24 +304,43 @@ const _: () = assert!(std::mem::size_of::<orrery_template_options>() == 40);
 #[derive(Clone, Copy)]
 pub struct orrery_plan_result {
     pub struct_size: u32,
+    /// tokens that the session would hold
     pub n_context: u32,
+    /// weights used where the file is mapped, or read to host memory: not in the arena
     pub weights_mapped_bytes: u64,
+    /// weights in the arena
     pub weights_bytes: u64,
+    /// KV of heads that are full on the device; of whole contexts in units of 256 tokens
     pub full_kv_bytes: u64,
+    /// KV of compressed heads on the device
     pub compressed_kv_bytes: u64,
+    /// page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES
     pub digests_bytes: u64,
+    /// transfer ring, queries, attention weights, mean keys: ORRERY_REGION_STAGING
     pub staging_bytes: u64,
+    /// activations, scratch, logits; shared by the runtime's sessions
     pub workspace_bytes: u64,
+    /// all of these that lie in the arena, for one session
     pub device_bytes: u64,
+    /// KV in host memory, for one session
     pub reservoir_bytes: u64,
+    /// tables and buffers of one session in host memory, beside the reservoir
     pub host_bytes: u64,
+    /// size of the arena that was asked about
     pub budget_bytes: u64,
+    /// the most tokens that fit both budgets; 0: not even the smallest
     pub largest_context: u32,
+    /// 1: device_bytes and reservoir_bytes are within their budgets
     pub fits: u32,
+    /// ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type
     pub device_kv_type: u32,
+    /// tokens that the model was trained for. Without RoPE scaling answers get worse behind them
     pub trained_context: u32,
+    /// size of the reservoir
     pub reservoir_budget_bytes: u64,
+    /// of the session: "auto" where nobody named one and full KV does not fit; static
     pub policy: *const c_char,
+    /// what the policy may keep: a share of the bytes of full KV in kv_type; 1: all
     pub kv_share: f32,
     pub reserved: u32,
 }
@@ -223,11 +350,17 @@ const _: () = assert!(std::mem::size_of::<orrery_plan_result>() == 136);
 #[derive(Clone, Copy)]
 pub struct orrery_plan_region {
     pub struct_size: u32,
+    /// ORRERY_REGION_: the kind of part that takes it
     pub kind: u32,
+    /// "page digests"; static
     pub name: *const c_char,
+    /// in the arena
     pub device_bytes: u64,
+    /// of device_bytes: KV of heads that are full on the device
     pub full_heads_bytes: u64,
+    /// in the reservoir
     pub reservoir_bytes: u64,
+    /// in other host memory, at most; of WEIGHTS: mapped, or read
     pub host_bytes: u64,
 }
 const _: () = assert!(std::mem::size_of::<orrery_plan_region>() == 48);
@@ -236,13 +369,20 @@ const _: () = assert!(std::mem::size_of::<orrery_plan_region>() == 48);
 #[derive(Clone, Copy)]
 pub struct orrery_model_options {
     pub struct_size: u32,
+    /// ORRERY_LOAD_
     pub load: u32,
+    /// bytes, from the first megabyte of the header on; NULL: none
     pub progress: orrery_progress_fn,
     pub progress_user: *mut c_void,
+    /// 1: hash every weight into the fingerprint, not samples of them
     pub full_fingerprint: u32,
+    /// ORRERY_ROPE_
     pub rope_scaling: u32,
+    /// factor for LINEAR, YARN and LLAMA3
     pub rope_scale: f32,
+    /// > 0: instead of the file's frequency base
     pub rope_base: f32,
+    /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
     pub reserved: u32,
 }
@@ -258,15 +398,22 @@ pub struct orrery_model_info {
     pub head_dim: u32,
     pub n_embd: u32,
     pub n_vocab: u32,
+    /// tokens, by the file
     pub trained_context: u32,
     pub n_parameters: u64,
     pub file_bytes: u64,
+    /// weights as they are held in memory
     pub weights_bytes: u64,
+    /// "llama"; as long as the model
     pub architecture: *const c_char,
+    /// general.name, or ""; bytes that are not UTF-8 are U+FFFD; as long as the model
     pub name: *const c_char,
+    /// the type that most weights have, "Q4_K"
     pub quantization: *const c_char,
     pub fingerprint: [u8; 16],
+    /// allocated for the model and its vocabulary, now; see "Memory"
     pub host_bytes: u64,
+    /// the most that host_bytes has been
     pub host_peak_bytes: u64,
 }
 const _: () = assert!(std::mem::size_of::<orrery_model_info>() == 112);
@@ -283,21 +430,53 @@ const _: () = assert!(std::mem::size_of::<orrery_option>() == 16);
 #[derive(Clone, Copy)]
 pub struct orrery_session_options {
     pub struct_size: u32,
+    /// tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns
     pub n_context: u32,
+    /// ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0
     pub kv_type: u32,
+    /// ORRERY_OVERFLOW_
     pub overflow: u32,
+    /// prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by it. Fewer on the CPU
+    /// where a layer takes long. Changes no results but last bits on a GPU where cuBLAS multiplies
     pub chunk_tokens: u32,
     pub n_policy_options: u32,
+    /// a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV of a given n_context
+    /// does not fit the arena and a tenth of it does, NULL is "auto" with the largest share that fits (on the CPU at
+    /// most a quarter): an approximation. Plan and statistics name it; the log warns
     pub policy: *const c_char,
+    /// (n_policy_options), copied
     pub policy_options: *const orrery_option,
+    /// device memory for KV under a policy other than "full"; 0: kv_budget_share says it
     pub kv_budget_bytes: u64,
+    /// a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes it of n_context
+    /// tokens; a complete prompt, of the tokens that the session then holds, rounded up to a whole token in each head.
+    /// A coarser device_kv_type takes no more bytes and holds more tokens (Q8_0: 1.88 times as many as F16), at most
+    /// all. Under any share, layers with a sliding window keep their window, and other heads keep 64 tokens
     pub kv_budget_share: f32,
+    /// of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than kv_type (from fine to
+    /// coarse: F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has Q8_0, or by the budget K8V4 or Q4_0 if
+    /// head_dim % 64 == 0 (orrery_policies()); where kv_type is finer and head_dim % 32 == 0. Others, and "full" (also
+    /// for NULL), have kv_type
     pub device_kv_type: u32,
+    /// for policies that tell heads apart: JSON of orrery_calibration_profile() or orrery_head_profile_import_gates(),
+    /// or the published HeteroCache format. Copied. NULL: "heterocache" and "synckv" calibrate themselves on the
+    /// prompt; "duoattention" and "razorattention" are ORRERY_INVALID_ARGUMENT under a budget that makes heads differ.
+    /// ORRERY_INVALID_ARGUMENT under any policy: the profile is of another model or shape (orrery_plan() checks the
+    /// shape alone)
     pub head_profile: *const c_char,
+    /// ORRERY_SPECULATE_; default OFF
     pub speculate: u32,
+    /// guessed tokens of a step: at most 7; 0: 7. Less where fewer pay
     pub speculate_tokens: u32,
+    /// 1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the reservoir
+    /// (at most 512 MiB, unless reservoir_bytes is given). The least recently used page leaves first, or when a session
+    /// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
+    /// session's and its forks' tokens. Not under "h2o". 0: off
     pub reuse_prompts: u32,
     pub reserved: u32,
+    /// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
+    /// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
+    /// vocabularies differ; the message names the first difference
     pub draft_model: *const c_char,
 }
 const _: () = assert!(std::mem::size_of::<orrery_session_options>() == 88);
@@ -308,43 +487,79 @@ pub struct orrery_stats {
     pub struct_size: u32,
     pub n_context: u32,
     pub n_tokens: u32,
+    /// 1: holds no device memory
     pub parked: u32,
+    /// computed by prefill, over the session's life
     pub prompt_tokens: u64,
+    /// prompt tokens whose KV was there already: in the session, or kept (restored_tokens)
     pub reused_tokens: u64,
     pub generated_tokens: u64,
+    /// time in the model
     pub prefill_us: u64,
+    /// time in the model
     pub decode_us: u64,
+    /// KV and its summaries: regions KV and SUMMARIES of the plan; 0 while parked
     pub device_kv_bytes: u64,
+    /// the part that holds tokens
     pub device_kv_used_bytes: u64,
+    /// of pages shared with forks
     pub shared_kv_bytes: u64,
     pub workspace_bytes: u64,
+    /// KV moved between arena and host, or read by attention in host memory
     pub host_to_device_bytes: u64,
+    /// KV moved between arena and host, or read by attention in host memory
     pub device_to_host_bytes: u64,
+    /// KV in host memory, reserved; 0 while parked
     pub reservoir_bytes: u64,
+    /// how often the resident KV was selected again
     pub n_settled: u64,
+    /// time of these selections; part of decode_us
     pub settle_us: u64,
+    /// KV fetched, or read in place, while generating; part of host_to_device_bytes
     pub refill_bytes: u64,
+    /// time of these fetches on the link
     pub transfer_us: u64,
+    /// time that steps waited for them: 1 - stall_us / transfer_us was hidden
     pub stall_us: u64,
+    /// of HeteroCache's pivots
     pub n_checks: u64,
+    /// of HeteroCache's pivots
     pub n_triggers: u64,
+    /// tokens that refreshed heads should hold
     pub wanted_tokens: u64,
+    /// tokens of them that the heads did not hold; the others were hits
     pub missed_tokens: u64,
+    /// HeteroCache's roles
     pub n_anchor_heads: u32,
+    /// HeteroCache's roles
     pub n_volatile_heads: u32,
+    /// HeteroCache's roles
     pub n_pivot_heads: u32,
+    /// HeteroCache's roles
     pub n_satellite_heads: u32,
+    /// volatile heads that the budget made anchors
     pub n_demoted_heads: u32,
+    /// ORRERY_RESERVOIR_: of reservoir_bytes
     pub reservoir_mode: u32,
+    /// ORRERY_KV_: of device_kv_bytes
     pub device_kv_type: u32,
     pub reserved: u32,
+    /// allocated for the session, its conversation and its generations, now; see "Memory"
     pub host_bytes: u64,
+    /// the most that host_bytes has been
     pub host_peak_bytes: u64,
+    /// computed ahead; see ORRERY_SPECULATE_
     pub guessed_tokens: u64,
+    /// guessed tokens that the sampler chose: steps that the session did not take
     pub accepted_tokens: u64,
+    /// of the reused tokens: from kept KV; see reuse_prompts
     pub restored_tokens: u64,
+    /// static
     pub policy: *const c_char,
+    /// as in the plan
     pub kv_share: f32,
+    /// 1: the session was loaded, parked or cut, so its next generated token selects the resident KV again. Some
+    /// policies then give other tokens, and log-probabilities that differ by up to .2
     pub selects_again: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_stats>() == 272);
@@ -353,16 +568,27 @@ const _: () = assert!(std::mem::size_of::<orrery_stats>() == 272);
 #[derive(Clone, Copy)]
 pub struct orrery_calibrate_options {
     pub struct_size: u32,
+    /// tokens decoded behind each text, 1 to 1024; default 99
     pub n_steps: u32,
+    /// keys in a head's set, those that it attends to most; default 1024. At most a quarter of a text's tokens
     pub top_k: u32,
+    /// heads of a layer, for policy "synckv"; 0 (default): 2 if it has 8 KV heads or more, else 1
     pub n_representatives: u32,
+    /// least overlap of two heads' sets in one cluster, median over steps; default .5
     pub tau_sim: f64,
+    /// least overlap of an anchor's set with its set of the prompt; default .5
     pub tau_stable: f64,
+    /// written to the profile, for "heterocache"; less than 0 (default): tau_stable
     pub tau_drift: f64,
+    /// > 0: at most this share of the heads keeps the whole KV; the thresholds nearest to the given ones are used. 0
+    /// (default): the given thresholds
     pub full_share: f64,
+    /// of the profile's origin, written to it; UTF-8; NULL: none
     pub note: *const c_char,
+    /// tokens read and decoded; NULL: none
     pub progress: orrery_progress_fn,
     pub progress_user: *mut c_void,
+    /// ORRERY_KV_
     pub kv_type: u32,
     pub reserved: u32,
 }
@@ -372,6 +598,7 @@ const _: () = assert!(std::mem::size_of::<orrery_calibrate_options>() == 80);
 #[derive(Clone, Copy)]
 pub struct orrery_logit_bias {
     pub token: i32,
+    /// added to the token's logit; -INFINITY bans it
     pub bias: f32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_logit_bias>() == 8);
@@ -380,23 +607,38 @@ const _: () = assert!(std::mem::size_of::<orrery_logit_bias>() == 8);
 #[derive(Clone, Copy)]
 pub struct orrery_generate_options {
     pub struct_size: u32,
+    /// 0: until the model ends the answer or the context is full
     pub max_tokens: u32,
+    /// default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p
     pub temperature: f32,
+    /// default 1: off
     pub top_p: f32,
+    /// default 0: off
     pub min_p: f32,
+    /// default 0: off
     pub top_k: u32,
+    /// on one instruction set, the same seed, prompt and options give the same answer; default 0
     pub seed: u64,
+    /// default 1: off; divides positive logits, multiplies negative ones
     pub repetition_penalty: f32,
+    /// default 0; times how often the token occurred
     pub frequency_penalty: f32,
+    /// default 0; once if it occurred
     pub presence_penalty: f32,
+    /// number of last tokens that the penalties count; default 64
     pub penalty_tokens: u32,
+    /// (n_stop) strings that end the answer and are not part of it; UTF-8, 1 MiB in all
     pub stop: *const *const c_char,
     pub n_stop: u64,
+    /// (n_logit_bias)
     pub logit_bias: *const orrery_logit_bias,
     pub n_logit_bias: u64,
+    /// NULL: none
     pub logits_hook: orrery_logits_fn,
     pub logits_user: *mut c_void,
+    /// alternatives reported with each token; at most 20; default 0
     pub n_logprobs: u32,
+    /// 1: end-of-generation tokens do not end the answer
     pub ignore_end: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 104);
@@ -405,6 +647,7 @@ const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 104);
 #[derive(Clone, Copy)]
 pub struct orrery_token_logprob {
     pub token: i32,
+    /// natural logarithm, of the model's own distribution: before bias and sampling
     pub logprob: f32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_token_logprob>() == 8);
@@ -413,119 +656,353 @@ const _: () = assert!(std::mem::size_of::<orrery_token_logprob>() == 8);
 #[derive(Clone, Copy)]
 pub struct orrery_event {
     pub struct_size: u32,
+    /// ORRERY_EVENT_
     pub r#type: u32,
+    /// PROGRESS
     pub done: u64,
+    /// PROGRESS
     pub total: u64,
+    /// TEXT: UTF-8, whole characters. TOKEN: the token's raw bytes. Not NUL-terminated; valid until the next call on
+    /// this generation
     pub text: *const c_char,
     pub text_bytes: u64,
+    /// TOKEN: (n_top), likeliest first; valid until the next call
     pub top: *const orrery_token_logprob,
     pub n_top: u32,
+    /// TOKEN
     pub token: i32,
+    /// TOKEN
     pub logprob: f32,
+    /// DONE: ORRERY_FINISH_
     pub finish_reason: u32,
+    /// DONE by STOP
     pub stop_index: u32,
     pub reserved: u32,
+    /// DONE: of this answer
     pub prompt_tokens: u64,
+    /// DONE: of this answer
     pub reused_tokens: u64,
+    /// DONE: of this answer
     pub generated_tokens: u64,
+    /// DONE: from the first orrery_next() to the first token; time in the model for the prompt, for the answer
     pub first_token_us: u64,
+    /// DONE: from the first orrery_next() to the first token; time in the model for the prompt, for the answer
     pub prefill_us: u64,
+    /// DONE: from the first orrery_next() to the first token; time in the model for the prompt, for the answer
     pub decode_us: u64,
 }
 const _: () = assert!(std::mem::size_of::<orrery_event>() == 120);
 
 #[link(name = "orrery")]
 extern "C" {
+    /// ORRERY_ABI_VERSION of the library that is loaded
     pub fn orrery_abi_version() -> u32;
+    /// "0.1.0"; static
     pub fn orrery_version() -> *const c_char;
+    /// compiler, instruction sets; "cuda", "mimalloc" where the build has them; static
     pub fn orrery_build_info() -> *const c_char;
+    /// The status's name, "ORRERY_BAD_MODEL". The result of this and of every other _name function is static and never
+    /// NULL: the constant as it is spelt here, or "unknown status" (status being the kind) for a number that this
+    /// version does not know.
     pub fn orrery_status_name(status: orrery_status) -> *const c_char;
     pub fn orrery_error_init(error: *mut orrery_error, struct_size: usize);
     pub fn orrery_log_level_name(level: i32) -> *const c_char;
     pub fn orrery_reservoir_mode_name(mode: u32) -> *const c_char;
     pub fn orrery_priority_name(priority: i32) -> *const c_char;
     pub fn orrery_device_info_init(info: *mut orrery_device_info, struct_size: usize);
+    /// the number of devices, usable or not
     pub fn orrery_devices() -> usize;
+    /// Describes device `index`, 0 to orrery_devices() - 1 in the driver's order; ORRERY_INVALID_ARGUMENT: there is no
+    /// such device.
     pub fn orrery_device_get_info(index: usize, info: *mut orrery_device_info, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_runtime_options_init(options: *mut orrery_runtime_options, struct_size: usize);
     pub fn orrery_runtime_create(options: *const orrery_runtime_options, runtime: *mut *mut orrery_runtime, error: *mut orrery_error) -> orrery_status;
+    /// in a child of fork(): see "fork()"
     pub fn orrery_runtime_free(runtime: *mut orrery_runtime);
+    /// Changes how many threads the CPU backend computes with, and their priority, between two steps: a step that runs
+    /// on another thread ends first. Results are the same to the last bit. Allowed from any thread, but not from a
+    /// callback.
+    /// n_threads 1 to 1024, at most the larger of two numbers: the processors that the process had when the runtime was
+    /// created, and the threads that it was created with. 0: the default of orrery_runtime_options
+    /// priority ORRERY_PRIORITY_
+    /// ORRERY_INVALID_ARGUMENT: a value out of range; the message names the largest. ORRERY_OUT_OF_HOST_MEMORY: the
+    /// system starts no more threads; the old ones stay. ORRERY_UNSUPPORTED: a GPU computes.
     pub fn orrery_runtime_set_threads(runtime: *mut orrery_runtime, n_threads: i32, priority: i32, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_runtime_info_init(info: *mut orrery_runtime_info, struct_size: usize);
     pub fn orrery_runtime_get_info(runtime: *const orrery_runtime, info: *mut orrery_runtime_info, error: *mut orrery_error) -> orrery_status;
+    /// Opens the vocabulary of the GGUF file at `path`. The file needs a tokenizer, and no tensors. ORRERY_IO: the file
+    /// cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer.
     pub fn orrery_vocab_open(path: *const c_char, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
+    /// Opens a vocabulary from an open file, or from memory that holds a whole GGUF file. After the call both are the
+    /// caller's alone.
+    /// fd of a regular file or a memory file (memfd_create), open for reading. The call does not use or move its
+    /// position
+    /// bytes (n_bytes) begins at a multiple of 8 Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or
+    /// not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or bytes does not begin at a multiple of 8.
     pub fn orrery_vocab_open_fd(fd: i32, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
+    /// Opens a vocabulary from an open file, or from memory that holds a whole GGUF file. After the call both are the
+    /// caller's alone.
+    /// fd of a regular file or a memory file (memfd_create), open for reading. The call does not use or move its
+    /// position
+    /// bytes (n_bytes) begins at a multiple of 8 Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or
+    /// not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or bytes does not begin at a multiple of 8.
     pub fn orrery_vocab_open_memory(bytes: *const c_void, n_bytes: usize, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_vocab_free(vocab: *mut orrery_vocab);
+    /// Writes the ids of text[0..text_bytes) to tokens[0..capacity); *n_tokens: how many there are. See "Sizes out".
     pub fn orrery_tokenize(vocab: *const orrery_vocab, text: *const c_char, text_bytes: usize, flags: u32, tokens: *mut i32, capacity: usize, n_tokens: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// The bytes that the tokens stand for: not NUL-terminated, possibly ending inside a character. See "Sizes out".
     pub fn orrery_detokenize(vocab: *const orrery_vocab, tokens: *const i32, n_tokens: usize, flags: u32, text: *mut c_char, capacity: usize, text_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_vocab_info_init(info: *mut orrery_vocab_info, struct_size: usize);
     pub fn orrery_vocab_get_info(vocab: *const orrery_vocab, info: *mut orrery_vocab_info, error: *mut orrery_error) -> orrery_status;
+    /// ORRERY_TOKEN_ flags of one token; 0 for ordinary tokens and ids outside the vocabulary.
     pub fn orrery_token_flags(vocab: *const orrery_vocab, token: i32) -> u32;
     pub fn orrery_template_options_init(options: *mut orrery_template_options, struct_size: usize);
+    /// Renders a JSON array of messages ({"role": ..., "content": ...}, and other keys that the template reads) to
+    /// text. See "Sizes out"; the text is not NUL-terminated.
     pub fn orrery_render_chat(vocab: *const orrery_vocab, messages_json: *const c_char, options: *const orrery_template_options, text: *mut c_char, capacity: usize, text_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_kv_type_name(type_: u32) -> *const c_char;
     pub fn orrery_rope_scaling_name(scaling: u32) -> *const c_char;
     pub fn orrery_plan_result_init(plan: *mut orrery_plan_result, struct_size: usize);
+    /// Reads the header of the model at `path` only. Any options may be NULL.
     pub fn orrery_plan(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
+    /// The same for a model in an open file, or in memory, as orrery_vocab_open_fd() and orrery_vocab_open_memory()
+    /// take them. A split model is planned by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL.
     pub fn orrery_plan_fd(fd: i32, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
+    /// The same for a model in an open file, or in memory, as orrery_vocab_open_fd() and orrery_vocab_open_memory()
+    /// take them. A split model is planned by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL.
     pub fn orrery_plan_memory(bytes: *const c_void, n_bytes: usize, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_region_kind_name(kind: u32) -> *const c_char;
     pub fn orrery_plan_region_init(region: *mut orrery_plan_region, struct_size: usize);
+    /// Writes the plan of orrery_plan(), with its arguments, region by region. Regions without bytes are left out.
+    /// regions (capacity). _init has filled the first one; the others may hold anything. Every region then has the
+    /// struct_size of the first one, which is also the distance between two. *n_regions depends on the options. See
+    /// "Sizes out" The regions add up exactly to the fields of orrery_plan_result:
+    /// device_bytes device_bytes of all regions weights_bytes, workspace_bytes, digests_bytes, staging_bytes
+    /// device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING full_kv_bytes full_heads_bytes of all regions
+    /// compressed_kv_bytes device_bytes of KV, less full_kv_bytes reservoir_bytes reservoir_bytes of all regions
+    /// weights_mapped_bytes, host_bytes host_bytes of WEIGHTS, of all others Errors are those of orrery_plan(), and of
+    /// "Sizes out".
     pub fn orrery_plan_regions(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, regions: *mut orrery_plan_region, capacity: usize, n_regions: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_load_mode_name(mode: u32) -> *const c_char;
     pub fn orrery_model_options_init(options: *mut orrery_model_options, struct_size: usize);
     pub fn orrery_model_open(runtime: *mut orrery_runtime, path: *const c_char, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
+    /// Opens a model from an open file.
+    /// fd of a regular file or a memory file (memfd_create), open for reading. The whole file is the model. The caller
+    /// keeps fd, and may close it when the call has returned. The call does not use or move its position Errors are
+    /// those of orrery_model_open(). ORRERY_IO: fd is not open, or not a file.
     pub fn orrery_model_open_fd(runtime: *mut orrery_runtime, fd: i32, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
+    /// Opens a model from memory that holds a whole GGUF file.
+    /// bytes begins at a multiple of 8. With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until the
+    /// model, its sessions and their generations have been freed; other contents change answers, and nothing else. With
+    /// ORRERY_LOAD_READ the call copies the tensors, and the memory is the caller's again when it has returned
+    /// n_bytes of the file Errors are those of orrery_model_open(). ORRERY_INVALID_ARGUMENT: bytes does not begin at a
+    /// multiple of 8. A split model opens by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL.
     pub fn orrery_model_open_memory(runtime: *mut orrery_runtime, bytes: *const c_void, n_bytes: usize, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_model_free(model: *mut orrery_model);
     pub fn orrery_model_info_init(info: *mut orrery_model_info, struct_size: usize);
     pub fn orrery_model_get_info(model: *const orrery_model, info: *mut orrery_model_info, error: *mut orrery_error) -> orrery_status;
+    /// The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives
+    /// no memory.
     pub fn orrery_model_vocab(model: *const orrery_model) -> *mut orrery_vocab;
+    /// Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. See "Sizes out"; not
+    /// NUL-terminated.
     pub fn orrery_inspect(path: *const c_char, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// DROP_OLDEST. A turn begins at a user message and ends before the next one. System and developer messages at the
+    /// beginning stay, and so does the last turn. If a prompt leaves too little room for the answer (max_tokens, at
+    /// most a quarter of the context), it drops the fewest turns that leave a quarter free: then the next turns can
+    /// reuse the KV. Dropped turns stay dropped until the conversation is rewound to them. ORRERY_CONTEXT_FULL: the
+    /// turns that must stay are longer than the context.
     pub fn orrery_overflow_name(overflow: u32) -> *const c_char;
     pub fn orrery_speculate_name(speculate: u32) -> *const c_char;
+    /// The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate",
+    /// "keep", "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}].
+    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
+    /// "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses depends on the
+    /// thing that it names. "page": the method, as text for people.
     pub fn orrery_policies(json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_session_options_init(options: *mut orrery_session_options, struct_size: usize);
+    /// Opens a session, and takes the memory that orrery_plan() foretells. The session keeps the model.
+    /// options NULL: the defaults. Strings and arrays are copied ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room
+    /// (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context that
+    /// fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
+    /// policy; the message names the option, or the smallest budget.
     pub fn orrery_session_open(model: *mut orrery_model, options: *const orrery_session_options, session: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;
+    /// Opens a session, and takes the memory that orrery_plan() foretells. The session keeps the model.
+    /// options NULL: the defaults. Strings and arrays are copied ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room
+    /// (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context that
+    /// fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
+    /// policy; the message names the option, or the smallest budget.
     pub fn orrery_session_free(session: *mut orrery_session);
+    /// Cancels the work that the session does now, and returns at once.
+    /// session the caller holds the handle until the call has returned. The session's generations may be freed at any
+    /// time A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A running call
+    /// returns ORRERY_CANCELLED: orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load,
+    /// _save_buffer and _load_buffer have changed nothing. If nothing runs, nothing happens. Allowed from any thread
+    /// and from callbacks other than log functions, but not from a signal handler.
     pub fn orrery_session_cancel(session: *mut orrery_session);
+    /// Adds a message. Takes time in proportion to its length.
+    /// role "system", "user", "assistant", or a role that the template knows; not empty
+    /// content the text. Control tokens that it spells out are text to the model
     pub fn orrery_session_add_message(session: *mut orrery_session, role: *const c_char, content: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Adds a message as a JSON object with "role", for templates that read more than role and content (tool calls,
+    /// ...). ORRERY_INVALID_ARGUMENT: not JSON (line, column), not an object, or without a role.
     pub fn orrery_session_add_message_json(session: *mut orrery_session, message_json: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// The number of messages; 0 for NULL, and while another call uses the session.
     pub fn orrery_session_n_messages(session: *const orrery_session) -> usize;
+    /// Writes a message as a JSON object.
+    /// i from 0 to orrery_session_n_messages() - 1; else ORRERY_INVALID_ARGUMENT
+    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
     pub fn orrery_session_message(session: *const orrery_session, i: usize, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Sets template, tools and variables of the next turns: options, copied; NULL: the defaults of the model.
+    /// ORRERY_UNSUPPORTED_TEMPLATE: the template cannot be compiled: line, column.
     pub fn orrery_session_set_template(session: *mut orrery_session, options: *const orrery_template_options, error: *mut orrery_error) -> orrery_status;
+    /// Cuts the conversation. The next turn reuses the KV of the messages that stay.
+    /// n_messages how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the conversation has
     pub fn orrery_session_rewind_messages(session: *mut orrery_session, n_messages: usize, error: *mut orrery_error) -> orrery_status;
+    /// The number of tokens that the session holds; 0 for NULL.
     pub fn orrery_session_n_tokens(session: *const orrery_session) -> usize;
+    /// Writes these tokens to tokens (capacity), and their number to *n_tokens. See "Sizes out".
     pub fn orrery_session_tokens(session: *const orrery_session, tokens: *mut i32, capacity: usize, n_tokens: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Cuts the tokens. The messages stay, and the next turn computes the missing tokens again, or takes kept KV
+    /// (reuse_prompts).
+    /// n_tokens how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the session holds
     pub fn orrery_session_rewind(session: *mut orrery_session, n_tokens: usize, error: *mut orrery_error) -> orrery_status;
+    /// Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes
+    /// a page.
+    /// fork the new session, freed with orrery_session_free() If the arena has no room for it, the fork starts parked:
+    /// its KV lies in host memory, and its first use fails with ORRERY_OUT_OF_DEVICE_MEMORY until another session of
+    /// the model is freed. Under a policy other than "full", a fork continues exactly as the session does. A parked
+    /// fork and a loaded session select the resident KV again (selects_again of orrery_stats).
     pub fn orrery_session_fork(session: *mut orrery_session, fork: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;
+    /// Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
+    /// path of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not
+    /// writable The new file gets the mode of the old one, and its owner if the system permits; without an old file the
+    /// mode is 0600. Other hard links keep the old content. Extended attributes and access control lists are not
+    /// copied. The new file is written beside the old one as .orrery-HASH-N, flushed and renamed; then its directory is
+    /// flushed if the file system can do that. After any error, crash or power cut, the old file or the new one is
+    /// there, whole. A process that is killed while it saves may leave .orrery-HASH-N behind; the next save of the same
+    /// file removes it. Up to 32 processes may save the same file at once: the last one wins.
     pub fn orrery_session_save(session: *mut orrery_session, path: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Loads from a regular file: no call waits for a FIFO or acts on a device. A session that holds tokens reads a
+    /// file of more than 64 MiB twice. If the second reading fails or finds other bytes, it has lost its tokens and
+    /// keeps its conversation; the message says so.
     pub fn orrery_session_load(session: *mut orrery_session, path: *const c_char, error: *mut orrery_error) -> orrery_status;
+    /// Saves to memory: bytes (capacity), *n_bytes of saved session. See "Sizes out".
     pub fn orrery_session_save_buffer(session: *mut orrery_session, bytes: *mut c_void, capacity: usize, n_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Loads from memory: bytes (n_bytes), the caller's again after the call.
     pub fn orrery_session_load_buffer(session: *mut orrery_session, bytes: *const c_void, n_bytes: usize, error: *mut orrery_error) -> orrery_status;
+    /// Appends tokens by prefill, without an answer.
+    /// tokens (n_tokens) ids of the vocabulary; else ORRERY_INVALID_ARGUMENT. ORRERY_CONTEXT_FULL: more than the
+    /// context holds
+    /// logits (n_tokens, n_vocab) floats, or NULL
     pub fn orrery_session_evaluate(session: *mut orrery_session, tokens: *const i32, n_tokens: usize, logits: *mut f32, error: *mut orrery_error) -> orrery_status;
+    /// Write the logits (n_vocab), and the hidden state after the output norm (n_embd), of the last computed token.
+    /// ORRERY_INVALID_ARGUMENT: n is another number, or the session has computed no token since it changed.
     pub fn orrery_session_logits(session: *const orrery_session, logits: *mut f32, n: usize, error: *mut orrery_error) -> orrery_status;
+    /// Write the logits (n_vocab), and the hidden state after the output norm (n_embd), of the last computed token.
+    /// ORRERY_INVALID_ARGUMENT: n is another number, or the session has computed no token since it changed.
     pub fn orrery_session_embedding(session: *const orrery_session, embedding: *mut f32, n: usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_stats_init(stats: *mut orrery_stats, struct_size: usize);
+    /// Fills `stats`. Allowed while a generation is unfinished.
     pub fn orrery_session_stats(session: *const orrery_session, stats: *mut orrery_stats, error: *mut orrery_error) -> orrery_status;
+    /// Writes how many tokens each KV head holds on the device. Allowed while a generation is unfinished; never waits.
+    /// tokens (n_layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count Under "full", every
+    /// head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or a
+    /// load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's heads hold 0.
     pub fn orrery_session_residency(session: *const orrery_session, tokens: *mut u32, capacity: usize, n: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibrate_options_init(options: *mut orrery_calibrate_options, struct_size: usize);
+    /// Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while
+    /// tokens are generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256
+    /// random tokens that are read four times, they attend to the token after an earlier occurrence of their own
+    /// (RazorAttention, section 3.2).
+    /// tokens of all texts, one text behind the other
+    /// n_tokens (n_texts) tokens of each text, at least 16
+    /// options NULL: the defaults
+    /// calibration the result, freed with orrery_calibration_free()
+    /// The same texts give the same profile under any number of threads. It takes the memory of one session of the
+    /// longest text and n_steps, of at least 1,025 tokens. Windowed layers are scored as if they had no window;
+    /// policies skip them. ORRERY_CANCELLED: by `progress`.
     pub fn orrery_calibrate(model: *mut orrery_model, tokens: *const i32, n_tokens: *const usize, n_texts: usize, options: *const orrery_calibrate_options, calibration: *mut *mut orrery_calibration, error: *mut orrery_error) -> orrery_status;
+    /// Writes the profile as JSON, for orrery_session_options.head_profile.
+    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
     pub fn orrery_calibration_profile(calibration: *const orrery_calibration, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Writes the measurements behind the profile as JSON, for pictures. All are means over texts.
+    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" "n_steps"; "text_tokens":
+    /// [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets; "drift":
+    /// [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap": [layer][layer], the part of a
+    /// head's set that its best match in the other layer has (on the diagonal: the best match of another head of the
+    /// layer; null: the layer has one head); "windowed_layers": [layers with a sliding window].
     pub fn orrery_calibration_steps(calibration: *const orrery_calibration, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Writes the measurements behind the profile as JSON, for pictures. All are means over texts.
+    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" "n_steps"; "text_tokens":
+    /// [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets; "drift":
+    /// [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap": [layer][layer], the part of a
+    /// head's set that its best match in the other layer has (on the diagonal: the best match of another head of the
+    /// layer; null: the layer has one head); "windowed_layers": [layers with a sliding window].
     pub fn orrery_calibration_free(calibration: *mut orrery_calibration);
+    /// Checks a profile, and writes it as orrery_calibration_profile() does.
+    /// profile_json in that format, or in the published HeteroCache format. A published profile fits every model of its
+    /// shape
+    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
     pub fn orrery_head_profile_import(profile_json: *const c_char, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Writes a profile of the gates that DuoAttention has learned (full_attention_heads.tsv).
+    /// gates text: a line for each layer with a number from 0 to 1 for each KV head, separated by tabs or spaces
+    /// sparsity 0 to 1: heads whose gate is at least this quantile of all gates stay whole under "duoattention", as far
+    /// as the budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads json (capacity)
+    /// bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" ORRERY_INVALID_ARGUMENT names line and column.
     pub fn orrery_head_profile_import_gates(gates: *const c_char, sparsity: f64, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_generate_options_init(options: *mut orrery_generate_options, struct_size: usize);
+    /// Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work.
+    /// options NULL: the defaults. Strings and arrays are copied
+    /// generation the answer under way, freed with orrery_generation_free() While the generation is unfinished and not
+    /// freed, the session is ORRERY_BUSY for everything but cancelling and reading. ORRERY_INVALID_ARGUMENT: an option
+    /// is out of range, a stop string is empty or not UTF-8 (the message says which one), or the conversation has no
+    /// message.
     pub fn orrery_generate(session: *mut orrery_session, options: *const orrery_generate_options, generation: *mut *mut orrery_generation, error: *mut orrery_error) -> orrery_status;
+    /// Begins a continuation of tokens. The conversation does not change.
+    /// tokens (n_tokens) the whole sequence from its start. The session reuses the KV of their common prefix with the
+    /// tokens that it holds, and drops its other tokens Otherwise as orrery_generate().
     pub fn orrery_generate_tokens(session: *mut orrery_session, tokens: *const i32, n_tokens: usize, options: *const orrery_generate_options, generation: *mut *mut orrery_generation, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_event_type_name(type_: u32) -> *const c_char;
     pub fn orrery_finish_reason_name(reason: u32) -> *const c_char;
     pub fn orrery_event_init(event: *mut orrery_event, struct_size: usize);
+    /// Works until the next event, at most one step or one part of a prompt, and fills `event`, which _init has
+    /// prepared. A part takes about a tenth of a second: some layers of a chunk, at least one. Between parts the
+    /// runtime's other sessions compute. The first call makes the prompt: it renders the conversation, tokenizes it,
+    /// drops old turns under ORRERY_OVERFLOW_DROP_OLDEST, and returns PROGRESS with done 0, before it computes
+    /// anything. Its time grows with the length of the conversation; orrery_cancel() ends it within a tenth of a
+    /// second. It returns the errors of the conversation:
+    /// ORRERY_UNSUPPORTED_TEMPLATE the model's file has no chat template, or one that cannot be rendered: line, column
+    /// ORRERY_INVALID_ARGUMENT the template refused the conversation (raise_exception); the message is the template's
+    /// ORRERY_CONTEXT_FULL the prompt is longer than the context. bytes_requested: its number of tokens, or a lower
+    /// bound if it has more than twice the context; bytes_available: the context. Rendering stops where the text cannot
+    /// fit
+    /// After an error other than ORRERY_BUSY the generation is over. The conversation stays, the session keeps the KV
+    /// that it has computed, and is no longer ORRERY_BUSY.
     pub fn orrery_next(generation: *mut orrery_generation, event: *mut orrery_event, error: *mut orrery_error) -> orrery_status;
+    /// orrery_next() for one thread with several generations: works until the next event of one of them, and fills
+    /// `event`. Decode steps of generations on one model share a pass over its weights. Events and errors are those of
+    /// orrery_next() on each generation.
+    /// generations (count) handles; a NULL or a generation that is over is skipped, so an entry may be set to NULL when
+    /// it is freed
+    /// which in: the index of the last event, or `count` at first; the search begins behind it, so that events take
+    /// turns. out: the index of the generation whose event or error this is; `count`: all are over, and `event` stays
+    /// as it is
+    /// A prompt's part and a step alternate. A generation computes alone with `speculate`, under a policy that waits
+    /// for a link, or under one that fetches on the GPU. ORRERY_BUSY: other calls use the sessions of all generations
+    /// that are not over.
     pub fn orrery_next_any(generations: *const *mut orrery_generation, count: usize, which: *mut usize, event: *mut orrery_event, error: *mut orrery_error) -> orrery_status;
+    /// Calls orrery_next() until the generation is over, and on_event with `user` and every event, DONE included.
+    /// Errors are those of orrery_next().
     pub fn orrery_run(generation: *mut orrery_generation, on_event: orrery_event_fn, user: *mut c_void, error: *mut orrery_error) -> orrery_status;
+    /// Cancels the generation: sets a flag and returns. Allowed from any thread, from a callback and from a signal
+    /// handler, until the generation is freed. orrery_next(), also a call that runs, stops within a tenth of a second
+    /// of rendering or of waiting (for a transfer of KV to the device, for another session's step), one layer of
+    /// prefill or one token of decode. It reports DONE with ORRERY_FINISH_CANCELLED.
     pub fn orrery_cancel(generation: *mut orrery_generation);
+    /// Ends the generation and frees it. The text so far stays in the conversation. While orrery_next() runs on another
+    /// thread, it cancels and waits for that call. A callback of the generation must not call it: there, and after a
+    /// longjmp() out of a callback, it cancels and returns without freeing. Call it again when the callback has
+    /// returned.
     pub fn orrery_generation_free(generation: *mut orrery_generation);
 }

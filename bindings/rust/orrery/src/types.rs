@@ -7,21 +7,34 @@ use orrery_sys as sys;
 
 impl Status {
     pub const OK: Status = Status(0);
+    /// a NULL that may not be, a value out of range, an unknown name
     pub const INVALID_ARGUMENT: Status = Status(1);
+    /// does not fit the arena: bytes_requested, bytes_available
     pub const OUT_OF_DEVICE_MEMORY: Status = Status(2);
+    /// the system refuses to lock that many bytes: bytes_requested; bytes_available: the most that a process may lock
     pub const OUT_OF_PINNED_MEMORY: Status = Status(3);
     pub const OUT_OF_HOST_MEMORY: Status = Status(4);
+    /// the prompt is longer than the session's context
     pub const CONTEXT_FULL: Status = Status(5);
+    /// by orrery_cancel() or a callback; the handle stays usable
     pub const CANCELLED: Status = Status(6);
+    /// the file is damaged or contradicts itself: file offset, key or tensor
     pub const BAD_MODEL: Status = Status(7);
+    /// named in the message
     pub const UNSUPPORTED_ARCHITECTURE: Status = Status(8);
     pub const UNSUPPORTED_QUANTIZATION: Status = Status(9);
+    /// the chat template uses a construct that is not supported: line, column
     pub const UNSUPPORTED_TEMPLATE: Status = Status(10);
+    /// anything else that this build cannot do
     pub const UNSUPPORTED: Status = Status(11);
+    /// the session is in use by another call or an unfinished generation
     pub const BUSY: Status = Status(12);
     pub const DEVICE_LOST: Status = Status(13);
+    /// native_code is the system's error number
     pub const IO: Status = Status(14);
+    /// a session file is damaged, or another model's
     pub const BAD_SESSION: Status = Status(15);
+    /// a bug of ours: please report the message
     pub const INTERNAL: Status = Status(16);
 }
 pub mod log_level {
@@ -29,25 +42,36 @@ pub mod log_level {
     pub const WARNING: i32 = 2;
     pub const INFO: i32 = 3;
     pub const DEBUG: i32 = 4;
+    /// the CPU backend also measures its decode steps, which slows them a little. When an answer ends, messages "trace
+    /// {...}" say where the time went: JSON of all steps and of each operation. The keys may change
     pub const TRACE: i32 = 5;
 }
 pub mod reservoir_mode {
     pub const PAGEABLE: u32 = 0;
+    /// opening a session locks and clears its part of the reservoir: a device copies from it fastest.
+    /// ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its limit
     pub const PINNED: u32 = 1;
 }
 pub mod priority {
+    /// as the thread that creates the runtime, or changes it, has it
     pub const NORMAL: i32 = 0;
+    /// the system prefers other programs
     pub const LOW: i32 = 1;
 }
 pub mod tokenize_flags {
+    /// begin with the vocabulary's BOS token, if it has one
     pub const BOS: u32 = 1;
+    /// text that spells a control token is that token; else it stays text
     pub const SPECIAL: u32 = 2;
 }
 pub mod detokenize_flags {
+    /// spell control tokens out; else they are left out
     pub const SPECIAL: u32 = 1;
 }
 pub mod token_flags {
+    /// a control token: never text
     pub const CONTROL: u32 = 1;
+    /// ends an answer
     pub const END_OF_GENERATION: u32 = 2;
 }
 pub mod kv_type {
@@ -55,49 +79,85 @@ pub mod kv_type {
     pub const F32: u32 = 1;
     pub const Q8_0: u32 = 2;
     pub const Q4_0: u32 = 3;
+    /// K in Q8_0, V in Q4_0
     pub const K8V4: u32 = 4;
 }
 pub mod rope_scaling {
+    /// RoPE scaling, where the file's own is to be overridden.
     pub const FROM_FILE: u32 = 0;
     pub const NONE: u32 = 1;
     pub const LINEAR: u32 = 2;
     pub const YARN: u32 = 3;
+    /// Llama 3.1's published smoothing by wavelength
     pub const LLAMA3: u32 = 4;
+    /// the factors must be in the file; rope_original_context moves their threshold
     pub const LONGROPE: u32 = 5;
 }
 pub mod region {
+    /// the model's weights
     pub const WEIGHTS: u32 = 0;
+    /// activations, scratch, logits
     pub const WORKSPACE: u32 = 1;
+    /// pages, or the resident KV of a policy
     pub const KV: u32 = 2;
+    /// digests, low-rank keys, compensation tokens: they stand for KV that is not on the device
     pub const SUMMARIES: u32 = 3;
+    /// memory through which KV and queries pass
     pub const STAGING: u32 = 4;
+    /// host memory beside the KV
     pub const TABLES: u32 = 5;
 }
 pub mod load_mode {
+    /// map the file. If somebody truncates its weights meanwhile, the system kills the process: the one documented
+    /// exception to "no input kills the process". Overwriting them changes answers, and nothing else: the header is
+    /// copied once
     pub const MAP: u32 = 0;
+    /// read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
+    /// more than is free
     pub const READ: u32 = 1;
 }
 pub mod overflow {
+    /// the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL
     pub const STOP: u32 = 0;
+    /// the oldest turns leave the context, and stay in the conversation
     pub const DROP_OLDEST: u32 = 1;
 }
 pub mod speculate {
+    /// How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices
+    /// decide which of them count. Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF,
+    /// bit for bit, at any temperature.
     pub const OFF: u32 = 0;
+    /// guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full"
     pub const NGRAM: u32 = 1;
+    /// under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them. ORRERY_UNSUPPORTED:
+    /// a policy that replaces resident tokens; CUDA
     pub const POLICY: u32 = 2;
+    /// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
     pub const DRAFT: u32 = 3;
 }
 pub mod event_type {
+    /// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First
+    /// done is 0, before the first token is computed; at last done = total. Both come again if old turns make room in
+    /// the middle of an answer
     pub const PROGRESS: u32 = 1;
+    /// token, logprob, text, top: one token was chosen
     pub const TOKEN: u32 = 2;
+    /// text: whole characters of the answer
     pub const TEXT: u32 = 3;
+    /// finish_reason; every later call repeats it
     pub const DONE: u32 = 4;
 }
 pub mod finish_reason {
+    /// the model ended its answer
     pub const END: u32 = 1;
+    /// a stop string; stop_index is its index in `stop`
     pub const STOP: u32 = 2;
+    /// max_tokens
     pub const LENGTH: u32 = 3;
+    /// the context is full
     pub const CONTEXT: u32 = 4;
+    /// orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the
+    /// first PROGRESS event nothing has changed
     pub const CANCELLED: u32 = 5;
 }
 
@@ -124,18 +184,36 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
 
 /// `orrery_runtime_options` of the header. `..Default::default()` fills in the library's defaults.
 pub struct RuntimeOptions {
+    /// 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more
+    /// than a container's CPU quota grants. On a GPU: while a model is loaded; 0: up to eight
     pub n_threads: i32,
+    /// "auto" (default): a GPU where there is one, unless cpu_path is given; "cpu"; "cuda"
     pub backend: Option<String>,
+    /// instruction set: "auto" (default), "plain", "avx2", "avx2vnni", "avx512", "avx512bf16", "amx", "neon"
     pub cpu_path: Option<String>,
+    /// size of the device arena. 0 on a GPU: its free memory less driver_bytes and 256 MiB. 0 on the CPU backend: half
+    /// of the machine's memory, or of a container's limit (control group) if that is less, and at most a quarter of the
+    /// rest under RLIMIT_AS and RLIMIT_DATA. The CPU commits the arena lazily
     pub device_budget_bytes: u64,
+    /// NULL: silent
     pub log: Option<LogFn>,
+    /// the most verbose level wanted; default ORRERY_LOG_WARNING
     pub log_level: i32,
+    /// sessions that may hold device memory at once, over all models; default 16
     pub max_sessions: u32,
+    /// host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the CPU backend
     pub reservoir_bytes: u64,
+    /// 0: as fast as it goes
     pub link_bytes_per_second: u64,
+    /// of each request, beside its bytes' time
     pub link_latency_us: u32,
+    /// ORRERY_RESERVOIR_; default PAGEABLE. Does not change results
     pub reservoir_mode: u32,
+    /// which GPU: an index of orrery_device_get_info(); default -1: the first that is not refused. ORRERY_UNSUPPORTED:
+    /// no such GPU, or a refused one. The CPU backend ignores it
     pub device: i32,
+    /// of the CPU backend's threads: ORRERY_PRIORITY_; default NORMAL. The calling thread takes part in the work, and
+    /// keeps its own priority
     pub priority: i32,
 }
 
@@ -241,10 +319,15 @@ impl RuntimeOptions {
 
 /// `orrery_template_options` of the header. `..Default::default()` fills in the library's defaults.
 pub struct TemplateOptions {
+    /// default 1: end where the assistant's answer begins
     pub add_generation_prompt: u32,
+    /// a Jinja template instead of the file's; NULL: the file's
     pub template_source: Option<String>,
+    /// one of the file's named templates (tokenizer.chat_template.NAME); NULL: the default
     pub template_name: Option<String>,
+    /// JSON array of tool definitions; NULL: none
     pub tools_json: Option<String>,
+    /// JSON object of further variables, e.g. {"enable_thinking": false}; NULL: none
     pub variables_json: Option<String>,
 }
 
@@ -300,12 +383,19 @@ impl TemplateOptions {
 
 /// `orrery_model_options` of the header. `..Default::default()` fills in the library's defaults.
 pub struct ModelOptions {
+    /// ORRERY_LOAD_
     pub load: u32,
+    /// bytes, from the first megabyte of the header on; NULL: none
     pub progress: Option<ProgressFn>,
+    /// 1: hash every weight into the fingerprint, not samples of them
     pub full_fingerprint: u32,
+    /// ORRERY_ROPE_
     pub rope_scaling: u32,
+    /// factor for LINEAR, YARN and LLAMA3
     pub rope_scale: f32,
+    /// > 0: instead of the file's frequency base
     pub rope_base: f32,
+    /// the context it was trained with, for YARN, LLAMA3, LONGROPE; 0: the file's
     pub rope_original_context: u32,
 }
 
@@ -377,19 +467,51 @@ impl ModelOptions {
 
 /// `orrery_session_options` of the header. `..Default::default()` fills in the library's defaults.
 pub struct SessionOptions {
+    /// tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns
     pub n_context: u32,
+    /// ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0
     pub kv_type: u32,
+    /// ORRERY_OVERFLOW_
     pub overflow: u32,
+    /// prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by it. Fewer on the CPU
+    /// where a layer takes long. Changes no results but last bits on a GPU where cuBLAS multiplies
     pub chunk_tokens: u32,
+    /// a name from above. NULL (default): "auto" if a KV budget is given, else "full". If the KV of a given n_context
+    /// does not fit the arena and a tenth of it does, NULL is "auto" with the largest share that fits (on the CPU at
+    /// most a quarter): an approximation. Plan and statistics name it; the log warns
     pub policy: Option<String>,
+    /// (n_policy_options), copied
     pub policy_options: Vec<(String, String)>,
+    /// device memory for KV under a policy other than "full"; 0: kv_budget_share says it
     pub kv_budget_bytes: u64,
+    /// a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes it of n_context
+    /// tokens; a complete prompt, of the tokens that the session then holds, rounded up to a whole token in each head.
+    /// A coarser device_kv_type takes no more bytes and holds more tokens (Q8_0: 1.88 times as many as F16), at most
+    /// all. Under any share, layers with a sliding window keep their window, and other heads keep 64 tokens
     pub kv_budget_share: f32,
+    /// of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than kv_type (from fine to
+    /// coarse: F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has Q8_0, or by the budget K8V4 or Q4_0 if
+    /// head_dim % 64 == 0 (orrery_policies()); where kv_type is finer and head_dim % 32 == 0. Others, and "full" (also
+    /// for NULL), have kv_type
     pub device_kv_type: u32,
+    /// for policies that tell heads apart: JSON of orrery_calibration_profile() or orrery_head_profile_import_gates(),
+    /// or the published HeteroCache format. Copied. NULL: "heterocache" and "synckv" calibrate themselves on the
+    /// prompt; "duoattention" and "razorattention" are ORRERY_INVALID_ARGUMENT under a budget that makes heads differ.
+    /// ORRERY_INVALID_ARGUMENT under any policy: the profile is of another model or shape (orrery_plan() checks the
+    /// shape alone)
     pub head_profile: Option<String>,
+    /// ORRERY_SPECULATE_; default OFF
     pub speculate: u32,
+    /// guessed tokens of a step: at most 7; 0: 7. Less where fewer pay
     pub speculate_tokens: u32,
+    /// 1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the reservoir
+    /// (at most 512 MiB, unless reservoir_bytes is given). The least recently used page leaves first, or when a session
+    /// needs the room. Prompts take KV from there, with the bits of a fork: of all sessions' prompts, and of this
+    /// session's and its forks' tokens. Not under "h2o". 0: off
     pub reuse_prompts: u32,
+    /// DRAFT: path of a GGUF file; else NULL. The session opens it, and keeps it for its forks. The plan has its
+    /// weights, and F16 KV for n_context tokens. Errors as of orrery_model_open(), and ORRERY_INVALID_ARGUMENT: the
+    /// vocabularies differ; the message names the first difference
     pub draft_model: Option<String>,
 }
 
@@ -505,15 +627,26 @@ impl SessionOptions {
 
 /// `orrery_calibrate_options` of the header. `..Default::default()` fills in the library's defaults.
 pub struct CalibrateOptions {
+    /// tokens decoded behind each text, 1 to 1024; default 99
     pub n_steps: u32,
+    /// keys in a head's set, those that it attends to most; default 1024. At most a quarter of a text's tokens
     pub top_k: u32,
+    /// heads of a layer, for policy "synckv"; 0 (default): 2 if it has 8 KV heads or more, else 1
     pub n_representatives: u32,
+    /// least overlap of two heads' sets in one cluster, median over steps; default .5
     pub tau_sim: f64,
+    /// least overlap of an anchor's set with its set of the prompt; default .5
     pub tau_stable: f64,
+    /// written to the profile, for "heterocache"; less than 0 (default): tau_stable
     pub tau_drift: f64,
+    /// > 0: at most this share of the heads keeps the whole KV; the thresholds nearest to the given ones are used. 0
+    /// (default): the given thresholds
     pub full_share: f64,
+    /// of the profile's origin, written to it; UTF-8; NULL: none
     pub note: Option<String>,
+    /// tokens read and decoded; NULL: none
     pub progress: Option<ProgressFn>,
+    /// ORRERY_KV_
     pub kv_type: u32,
 }
 
@@ -602,20 +735,35 @@ impl CalibrateOptions {
 
 /// `orrery_generate_options` of the header. `..Default::default()` fills in the library's defaults.
 pub struct GenerateOptions {
+    /// 0: until the model ends the answer or the context is full
     pub max_tokens: u32,
+    /// default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p
     pub temperature: f32,
+    /// default 1: off
     pub top_p: f32,
+    /// default 0: off
     pub min_p: f32,
+    /// default 0: off
     pub top_k: u32,
+    /// on one instruction set, the same seed, prompt and options give the same answer; default 0
     pub seed: u64,
+    /// default 1: off; divides positive logits, multiplies negative ones
     pub repetition_penalty: f32,
+    /// default 0; times how often the token occurred
     pub frequency_penalty: f32,
+    /// default 0; once if it occurred
     pub presence_penalty: f32,
+    /// number of last tokens that the penalties count; default 64
     pub penalty_tokens: u32,
+    /// (n_stop) strings that end the answer and are not part of it; UTF-8, 1 MiB in all
     pub stop: Vec<String>,
+    /// (n_logit_bias)
     pub logit_bias: Vec<(i32, f32)>,
+    /// NULL: none
     pub logits_hook: Option<LogitsFn>,
+    /// alternatives reported with each token; at most 20; default 0
     pub n_logprobs: u32,
+    /// 1: end-of-generation tokens do not end the answer
     pub ignore_end: u32,
 }
 
@@ -739,9 +887,13 @@ impl GenerateOptions {
 /// `orrery_device_info` of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceInfo {
+    /// compute capability times 10: 89 is 8.9
     pub architecture: u32,
+    /// in all, used or not
     pub memory_bytes: u64,
+    /// "NVIDIA GeForce RTX 4090"; whole UTF-8, NUL-terminated
     pub name: String,
+    /// why no runtime can use it: a sentence; "": one can
     pub refused: String,
 }
 
@@ -773,13 +925,20 @@ impl DeviceInfo {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuntimeInfo {
     pub n_threads: i32,
+    /// "cpu", "cuda"; static
     pub backend: String,
+    /// "avx512", "sm_89"; static
     pub path: String,
     pub arena_bytes: u64,
+    /// of the regions of models and sessions, now
     pub arena_used_bytes: u64,
+    /// allocated for the runtime itself, now; see "Memory"
     pub host_bytes: u64,
+    /// the most that host_bytes has been
     pub host_peak_bytes: u64,
+    /// host memory that is locked now: of the reservoir, and buffers for a GPU
     pub pinned_bytes: u64,
+    /// of a GPU: an estimate of what its driver takes beside the arena, for graphs and cuBLAS
     pub driver_bytes: u64,
 }
 
@@ -821,13 +980,21 @@ impl RuntimeInfo {
 #[derive(Clone, Debug, PartialEq)]
 pub struct VocabInfo {
     pub n_tokens: i32,
+    /// -1 where the vocabulary has none
     pub bos: i32,
+    /// -1 where the vocabulary has none
     pub eos: i32,
+    /// -1 where the vocabulary has none
     pub eot: i32,
+    /// -1 where the vocabulary has none
     pub eom: i32,
+    /// -1 where the vocabulary has none
     pub unknown: i32,
+    /// -1 where the vocabulary has none
     pub padding: i32,
+    /// 1: the model expects BOS before a raw prompt
     pub add_bos: u32,
+    /// 1: orrery_render_chat() works without a template of the caller's
     pub has_template: u32,
 }
 
@@ -868,24 +1035,43 @@ impl VocabInfo {
 /// `orrery_plan_result` of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanResult {
+    /// tokens that the session would hold
     pub n_context: u32,
+    /// weights used where the file is mapped, or read to host memory: not in the arena
     pub weights_mapped_bytes: u64,
+    /// weights in the arena
     pub weights_bytes: u64,
+    /// KV of heads that are full on the device; of whole contexts in units of 256 tokens
     pub full_kv_bytes: u64,
+    /// KV of compressed heads on the device
     pub compressed_kv_bytes: u64,
+    /// page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES
     pub digests_bytes: u64,
+    /// transfer ring, queries, attention weights, mean keys: ORRERY_REGION_STAGING
     pub staging_bytes: u64,
+    /// activations, scratch, logits; shared by the runtime's sessions
     pub workspace_bytes: u64,
+    /// all of these that lie in the arena, for one session
     pub device_bytes: u64,
+    /// KV in host memory, for one session
     pub reservoir_bytes: u64,
+    /// tables and buffers of one session in host memory, beside the reservoir
     pub host_bytes: u64,
+    /// size of the arena that was asked about
     pub budget_bytes: u64,
+    /// the most tokens that fit both budgets; 0: not even the smallest
     pub largest_context: u32,
+    /// 1: device_bytes and reservoir_bytes are within their budgets
     pub fits: u32,
+    /// ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type
     pub device_kv_type: u32,
+    /// tokens that the model was trained for. Without RoPE scaling answers get worse behind them
     pub trained_context: u32,
+    /// size of the reservoir
     pub reservoir_budget_bytes: u64,
+    /// of the session: "auto" where nobody named one and full KV does not fit; static
     pub policy: String,
+    /// what the policy may keep: a share of the bytes of full KV in kv_type; 1: all
     pub kv_share: f32,
 }
 
@@ -946,11 +1132,17 @@ impl PlanResult {
 /// `orrery_plan_region` of the header.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanRegion {
+    /// ORRERY_REGION_: the kind of part that takes it
     pub kind: u32,
+    /// "page digests"; static
     pub name: String,
+    /// in the arena
     pub device_bytes: u64,
+    /// of device_bytes: KV of heads that are full on the device
     pub full_heads_bytes: u64,
+    /// in the reservoir
     pub reservoir_bytes: u64,
+    /// in other host memory, at most; of WEIGHTS: mapped, or read
     pub host_bytes: u64,
 }
 
@@ -991,15 +1183,22 @@ pub struct ModelInfo {
     pub head_dim: u32,
     pub n_embd: u32,
     pub n_vocab: u32,
+    /// tokens, by the file
     pub trained_context: u32,
     pub n_parameters: u64,
     pub file_bytes: u64,
+    /// weights as they are held in memory
     pub weights_bytes: u64,
+    /// "llama"; as long as the model
     pub architecture: String,
+    /// general.name, or ""; bytes that are not UTF-8 are U+FFFD; as long as the model
     pub name: String,
+    /// the type that most weights have, "Q4_K"
     pub quantization: String,
     pub fingerprint: Vec<u8>,
+    /// allocated for the model and its vocabulary, now; see "Memory"
     pub host_bytes: u64,
+    /// the most that host_bytes has been
     pub host_peak_bytes: u64,
 }
 
@@ -1056,42 +1255,78 @@ impl ModelInfo {
 pub struct Stats {
     pub n_context: u32,
     pub n_tokens: u32,
+    /// 1: holds no device memory
     pub parked: u32,
+    /// computed by prefill, over the session's life
     pub prompt_tokens: u64,
+    /// prompt tokens whose KV was there already: in the session, or kept (restored_tokens)
     pub reused_tokens: u64,
     pub generated_tokens: u64,
+    /// time in the model
     pub prefill_us: u64,
+    /// time in the model
     pub decode_us: u64,
+    /// KV and its summaries: regions KV and SUMMARIES of the plan; 0 while parked
     pub device_kv_bytes: u64,
+    /// the part that holds tokens
     pub device_kv_used_bytes: u64,
+    /// of pages shared with forks
     pub shared_kv_bytes: u64,
     pub workspace_bytes: u64,
+    /// KV moved between arena and host, or read by attention in host memory
     pub host_to_device_bytes: u64,
+    /// KV moved between arena and host, or read by attention in host memory
     pub device_to_host_bytes: u64,
+    /// KV in host memory, reserved; 0 while parked
     pub reservoir_bytes: u64,
+    /// how often the resident KV was selected again
     pub n_settled: u64,
+    /// time of these selections; part of decode_us
     pub settle_us: u64,
+    /// KV fetched, or read in place, while generating; part of host_to_device_bytes
     pub refill_bytes: u64,
+    /// time of these fetches on the link
     pub transfer_us: u64,
+    /// time that steps waited for them: 1 - stall_us / transfer_us was hidden
     pub stall_us: u64,
+    /// of HeteroCache's pivots
     pub n_checks: u64,
+    /// of HeteroCache's pivots
     pub n_triggers: u64,
+    /// tokens that refreshed heads should hold
     pub wanted_tokens: u64,
+    /// tokens of them that the heads did not hold; the others were hits
     pub missed_tokens: u64,
+    /// HeteroCache's roles
     pub n_anchor_heads: u32,
+    /// HeteroCache's roles
     pub n_volatile_heads: u32,
+    /// HeteroCache's roles
     pub n_pivot_heads: u32,
+    /// HeteroCache's roles
     pub n_satellite_heads: u32,
+    /// volatile heads that the budget made anchors
     pub n_demoted_heads: u32,
+    /// ORRERY_RESERVOIR_: of reservoir_bytes
     pub reservoir_mode: u32,
+    /// ORRERY_KV_: of device_kv_bytes
     pub device_kv_type: u32,
+    /// allocated for the session, its conversation and its generations, now; see "Memory"
     pub host_bytes: u64,
+    /// the most that host_bytes has been
     pub host_peak_bytes: u64,
+    /// computed ahead; see ORRERY_SPECULATE_
     pub guessed_tokens: u64,
+    /// guessed tokens that the sampler chose: steps that the session did not take
     pub accepted_tokens: u64,
+    /// of the reused tokens: from kept KV; see reuse_prompts
     pub restored_tokens: u64,
+    /// static
     pub policy: String,
+    /// as in the plan
     pub kv_share: f32,
+    /// 1: the session was loaded, parked or cut, so its next generated token selects the resident KV again. Some
+    /// policies then give other tokens, and log-probabilities that differ by up to .2
     pub selects_again: u32,
 }
 
