@@ -109,6 +109,15 @@ public sealed class Session : IDisposable {
             Native.orrery_session_residency(handle, to, capacity, ref n, ref e));
     }
 
+    /// <summary>Adds a user's message and returns the whole answer's text. An answer that fails, or that the token cancels, leaves the
+    /// message in the conversation.</summary>
+    public string Ask(string question, GenerateOptions options = null, CancellationToken token = default(CancellationToken)) {
+        AddMessage("user", question);
+        var answer = new System.Text.StringBuilder();
+        foreach (var e in Generate(options, token)) answer.Append(e.Text);
+        return answer.ToString();
+    }
+
     /// <summary>Begins the answer to the conversation; the token cancels it, also during the prompt.</summary>
     public Generation Generate(GenerateOptions options = null, CancellationToken token = default(CancellationToken)) {
         using (var keep = new Keep()) {

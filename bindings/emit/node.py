@@ -28,7 +28,7 @@ def parameters(header, function):
         elif sized_out:
             kind, slots = {"char": "OUT_BYTES", "void": "OUT_BYTES", "int32_t": "OUT_I32", "uint32_t": "OUT_U32"}[base], 3
         elif pointers == 0:
-            kind = {"double": "F64"}.get(base, "INTEGER")
+            kind = {"double": "F64", "int32_t": "I32", "uint32_t": "U32", "int64_t": "I64", "orrery_status": "I32"}.get(base, "U64")
         elif ctype.const and base == "char":
             kind, slots = ("BYTES", 2) if counted and following[0][1] == name + "_bytes" else ("STRING", 1)
         elif ctype.const and base == "void" and counted:
@@ -62,7 +62,7 @@ def functions(header):
     out = [banner("//"), "#pragma once", '#include "../c/layouts.h"\n',
            "typedef union { void *p; int64_t i; double d; } slot;",
            "enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_STRUCTS,",
-           "       P_INTEGER, P_F64, P_STRING, P_BYTES, P_ARRAY };",
+           "       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_BYTES, P_ARRAY };",
            "enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };",
            "typedef struct { int kind, slots; const struct_layout *layout; } parameter;",
            "typedef struct {",

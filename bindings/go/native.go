@@ -17,6 +17,7 @@ import (
 	"runtime/cgo"
 	"strings"
 	"sync"
+	"syscall"
 	"unsafe"
 )
 
@@ -39,6 +40,14 @@ func (e *Error) Error() string { return fmt.Sprintf("%s (%s)", e.Message, e.Stat
 
 // Is makes errors.Is compare statuses.
 func (e *Error) Is(target error) bool { return target == error(e.Status) }
+
+// Unwrap is the system's own error, if it had one: errors.Is(err, os.ErrNotExist) asks whether a file was missing.
+func (e *Error) Unwrap() error {
+	if e.Status == StatusIo && e.NativeCode > 0 {
+		return syscall.Errno(e.NativeCode)
+	}
+	return nil
+}
 
 // ErrClosed is returned by the methods of a handle that has been closed.
 var ErrClosed = errors.New("orrery: the handle is closed")

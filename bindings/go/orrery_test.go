@@ -47,6 +47,20 @@ func ask(t *testing.T, s *Session, ctx context.Context, repeat int, options *Gen
 	return g
 }
 
+func TestAskReturnsTheWholeAnswer(t *testing.T) {
+	s := open(t)
+	answer, err := s.Ask(context.Background(), story+"\n\nWhere does Bruno live?", nil)
+	fatal(t, err)
+	if strings.TrimSpace(answer) != "Bruno lives in Salem." {
+		t.Fatal(answer)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := s.Ask(ctx, story, nil); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+}
+
 func TestLeavingEarlyFreesTheSession(t *testing.T) {
 	s := open(t)
 	fatal(t, ask(t, s, context.Background(), 1, nil).Each(func(Event) bool { return false }))
@@ -111,7 +125,7 @@ func TestErrorsHaveEveryField(t *testing.T) {
 	if err := s.SetTemplate(&options); !errors.As(err, &e) || e.Status != StatusUnsupportedTemplate || e.Line != 2 {
 		t.Fatal(err)
 	}
-	if _, err := OpenVocab("/nowhere"); !errors.As(err, &e) || e.NativeCode != 2 || !errors.Is(err, StatusIo) {
+	if _, err := OpenVocab("/nowhere"); !errors.As(err, &e) || e.NativeCode != 2 || !errors.Is(err, StatusIo) || !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
 	if err := s.AddMessage("user", "a\x00b"); !errors.Is(err, StatusInvalidArgument) {

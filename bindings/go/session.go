@@ -14,6 +14,7 @@ import "C"
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"unsafe"
 )
@@ -178,6 +179,21 @@ func (s *Session) Residency() ([]uint32, error) {
 	return sizedOf(s.handle, func(p unsafe.Pointer, to *uint32, capacity C.size_t, n *C.size_t, e errorOut) status {
 		return C.orrery_session_residency((*C.orrery_session)(p), (*C.uint32_t)(to), capacity, n, e)
 	})
+}
+
+// Ask adds a user's message and returns the whole answer's text. An answer that fails, or that the context cancels, leaves the message in
+// the conversation.
+func (s *Session) Ask(ctx context.Context, question string, options *GenerateOptions) (string, error) {
+	if err := s.AddMessage("user", question); err != nil {
+		return "", err
+	}
+	answer, err := s.Generate(ctx, options)
+	if err != nil {
+		return "", err
+	}
+	var text strings.Builder
+	err = answer.Each(func(e Event) bool { text.WriteString(e.Text); return true })
+	return text.String(), err
 }
 
 // Generate begins the answer to the conversation; the context cancels it, also during the prompt.

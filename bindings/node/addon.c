@@ -130,7 +130,11 @@ static int fail(napi_env env, const char *message, const char *what) {
 /* A copy that lives as long as the call; NULL, with an exception, for a string with a NUL. */
 static char *to_c_string(napi_env env, call *c, napi_value value, size_t *bytes) {
   napi_value text;
+  napi_valuetype type;
   size_t n = 0;
+  napi_typeof(env, value, &type);
+  if (type == napi_undefined || type == napi_null || type == napi_symbol || type == napi_function)
+    return fail(env, "%s: a string is missing", c->f->name), NULL;
   if (napi_coerce_to_string(env, value, &text) != napi_ok) return NULL;
   napi_get_value_string_utf8(env, text, NULL, 0, &n);
   char *out = own(c, malloc(n + 1));
@@ -144,6 +148,13 @@ static int is_nothing(napi_env env, napi_value value) {
   napi_valuetype type;
   napi_typeof(env, value, &type);
   return type == napi_undefined || type == napi_null;
+}
+
+static int out_of_range(napi_env env, const char *what, const char *limits) {
+  char text[256];
+  snprintf(text, sizeof text, "%s is out of range: a whole number from %s", what, limits);
+  napi_throw_range_error(env, NULL, text);
+  return 0;
 }
 
 static int to_number(napi_env env, napi_value value, int64_t *i, double *d) {
@@ -295,6 +306,8 @@ static const struct { const char *type; void (*function)(void); } trampolines[] 
 
 static int to_struct(napi_env env, call *c, const struct_layout *s, napi_value object, char *to);
 
+static int to_integer(napi_env env, napi_value value, int bytes, int is_signed, const char *what, int64_t *i);
+
 /* {name: value}: each of them an element whose first field is the name, the second the value. */
 static int to_elements(napi_env env, call *c, const field_layout *f, napi_value object, char *to) {
   napi_value keys, pair[2];
@@ -313,9 +326,13 @@ static int to_elements(napi_env env, call *c, const field_layout *f, napi_value 
       if (field->kind == FIELD_CSTR) {
         if ((*(char **)at = to_c_string(env, c, pair[k], NULL)) == NULL) return 0;
       } else {
-        if (!to_number(env, pair[k], &number, &d)) return 0;
-        if (field->kind == FIELD_F32) *(float *)at = (float)d;
-        else *(int32_t *)at = (int32_t)number;
+        if (field->kind == FIELD_F32) {
+          if (!to_number(env, pair[k], &number, &d)) return 0;
+          *(float *)at = (float)d;
+        } else {
+          if (!to_integer(env, pair[k], 4, 1, f->name, &number)) return 0;
+          *(int32_t *)at = (int32_t)number;
+        }
       }
     }
   }
@@ -338,6 +355,31 @@ static int to_strings(napi_env env, call *c, const field_layout *f, napi_value a
   return 1;
 }
 
+/* A whole number of an integer type of the header; `what` names the option or the function in an error. */
+static int to_integer(napi_env env, napi_value value, int bytes, int is_signed, const char *what, int64_t *i) {
+  napi_valuetype type;
+  napi_value number;
+  bool lossless = true;
+  double d;
+  napi_typeof(env, value, &type);
+  const char *limits = bytes == 8 ? (is_signed ? "-2^63 to 2^63 - 1" : "0 to 2^64 - 1") : is_signed ? "-2147483648 to 2147483647" : "0 to 4294967295";
+  const double above = bytes == 8 ? (is_signed ? 9223372036854775808.0 : 18446744073709551616.0) : is_signed ? 2147483648.0 : 4294967296.0;
+  const double least = is_signed ? -above : 0;
+  if (type == napi_bigint) {
+    if (is_signed) napi_get_value_bigint_int64(env, value, i, &lossless), d = (double)*i;
+    else napi_get_value_bigint_uint64(env, value, (uint64_t *)i, &lossless), d = (double)(uint64_t)*i;
+    if (!lossless || (bytes < 8 && (d < least || d >= above))) return out_of_range(env, what, limits);
+    return 1;
+  }
+  if (type != napi_number && type != napi_boolean && type != napi_string) return fail(env, "%s is not a number", what);
+  if (napi_coerce_to_number(env, value, &number) != napi_ok) return 0;
+  napi_get_value_double(env, number, &d);
+  if (d != d) return fail(env, "%s is not a number", what);
+  if (d < least || d >= above || d != __builtin_trunc(d)) return out_of_range(env, what, limits);
+  *i = d >= 9223372036854775808.0 ? (int64_t)(uint64_t)d : (int64_t)d;
+  return 1;
+}
+
 static int to_field(napi_env env, call *c, const field_layout *f, napi_value value, char *to) {
   char *at = to + f->offset;
   int64_t i;
@@ -355,10 +397,16 @@ static int to_field(napi_env env, call *c, const field_layout *f, napi_value val
       return 1;
     default: break;
   }
+  char name[64];
+  camel(f->name, name);
+  if (f->kind != FIELD_F32 && f->kind != FIELD_F64) {
+    if (!to_integer(env, value, (int)f->bytes, f->kind == FIELD_I32 || f->kind == FIELD_I64, name, &i)) return 0;
+    memcpy(at, &i, f->bytes);
+    return 1;
+  }
   if (!to_number(env, value, &i, &d)) return 0;
   if (f->kind == FIELD_F32) *(float *)at = (float)d;
-  else if (f->kind == FIELD_F64) *(double *)at = d;
-  else memcpy(at, &i, f->bytes);
+  else *(double *)at = d;
   return 1;
 }
 

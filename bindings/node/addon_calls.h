@@ -29,7 +29,6 @@ static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_valu
   slot *a = &c->a[at];
   size_t bytes = 0;
   int64_t whole;
-  double d = 0;
   void *data;
   callback *b;
   handle *h = NULL;
@@ -45,7 +44,10 @@ static int to_slots(napi_env env, call *c, const parameter *p, int at, napi_valu
       a->p = own(c, calloc(1, p->layout->bytes));
       p->layout->init(a->p);
       return is_nothing(env, value) || to_struct(env, c, p->layout, value, a->p);
-    case P_INTEGER: return to_number(env, value, &a->i, &d);
+    case P_I32: return to_integer(env, value, 4, 1, c->f->name, &a->i);
+    case P_U32: return to_integer(env, value, 4, 0, c->f->name, &a->i);
+    case P_I64: return to_integer(env, value, 8, 1, c->f->name, &a->i);
+    case P_U64: return to_integer(env, value, 8, 0, c->f->name, &a->i);
     case P_F64: return to_number(env, value, &whole, &a->d);
     case P_STRING: return (a->p = to_c_string(env, c, value, NULL)) != NULL;
     case P_CALLBACK:

@@ -6,7 +6,7 @@
 
 typedef union { void *p; int64_t i; double d; } slot;
 enum { P_ERROR, P_HANDLE, P_NEW, P_OPTIONS, P_RESULT, P_CALLBACK, P_OUT_BYTES, P_OUT_I32, P_OUT_U32, P_OUT_STRUCTS,
-       P_INTEGER, P_F64, P_STRING, P_BYTES, P_ARRAY };
+       P_I32, P_U32, P_I64, P_U64, P_F64, P_STRING, P_BYTES, P_ARRAY };
 enum { R_STATUS, R_VOID, R_INTEGER, R_STRING, R_HANDLE };
 typedef struct { int kind, slots; const struct_layout *layout; } parameter;
 typedef struct {
@@ -27,62 +27,62 @@ static void invoke_orrery_abi_version(slot *a, slot *result) { (void)a, result->
 static void invoke_orrery_version(slot *a, slot *result) { (void)a, result->p = (void *)orrery_version(); }
 static void invoke_orrery_build_info(slot *a, slot *result) { (void)a, result->p = (void *)orrery_build_info(); }
 static void invoke_orrery_status_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_status_name((orrery_status)a[0].i); }
-static const parameter parameters_orrery_status_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_status_name[] = {{P_I32, 1, 0}};
 static void invoke_orrery_log_level_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_log_level_name((int32_t)a[0].i); }
-static const parameter parameters_orrery_log_level_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_log_level_name[] = {{P_I32, 1, 0}};
 static void invoke_orrery_reservoir_mode_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_reservoir_mode_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_reservoir_mode_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_reservoir_mode_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_priority_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_priority_name((int32_t)a[0].i); }
-static const parameter parameters_orrery_priority_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_priority_name[] = {{P_I32, 1, 0}};
 static void invoke_orrery_devices(slot *a, slot *result) { (void)a, result->i = orrery_devices(); }
 static void invoke_orrery_device_get_info(slot *a, slot *result) { (void)a, result->i = orrery_device_get_info((size_t)a[0].i, (orrery_device_info *)a[1].p, (orrery_error *)a[2].p); }
-static const parameter parameters_orrery_device_get_info[] = {{P_INTEGER, 1, 0}, {P_RESULT, 1, &device_info_layout}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_device_get_info[] = {{P_U64, 1, 0}, {P_RESULT, 1, &device_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_runtime_create(slot *a, slot *result) { (void)a, result->i = orrery_runtime_create((const orrery_runtime_options *)a[0].p, (orrery_runtime **)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_runtime_create[] = {{P_OPTIONS, 1, &runtime_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_runtime_free(slot *a, slot *result) { (void)a, (void)result, orrery_runtime_free((orrery_runtime *)a[0].p); }
 static const parameter parameters_orrery_runtime_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_runtime_set_threads(slot *a, slot *result) { (void)a, result->i = orrery_runtime_set_threads((orrery_runtime *)a[0].p, (int32_t)a[1].i, (int32_t)a[2].i, (orrery_error *)a[3].p); }
-static const parameter parameters_orrery_runtime_set_threads[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}, {P_INTEGER, 1, 0}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_runtime_set_threads[] = {{P_HANDLE, 1, 0}, {P_I32, 1, 0}, {P_I32, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_runtime_get_info(slot *a, slot *result) { (void)a, result->i = orrery_runtime_get_info((const orrery_runtime *)a[0].p, (orrery_runtime_info *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_runtime_get_info[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &runtime_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_open(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open((const char *)a[0].p, (orrery_vocab **)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_vocab_open[] = {{P_STRING, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_open_fd(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open_fd((int32_t)a[0].i, (orrery_vocab **)a[1].p, (orrery_error *)a[2].p); }
-static const parameter parameters_orrery_vocab_open_fd[] = {{P_INTEGER, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_vocab_open_fd[] = {{P_I32, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_open_memory(slot *a, slot *result) { (void)a, result->i = orrery_vocab_open_memory((const void *)a[0].p, (size_t)a[1].i, (orrery_vocab **)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_vocab_open_memory[] = {{P_BYTES, 2, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_free(slot *a, slot *result) { (void)a, (void)result, orrery_vocab_free((orrery_vocab *)a[0].p); }
 static const parameter parameters_orrery_vocab_free[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_tokenize(slot *a, slot *result) { (void)a, result->i = orrery_tokenize((const orrery_vocab *)a[0].p, (const char *)a[1].p, (size_t)a[2].i, (uint32_t)a[3].i, (int32_t *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
-static const parameter parameters_orrery_tokenize[] = {{P_HANDLE, 1, 0}, {P_BYTES, 2, 0}, {P_INTEGER, 1, 0}, {P_OUT_I32, 3, 0}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_tokenize[] = {{P_HANDLE, 1, 0}, {P_BYTES, 2, 0}, {P_U32, 1, 0}, {P_OUT_I32, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_detokenize(slot *a, slot *result) { (void)a, result->i = orrery_detokenize((const orrery_vocab *)a[0].p, (const int32_t *)a[1].p, (size_t)a[2].i, (uint32_t)a[3].i, (char *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
-static const parameter parameters_orrery_detokenize[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 2, 0}, {P_INTEGER, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_detokenize[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 2, 0}, {P_U32, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_vocab_get_info(slot *a, slot *result) { (void)a, result->i = orrery_vocab_get_info((const orrery_vocab *)a[0].p, (orrery_vocab_info *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_vocab_get_info[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &vocab_info_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_token_flags(slot *a, slot *result) { (void)a, result->i = orrery_token_flags((const orrery_vocab *)a[0].p, (int32_t)a[1].i); }
-static const parameter parameters_orrery_token_flags[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_token_flags[] = {{P_HANDLE, 1, 0}, {P_I32, 1, 0}};
 static void invoke_orrery_render_chat(slot *a, slot *result) { (void)a, result->i = orrery_render_chat((const orrery_vocab *)a[0].p, (const char *)a[1].p, (const orrery_template_options *)a[2].p, (char *)a[3].p, (size_t)a[4].i, (size_t *)a[5].p, (orrery_error *)a[6].p); }
 static const parameter parameters_orrery_render_chat[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_OPTIONS, 1, &template_options_layout}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_kv_type_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_kv_type_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_kv_type_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_kv_type_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_rope_scaling_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_rope_scaling_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_rope_scaling_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_rope_scaling_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_plan(slot *a, slot *result) { (void)a, result->i = orrery_plan((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_plan[] = {{P_STRING, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_plan_fd(slot *a, slot *result) { (void)a, result->i = orrery_plan_fd((int32_t)a[0].i, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_result *)a[4].p, (orrery_error *)a[5].p); }
-static const parameter parameters_orrery_plan_fd[] = {{P_INTEGER, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_plan_fd[] = {{P_I32, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_plan_memory(slot *a, slot *result) { (void)a, result->i = orrery_plan_memory((const void *)a[0].p, (size_t)a[1].i, (const orrery_runtime_options *)a[2].p, (const orrery_model_options *)a[3].p, (const orrery_session_options *)a[4].p, (orrery_plan_result *)a[5].p, (orrery_error *)a[6].p); }
 static const parameter parameters_orrery_plan_memory[] = {{P_BYTES, 2, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_RESULT, 1, &plan_result_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_region_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_region_kind_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_region_kind_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_region_kind_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_plan_regions(slot *a, slot *result) { (void)a, result->i = orrery_plan_regions((const char *)a[0].p, (const orrery_runtime_options *)a[1].p, (const orrery_model_options *)a[2].p, (const orrery_session_options *)a[3].p, (orrery_plan_region *)a[4].p, (size_t)a[5].i, (size_t *)a[6].p, (orrery_error *)a[7].p); }
 static const parameter parameters_orrery_plan_regions[] = {{P_STRING, 1, 0}, {P_OPTIONS, 1, &runtime_options_layout}, {P_OPTIONS, 1, &model_options_layout}, {P_OPTIONS, 1, &session_options_layout}, {P_OUT_STRUCTS, 3, &plan_region_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_load_mode_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_load_mode_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_load_mode_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_load_mode_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_model_open(slot *a, slot *result) { (void)a, result->i = orrery_model_open((orrery_runtime *)a[0].p, (const char *)a[1].p, (const orrery_model_options *)a[2].p, (orrery_model **)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_model_open[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_open_fd(slot *a, slot *result) { (void)a, result->i = orrery_model_open_fd((orrery_runtime *)a[0].p, (int32_t)a[1].i, (const orrery_model_options *)a[2].p, (orrery_model **)a[3].p, (orrery_error *)a[4].p); }
-static const parameter parameters_orrery_model_open_fd[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_model_open_fd[] = {{P_HANDLE, 1, 0}, {P_I32, 1, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_open_memory(slot *a, slot *result) { (void)a, result->i = orrery_model_open_memory((orrery_runtime *)a[0].p, (const void *)a[1].p, (size_t)a[2].i, (const orrery_model_options *)a[3].p, (orrery_model **)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_model_open_memory[] = {{P_HANDLE, 1, 0}, {P_BYTES, 2, 0}, {P_OPTIONS, 1, &model_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_model_free(slot *a, slot *result) { (void)a, (void)result, orrery_model_free((orrery_model *)a[0].p); }
@@ -94,9 +94,9 @@ static const parameter parameters_orrery_model_vocab[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_inspect(slot *a, slot *result) { (void)a, result->i = orrery_inspect((const char *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_inspect[] = {{P_STRING, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_overflow_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_overflow_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_overflow_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_overflow_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_speculate_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_speculate_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_speculate_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_speculate_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_policies(slot *a, slot *result) { (void)a, result->i = orrery_policies((char *)a[0].p, (size_t)a[1].i, (size_t *)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_policies[] = {{P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_open(slot *a, slot *result) { (void)a, result->i = orrery_session_open((orrery_model *)a[0].p, (const orrery_session_options *)a[1].p, (orrery_session **)a[2].p, (orrery_error *)a[3].p); }
@@ -112,17 +112,17 @@ static const parameter parameters_orrery_session_add_message_json[] = {{P_HANDLE
 static void invoke_orrery_session_n_messages(slot *a, slot *result) { (void)a, result->i = orrery_session_n_messages((const orrery_session *)a[0].p); }
 static const parameter parameters_orrery_session_n_messages[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_session_message(slot *a, slot *result) { (void)a, result->i = orrery_session_message((const orrery_session *)a[0].p, (size_t)a[1].i, (char *)a[2].p, (size_t)a[3].i, (size_t *)a[4].p, (orrery_error *)a[5].p); }
-static const parameter parameters_orrery_session_message[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_session_message[] = {{P_HANDLE, 1, 0}, {P_U64, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_set_template(slot *a, slot *result) { (void)a, result->i = orrery_session_set_template((orrery_session *)a[0].p, (const orrery_template_options *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_session_set_template[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &template_options_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_rewind_messages(slot *a, slot *result) { (void)a, result->i = orrery_session_rewind_messages((orrery_session *)a[0].p, (size_t)a[1].i, (orrery_error *)a[2].p); }
-static const parameter parameters_orrery_session_rewind_messages[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_session_rewind_messages[] = {{P_HANDLE, 1, 0}, {P_U64, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_n_tokens(slot *a, slot *result) { (void)a, result->i = orrery_session_n_tokens((const orrery_session *)a[0].p); }
 static const parameter parameters_orrery_session_n_tokens[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_session_tokens(slot *a, slot *result) { (void)a, result->i = orrery_session_tokens((const orrery_session *)a[0].p, (int32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
 static const parameter parameters_orrery_session_tokens[] = {{P_HANDLE, 1, 0}, {P_OUT_I32, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_rewind(slot *a, slot *result) { (void)a, result->i = orrery_session_rewind((orrery_session *)a[0].p, (size_t)a[1].i, (orrery_error *)a[2].p); }
-static const parameter parameters_orrery_session_rewind[] = {{P_HANDLE, 1, 0}, {P_INTEGER, 1, 0}, {P_ERROR, 1, 0}};
+static const parameter parameters_orrery_session_rewind[] = {{P_HANDLE, 1, 0}, {P_U64, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_fork(slot *a, slot *result) { (void)a, result->i = orrery_session_fork((orrery_session *)a[0].p, (orrery_session **)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_session_fork[] = {{P_HANDLE, 1, 0}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_session_save(slot *a, slot *result) { (void)a, result->i = orrery_session_save((orrery_session *)a[0].p, (const char *)a[1].p, (orrery_error *)a[2].p); }
@@ -160,9 +160,9 @@ static const parameter parameters_orrery_generate[] = {{P_HANDLE, 1, 0}, {P_OPTI
 static void invoke_orrery_generate_tokens(slot *a, slot *result) { (void)a, result->i = orrery_generate_tokens((orrery_session *)a[0].p, (const int32_t *)a[1].p, (size_t)a[2].i, (const orrery_generate_options *)a[3].p, (orrery_generation **)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_generate_tokens[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 2, 0}, {P_OPTIONS, 1, &generate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_event_type_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_event_type_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_event_type_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_event_type_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_finish_reason_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_finish_reason_name((uint32_t)a[0].i); }
-static const parameter parameters_orrery_finish_reason_name[] = {{P_INTEGER, 1, 0}};
+static const parameter parameters_orrery_finish_reason_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_next(slot *a, slot *result) { (void)a, result->i = orrery_next((orrery_generation *)a[0].p, (orrery_event *)a[1].p, (orrery_error *)a[2].p); }
 static const parameter parameters_orrery_next[] = {{P_HANDLE, 1, 0}, {P_RESULT, 1, &event_layout}, {P_ERROR, 1, 0}};
 static void invoke_orrery_run(slot *a, slot *result) { (void)a, result->i = orrery_run((orrery_generation *)a[0].p, (orrery_event_fn)a[1].p, (void *)a[2].p, (orrery_error *)a[3].p); }

@@ -79,6 +79,7 @@ export class Session extends Handle {
   embedding(): Float32Array;
   stats(): abi.Stats;
   residency(): Uint32Array; // (nLayers, nKvHeads)
+  ask(question: string, options?: GenerateOptions): Promise<string>; // adds a user's message; the whole answer
   generate(options?: GenerateOptions): Generation;
   generateTokens(tokens: Iterable<number>, options?: GenerateOptions): Generation;
 }

@@ -187,6 +187,17 @@ class Session extends Handle {
   residency() {
     return sync.orrery_session_residency(this.handle);
   }
+  // Adds a user's message, and resolves to the whole answer's text. An answer that fails, or that the signal aborts, leaves the message in
+  // the conversation; an abort rejects with the signal's reason.
+  async ask(question, options = {}) {
+    this.addMessage('user', question);
+    let answer = '';
+    for await (const e of this.generate(options)) {
+      if (e.type === 'text') answer += e.text;
+      if (e.type === 'done' && e.finishReason === abi.FinishReason.CANCELLED && options.signal) options.signal.throwIfAborted();
+    }
+    return answer;
+  }
   // Beside the header's options: `signal`, an AbortSignal that cancels the answer.
   generate({ signal, ...options } = {}) {
     return new Generation(sync.orrery_generate(this.handle, options), signal);
@@ -255,20 +266,19 @@ function event(raw) {
 
 const json = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
-module.exports = {
-  ...abi, OrreryError, Runtime, Vocab, Model, Calibration, Session, Generation,
-  abiVersion: () => sync.orrery_abi_version(),
-  version: () => sync.orrery_version(),
-  buildInfo: () => sync.orrery_build_info(),
-  statusName: (status) => sync.orrery_status_name(status),
-  constantName: (kind, value) => sync[abi.NAMES[kind]](value),
-  devices: () => Array.from({ length: sync.orrery_devices() }, (_, i) => sync.orrery_device_get_info(i)),
-  inspect: async (path) => (await async.orrery_inspect(path)).toString(),
-  policies: () => sync.orrery_policies().toString(),
-  plan: (path, { runtime, model, session } = {}) => async.orrery_plan(path, runtime, model, session),
-  planRegions: (path, { runtime, model, session } = {}) => async.orrery_plan_regions(path, runtime, model, session),
-  planFd: (fd, { runtime, model, session } = {}) => async.orrery_plan_fd(fd, runtime, model, session),
-  planMemory: (bytes, { runtime, model, session } = {}) => async.orrery_plan_memory(bytes, runtime, model, session),
-  headProfileImport: (profile) => sync.orrery_head_profile_import(json(profile)).toString(),
-  headProfileImportGates: (gates, sparsity) => sync.orrery_head_profile_import_gates(gates, sparsity).toString(),
-};
+// Written so that `import {Runtime, KvType} from 'orrery'` finds every name: constants of an imported module, then plain names.
+module.exports = { ...require('./abi.js'), OrreryError, Runtime, Vocab, Model, Calibration, Session, Generation };
+module.exports.abiVersion = () => sync.orrery_abi_version();
+module.exports.version = () => sync.orrery_version();
+module.exports.buildInfo = () => sync.orrery_build_info();
+module.exports.statusName = (status) => sync.orrery_status_name(status);
+module.exports.constantName = (kind, value) => sync[abi.NAMES[kind]](value);
+module.exports.devices = () => Array.from({ length: sync.orrery_devices() }, (_, i) => sync.orrery_device_get_info(i));
+module.exports.inspect = async (path) => (await async.orrery_inspect(path)).toString();
+module.exports.policies = () => sync.orrery_policies().toString();
+module.exports.plan = (path, { runtime, model, session } = {}) => async.orrery_plan(path, runtime, model, session);
+module.exports.planRegions = (path, { runtime, model, session } = {}) => async.orrery_plan_regions(path, runtime, model, session);
+module.exports.planFd = (fd, { runtime, model, session } = {}) => async.orrery_plan_fd(fd, runtime, model, session);
+module.exports.planMemory = (bytes, { runtime, model, session } = {}) => async.orrery_plan_memory(bytes, runtime, model, session);
+module.exports.headProfileImport = (profile) => sync.orrery_head_profile_import(json(profile)).toString();
+module.exports.headProfileImportGates = (gates, sparsity) => sync.orrery_head_profile_import_gates(gates, sparsity).toString();

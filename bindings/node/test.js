@@ -65,6 +65,25 @@ async function main(path) {
       assert.throws(() => ask(QUESTION, { logitsHook: 5 }), TypeError);
       assert.throws(() => session.addMessage('user', 'a\0b'), TypeError);
     },
+    async 'numbers out of range are refused by name'() {
+      for (const [option, value] of [['maxTokens', 2 ** 32], ['maxTokens', -1], ['maxTokens', 1.5], ['maxTokens', 2n ** 40n], ['topK', 2 ** 32],
+        ['seed', -1n], ['seed', 2n ** 64n]])
+        assert.throws(() => ask(QUESTION, { [option]: value }), (e) => e instanceof RangeError && e.message.startsWith(option), `${option} ${value}`);
+      assert.throws(() => ask(QUESTION, { maxTokens: {} }), TypeError);
+      assert.throws(() => session.rewind(2 ** 64), /orrery_session_rewind is out of range/);
+      assert.throws(() => session.rewind(-1), RangeError);
+      assert.throws(() => session.addMessage('user', undefined), TypeError);
+      await assert.rejects(model.session({ nContext: 2 ** 32 + 256 }), /nContext is out of range/);
+    },
+    async 'ask returns the whole answer'() {
+      session.rewindMessages(0);
+      assert.strictEqual((await session.ask(QUESTION)).trim(), 'Bruno lives in Salem.');
+      await assert.rejects(session.ask(TEXT.repeat(100), { signal: AbortSignal.abort() }), { name: 'AbortError' });
+    },
+    async 'modules import names'() {
+      const { Runtime, KvType, abiVersion } = await import('./index.js');
+      assert(Runtime === orrery.Runtime && KvType.F16 === 0 && abiVersion() === 1);
+    },
     async 'what a hook throws rejects the call'() {
       const generation = ask(QUESTION, { logitsHook: () => { throw new RangeError('mine'); } });
       await assert.rejects(async () => { for await (const e of generation) void e; }, /mine/);

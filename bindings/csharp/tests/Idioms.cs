@@ -33,6 +33,14 @@ static class Idioms {
         using (Ask(1)) Expect(Throws<OrreryException>(() => session.AddMessage("user", "busy")).Status == Status.Busy, "busy");
         session.AddMessage("user", "not busy");
     }
+    static void AskReturnsTheWholeAnswer() {
+        session.RewindMessages(0);
+        Expect(session.Ask(Text + "\n\nWhere does Bruno live?").Trim() == "Bruno lives in Salem.", "the whole answer");
+        using (var source = new CancellationTokenSource()) {
+            source.Cancel();
+            Throws<OperationCanceledException>(() => session.Ask(Text, null, source.Token));
+        }
+    }
     static void ATokenStopsAPrompt() {
         using (var source = new CancellationTokenSource(30)) {
             Throws<OperationCanceledException>(() => Ask(150, null, source.Token).Count());
@@ -86,6 +94,7 @@ static class Idioms {
         var options = new RuntimeOptions { NThreads = 1, Backend = "cpu", DeviceBudgetBytes = 256 << 20, ReservoirBytes = 1 << 20 };
         session = new Runtime(options).Open(arguments[0]).OpenSession(new SessionOptions { NContext = 8192 });
         LeavingALoopEarlyFreesTheSession();
+        AskReturnsTheWholeAnswer();
         ATokenStopsAPrompt();
         DisposingWhileNextRunsAndCancellingAfterwards();
         WhatAHookThrowsComesOut();

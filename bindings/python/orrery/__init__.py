@@ -414,6 +414,11 @@ class Session(Handle):
         with self.use() as pointer:
             return list(sized("orrery_session_residency", c_uint32, pointer))
 
+    def ask(self, question: str, **given: "Unpack[GenerateOptions]") -> str:
+        """Adds a user's message and returns the whole answer's text. An answer that fails leaves the message in the conversation."""
+        self.add_message("user", question)
+        return "".join(self.generate(**given).text())
+
     def generate(self, **given: "Unpack[GenerateOptions]") -> "Generation":
         """Begins the answer to the conversation. `logits_hook(logits, tokens)` may change logits in place, and cancels by
         returning something other than 0 or None."""

@@ -48,6 +48,10 @@ class Orrery(unittest.TestCase):
         with self.assertRaises(ValueError):
             self.session.rewind(-1)
 
+    def test_ask_returns_the_whole_answer(self):
+        self.assertEqual(self.session.ask(QUESTION).strip(), "Bruno lives in Salem.")
+        self.assertEqual(self.session.n_messages(), 2)
+
     def test_what_a_hook_keeps_stays_valid(self):
         kept = []
 

@@ -136,6 +136,17 @@ impl Session {
     pub fn residency(&self) -> Result<Vec<u32>> {
         sized(|p, capacity, n, e| unsafe { sys::orrery_session_residency(self.raw, p, capacity, n, e) })
     }
+    /// Adds a user's message and returns the whole answer's text. An answer that fails leaves the message in the conversation.
+    pub fn ask(&self, question: &str, options: GenerateOptions) -> Result<String> {
+        self.add_message("user", question)?;
+        let mut answer = String::new();
+        for event in self.generate(options)? {
+            if let Event::Text(text) = event? {
+                answer.push_str(&text);
+            }
+        }
+        Ok(answer)
+    }
     /// Begins the answer to the conversation.
     pub fn generate(&self, options: GenerateOptions) -> Result<Generation> {
         self.begin(options, |o, g, e| unsafe { sys::orrery_generate(self.raw, o, g, e) })

@@ -39,6 +39,14 @@ fn types_cross_threads_as_documented() {
 }
 
 #[test]
+fn ask_returns_the_whole_answer() {
+    let session = session(&model());
+    let question = TEXT.to_owned() + "\n\nWhere does Bruno live?";
+    assert_eq!(session.ask(&question, Default::default()).unwrap().trim(), "Bruno lives in Salem.");
+    assert_eq!(session.n_messages(), 2);
+}
+
+#[test]
 fn leaving_a_loop_early_frees_the_session() {
     let session = session(&model());
     for event in ask(&session, 1, Default::default()) {
