@@ -5,6 +5,9 @@
 // tokens alone, bit for bit, and belongs to all sessions. All KV behind another token (generated, out of a file, invented) belongs to the
 // session and its forks: for these, going back to an earlier branch has the KV that a fork of that time would have. Every page of the tree
 // says how its tokens' KV was made, so a session that takes it back keeps it as what it is.
+//
+// A model with recurrent layers goes on only where its state is known: its pages are kept and taken up to a checkpoint, whose state lies with
+// the last of them.
 #include <algorithm>
 
 #include "runtime/base/hash.h"
@@ -35,7 +38,6 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   kv::PrefixTree& tree = model_->runtime().prefixes();
   constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
   const uint32_t from = n_computed();
-  if (state_) return ok_status();   // pages without the state behind them spare no computation
   // Sums need the queries of all tokens, which only their computation gives.
   if (!options_.reuse_prompts || parked() || tree.bytes() == 0 || wanted.size() < (from / kTokens + 1) * kTokens) return ok_status();
   if (resident_ && resident_->sums_queries()) return ok_status();
@@ -45,9 +47,12 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
     ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
     ORRERY_TRY(choose_form(turn, cancel));
   }
-  const auto pages = tree.find(prefix_key(), wanted, {made_.data(), from}, owner_);
+  auto pages = tree.find(prefix_key(), wanted, {made_.data(), from}, owner_);
+  while (state_ && !pages.empty() && !pages.back().state()) pages.pop_back();
   const auto n_pages = static_cast<uint32_t>(pages.size()), first = from / kTokens;
   if (n_pages * kTokens <= from) return ok_status();
+  RecurrentState::Bytes state;
+  if (state_) state = std::make_shared<std::vector<std::byte>>(pages.back().state(), pages.back().state() + state_->bytes());
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / table_->format().page_bytes(), 1));
   Status status = ok_status();
   for (uint32_t page = first; page < n_pages && status.ok();) {
@@ -76,6 +81,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
     for (uint32_t at = page * kTokens; at < (page + 1) * kTokens; ++at)
       if (at >= from) tokens_.push_back(wanted[at]), made_.push_back(pages[page].made()[at % kTokens]);
   n_computed_ = n_pages * kTokens;
+  if (state_) state_->add_checkpoint(n_computed(), std::move(state));
   stats_.restored_tokens += n_computed() - from;
   if (!options_.compressed()) stats_.host_to_device_bytes += (n_pages - first) * table_->format().page_bytes();
   return ok_status();
@@ -83,8 +89,14 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
 
 void Session::keep_prefix() noexcept {
   constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
-  const uint32_t n = n_computed() / kTokens * kTokens;
-  if (!options_.reuse_prompts || parked() || n == 0 || state_) return;
+  const auto is_kept = [](const RecurrentState::Checkpoint& c) { return c.n_tokens % kTokens == 0; };
+  uint32_t n = n_computed() / kTokens * kTokens;
+  if (state_) {
+    const auto& all = state_->checkpoints();
+    const auto last = std::find_if(all.rbegin(), all.rend(), is_kept);
+    n = last == all.rend() ? 0 : last->n_tokens;
+  }
+  if (!options_.reuse_prompts || parked() || n == 0) return;
   const auto first_own = std::find_if(made_.begin(), made_.begin() + n, [](uint8_t made) { return made != 0; });
   const auto n_common = static_cast<uint32_t>(first_own - made_.begin());
   const uint64_t page_bytes = table_->format().page_bytes();
@@ -96,7 +108,12 @@ void Session::keep_prefix() noexcept {
   };
   try {
     // What has no room, or fails, is computed again when it is needed.
-    (void)model_->runtime().prefixes().add(prefix_key(), {tokens_.data(), n}, {made_.data(), n}, owner_, n_common, page_bytes, copy);
+    kv::PrefixTree& tree = model_->runtime().prefixes();
+    const kv::PrefixTree::Key key = prefix_key();
+    (void)tree.add(key, {tokens_.data(), n}, {made_.data(), n}, owner_, n_common, page_bytes, copy);
+    if (!state_) return;
+    for (const RecurrentState::Checkpoint& c : state_->checkpoints())
+      if (is_kept(c)) tree.add_state(key, {tokens_.data(), c.n_tokens}, {made_.data(), c.n_tokens}, owner_, {c.bytes->data(), c.bytes->size()});
   } catch (...) {
   }
 }

@@ -15,11 +15,29 @@ void RecurrentState::truncate(uint32_t n_tokens) {
   if (position_ != kUnknown && position_ > n_tokens) position_ = kUnknown;
 }
 
-Status RecurrentState::restore(Backend* backend, uint32_t n_tokens) {
+const RecurrentState::Checkpoint* RecurrentState::at_or_before(uint32_t n_tokens) const {
   const auto behind = std::find_if(checkpoints_.begin(), checkpoints_.end(), [&](const Checkpoint& c) { return c.n_tokens > n_tokens; });
-  const Checkpoint* found = behind == checkpoints_.begin() ? nullptr : &*std::prev(behind);
+  return behind == checkpoints_.begin() ? nullptr : &*std::prev(behind);
+}
+
+uint32_t RecurrentState::nearest(uint32_t n_tokens) const {
+  const Checkpoint* found = at_or_before(n_tokens);
   const uint32_t at = found ? found->n_tokens : 0;
-  if (position_ != kUnknown && position_ <= n_tokens && position_ >= at) return ok_status();
+  return position_ != kUnknown && position_ <= n_tokens ? std::max(position_, at) : at;
+}
+
+uint32_t RecurrentState::end_of_chunk(uint32_t from, uint32_t most, uint32_t end) {
+  constexpr auto kPage = static_cast<uint32_t>(kPageTokens);
+  const uint32_t chunk_end = from + std::min(most, end - from), page_end = chunk_end / kPage * kPage;
+  prompts_ = (end - std::min(end, kTail)) / kPage * kPage;
+  if (prompts_ > std::max(from, last()) && prompts_ <= chunk_end) return prompts_;
+  return chunk_end < end && page_end > from ? page_end : chunk_end;
+}
+
+Status RecurrentState::restore(Backend* backend, uint32_t n_tokens) {
+  const Checkpoint* found = at_or_before(n_tokens);
+  const uint32_t at = nearest(n_tokens);
+  if (position_ == at) return ok_status();
   if (found) {
     backend->upload({region_.data().address}, found->bytes->data(), bytes_);
   } else {

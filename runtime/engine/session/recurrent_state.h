@@ -4,9 +4,9 @@
 // none in particular (a step failed, or was given up). Checkpoints are copies of earlier states in host memory. Whoever needs the state of n
 // tokens restores the latest checkpoint at or before n, and computes the tokens that follow (Session::catch_up).
 //
-// Checkpoints are made every kEvery tokens, and kTail tokens before the end of a prompt: the next prompt of a conversation often parts from this
-// one where the answer begins, or a few tokens before. At most kMostCheckpoints are kept: of the others the one goes that is closest to the one
-// before it. Forks share them.
+// Checkpoints are made every kEvery tokens, and at least kTail tokens before the end of a prompt: the next prompt of a conversation often parts
+// from this one where the answer begins, or a few tokens before. They are made where a page of KV ends, so that the prefix tree can keep them
+// with it. At most kMostCheckpoints are kept: of the others the one goes that is closest to the one before it. Forks share them.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +27,10 @@ class RecurrentState {
   static constexpr uint32_t kEvery = 2048, kTail = 16, kUnknown = UINT32_MAX;
   static constexpr size_t kMostCheckpoints = 8;
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
+  struct Checkpoint {
+    uint32_t n_tokens;
+    Bytes bytes;
+  };
 
   // Nothing, if the model has no recurrent layers.
   static kv::Region layout(const model::Description& d);
@@ -47,11 +51,19 @@ class RecurrentState {
   // Takes the latest checkpoint at or before n_tokens, or the state of no tokens, unless the state is that of at most n_tokens and later.
   Status restore(Backend* backend, uint32_t n_tokens);
 
-  // Whether a checkpoint is due: kEvery tokens since the last one.
-  bool due() const { return position_ != kUnknown && position_ - last() >= kEvery; }
+  // The number of tokens, at most n_tokens, of the state from which restore(n_tokens) would go on.
+  uint32_t nearest(uint32_t n_tokens) const;
+
+  // Where a chunk of a prompt ends, of at most `most` tokens from `from` on. The prompt ends at `end`. The chunk ends where the prompt's checkpoint
+  // is due, or else with a page, if it is not the prompt's last one and holds a page's end.
+  uint32_t end_of_chunk(uint32_t from, uint32_t most, uint32_t end);
+  // Whether a checkpoint is due: the prompt's, or kEvery tokens since the last one.
+  bool due() const {
+    return position_ != kUnknown && (position_ == prompts_ || (position_ % kPageTokens == 0 && position_ - last() >= kEvery));
+  }
   Status checkpoint(Backend* backend);
   void add_checkpoint(uint32_t n_tokens, Bytes bytes);   // ascending
-  size_t n_checkpoints() const { return checkpoints_.size(); }
+  const std::vector<Checkpoint>& checkpoints() const { return checkpoints_; }   // ascending
   // A copy of the state, which has a position.
   Result<Bytes> read(Backend* backend) const;
   // For a fork: the other's checkpoints, and its state if both have their places.
@@ -61,15 +73,13 @@ class RecurrentState {
   void assume(uint32_t n_tokens) { position_ = n_tokens; }
 
  private:
-  struct Checkpoint {
-    uint32_t n_tokens;
-    Bytes bytes;
-  };
+  const Checkpoint* at_or_before(uint32_t n_tokens) const;
   uint32_t last() const { return checkpoints_.empty() ? 0 : checkpoints_.back().n_tokens; }
 
   uint64_t bytes_;
   kv::ArenaRegion region_;
   uint32_t position_ = kUnknown;
+  uint32_t prompts_ = kUnknown;           // where the checkpoint of the prompt under way is due
   std::vector<Checkpoint> checkpoints_;   // ascending
 };
 

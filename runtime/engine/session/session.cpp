@@ -215,6 +215,11 @@ uint32_t Session::reuse_prefix(Span<const int32_t> wanted) {
   const size_t most = std::min(tokens_.size(), wanted.size());
   const auto end = std::mismatch(tokens_.begin(), tokens_.begin() + static_cast<ptrdiff_t>(most), wanted.begin()).first;
   truncate(static_cast<uint32_t>(end - tokens_.begin()));
+  if (state_) {   // prompt tokens behind the nearest state are computed again with those that follow
+    const auto at = state_->nearest(n_computed());
+    const auto first = made_.begin() + at, last = made_.begin() + n_computed();
+    if (std::all_of(first, last, [](uint8_t made) { return made == 0; })) truncate(at);
+  }
   return n_computed();
 }
 
@@ -325,8 +330,9 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
   while (from < n_tokens) {
     // Each token by the phase that computed it first.
     const auto generated = [&](uint32_t at) { return (made_[at] & kv::Made::kGenerated) != 0; };
+    const uint32_t end = state_->end_of_chunk(from, options_.chunk(), n_tokens);
     uint32_t n = 1;
-    while (!generated(from) && from + n < n_tokens && n < options_.chunk() && !generated(from + n)) ++n;
+    while (!generated(from) && from + n < end && !generated(from + n)) ++n;
     rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
@@ -354,12 +360,8 @@ void Session::drop_part() {
 
 uint32_t Session::next_chunk(size_t left, bool all_logits) {
   if (pace_.under_way()) return pace_.n_rows();
-  // A prompt's last tokens are a chunk of their own, with a checkpoint before it.
-  if (state_ && left > 2 * RecurrentState::kTail && left - RecurrentState::kTail <= options_.chunk()) {
-    left -= RecurrentState::kTail;
-    checkpoint_at_ = n_computed() + static_cast<uint32_t>(left);
-  }
-  const auto most = static_cast<uint32_t>(std::min<size_t>(options_.chunk(), left));
+  auto most = static_cast<uint32_t>(std::min<size_t>(options_.chunk(), left));
+  if (state_) most = state_->end_of_chunk(n_computed(), most, n_computed() + static_cast<uint32_t>(left)) - n_computed();
   // On a GPU the last bits may depend on the chunk (StepOperations::matmul), and a layer is short.
   if (!model_->runtime().device().info().unified_memory) return most;
   const model::Description& h = model_->description();

@@ -276,7 +276,6 @@ class Session {
   StoredForm form_;                            // of the tokens' KV
   kv::ArenaRegion means_region_;               // of form_.means, where the options centre keys; empty while parked
   std::unique_ptr<RecurrentState> state_;      // null: the model has no recurrent layers
-  uint32_t checkpoint_at_ = 0;                 // where the chunk under way ends with a checkpoint of state_
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   uint64_t owner_;                             // of pages that are not everybody's; forks have the same
   std::vector<int32_t> tokens_;                // room for n_context + 1

@@ -247,7 +247,7 @@ void SessionStep::end(const Turn& turn) {
     guarded([&]() -> Status {
       if (s.state_) {
         s.state_->end_step(s.n_computed());
-        if (s.state_->due() || s.n_computed() == s.checkpoint_at_) ORRERY_TRY(s.state_->checkpoint(&turn.backend()));
+        if (s.state_->due()) ORRERY_TRY(s.state_->checkpoint(&turn.backend()));
       }
       if (out_.request) {
         request_.shortlist->arrived();

@@ -10,6 +10,8 @@ constexpr uint64_t kBytesAtOnce = uint64_t{64} << 20;   // of one copy()
 }
 
 const std::byte* PrefixTree::Page::bytes() const { return reinterpret_cast<const std::byte*>(node_->region.data().address); }
+PrefixTree::Page::Page(std::shared_ptr<const Node> node)
+    : node_(std::move(node)), state_(node_->state.bytes() ? reinterpret_cast<const std::byte*>(node_->state.data().address) : nullptr) {}
 Span<const uint8_t> PrefixTree::Page::made() const { return {node_->made.data(), node_->made.size()}; }
 
 PrefixTree::~PrefixTree() {
@@ -31,6 +33,19 @@ PrefixTree::Node* PrefixTree::child(const Node& node, const int32_t* tokens, con
   return everybodys;
 }
 
+PrefixTree::Node* PrefixTree::walk(Node* root, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner,
+                                   std::vector<Page>* pages) const {
+  Node* node = root;
+  for (size_t at = 0; at + kTokens <= tokens.size(); at += kTokens) {
+    const size_t known = std::min(at, made.size());
+    Node* next = child(*node, tokens.data() + at, made.data() + known, std::min(kTokens, made.size() - known), owner);
+    if (!next) break;
+    node = next;
+    if (pages) pages->push_back(Page(*node->place));
+  }
+  return node;
+}
+
 // The path to `deepest` becomes the most recently used one.
 void PrefixTree::touch(Node* deepest) {
   for (Node* node = deepest; node->parent; node = node->parent) {
@@ -41,7 +56,7 @@ void PrefixTree::touch(Node* deepest) {
 
 void PrefixTree::unlink(Node* leaf) {
   const std::shared_ptr<Node> keep = *leaf->place;
-  bytes_ -= leaf->region.bytes();
+  bytes_ -= leaf->region.bytes() + leaf->state.bytes();
   leaf->linked = false;
   order_.erase(leaf->place);
   std::vector<std::shared_ptr<Node>>& siblings = leaf->parent->children;
@@ -76,17 +91,38 @@ std::vector<PrefixTree::Page> PrefixTree::find(const Key& key, Span<const int32_
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto root = roots_.find(key);
   if (root == roots_.end()) return pages;
-  Node* node = &root->second;
-  for (size_t at = 0; at + kTokens <= tokens.size(); at += kTokens) {
-    const size_t n_held = std::min(kTokens, held.size() - std::min(at, held.size()));
-    Node* next = child(*node, tokens.data() + at, held.data() + std::min(at, held.size()), n_held, owner);
-    if (!next) break;
-    node = next;
-    pages.push_back(Page(*node->place));
-  }
+  Node* node = walk(&root->second, tokens, held, owner, &pages);
   ++stamp_;
   touch(node);
   return pages;
+}
+
+void PrefixTree::add_state(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, Span<const std::byte> state) {
+  const AccountScope scope(account_);
+  const auto lacks = [&]() -> Node* {
+    const auto root = roots_.find(key);
+    if (root == roots_.end()) return nullptr;
+    std::vector<Page> pages;
+    Node* node = walk(&root->second, tokens, made, owner, &pages);
+    return pages.size() == tokens.size() / kTokens && node->parent && !node->state.bytes() ? node : nullptr;
+  };
+  ArenaRegion region;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Node* node = lacks();
+    if (!node) return;
+    ++stamp_;
+    touch(node);
+    auto taken = make_region(state.size(), stamp_);
+    if (!taken.ok()) return;
+    region = std::move(taken).value();
+  }
+  std::copy_n(state.data(), state.size(), reinterpret_cast<std::byte*>(region.data().address));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Node* node = lacks();   // again: the tree may have changed
+  if (!node || bytes_ + region.bytes() > most_bytes_) return;
+  bytes_ += region.bytes();
+  node->state = std::move(region);
 }
 
 // Takes room for a page of the path that has this stamp. Pages of other paths leave if it does not fit.

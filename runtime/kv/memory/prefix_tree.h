@@ -2,7 +2,9 @@
 // the tokens of its page and of all pages before it, and how each token's KV was made. A session that is asked for the same tokens copies their pages and
 // computes the rest.
 //
-// Pages are copies, in regions at the high end of the reservoir. They have no share in the plan: when a session's region does not fit, the
+// A page may have the recurrent state behind its last token beside it, of a model that has one: a session of such a model goes on from there.
+//
+// Pages and states are copies, in regions at the high end of the reservoir. They have no share in the plan: when a session's region does not fit, the
 // least recently used pages leave first (Arena::make_room_with). All pages together have at most `most_bytes` bytes.
 //
 // A node belongs to everybody, or to one owner: a session and its forks. Everybody's pages hold KV that depends on their tokens alone.
@@ -52,11 +54,14 @@ class PrefixTree {
    public:
     const std::byte* bytes() const;   // (KvFormat::page_bytes()) as PageTable::upload() takes them
     Span<const uint8_t> made() const;   // (kPageTokens) Made
+    // The recurrent state behind the page, as it was given to add_state(). Null: there was none when the page was found.
+    const std::byte* state() const { return state_; }
 
    private:
     friend class PrefixTree;
-    explicit Page(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
+    explicit Page(std::shared_ptr<const Node> node);
     std::shared_ptr<const Node> node_;
+    const std::byte* state_;
   };
 
   PrefixTree(Arena* reservoir, uint64_t most_bytes) : reservoir_(reservoir), most_bytes_(most_bytes) {}
@@ -72,6 +77,9 @@ class PrefixTree {
   using Copy = std::function<Status(uint32_t first, Span<std::byte* const> pages)>;
   Status add(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, uint32_t n_common,
              uint64_t page_bytes, const Copy& copy);
+
+  // Keeps the recurrent state behind `tokens`, whole pages, with the last of them, if the tree has that page, lacks the state, and has room.
+  void add_state(const Key& key, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, Span<const std::byte> state);
 
   void forget(uint64_t model);   // its pages leave
   bool evict_one();              // the least recently used page leaves; false: the tree is empty
@@ -89,11 +97,14 @@ class PrefixTree {
     std::array<int32_t, kTokens> tokens;
     std::array<uint8_t, kTokens> made;
     ArenaRegion region;
+    ArenaRegion state;                              // empty: none is kept. Once there, it stays as long as the node
     std::vector<std::shared_ptr<Node>> children;
     Order::iterator place;
   };
   // The functions below are called under the lock.
   static Node* child(const Node& node, const int32_t* tokens, const uint8_t* made, size_t n_made, uint64_t owner);
+  // The path as far as the tree has it, at most to the end of `tokens`; its pages, if they are wanted. made: of the first tokens.
+  Node* walk(Node* root, Span<const int32_t> tokens, Span<const uint8_t> made, uint64_t owner, std::vector<Page>* pages) const;
   void touch(Node* deepest);
   void unlink(Node* leaf);
   Result<ArenaRegion> make_region(uint64_t bytes, uint64_t stamp);

@@ -91,6 +91,42 @@ TEST_P(Prefixes, TheSameRequestGivesTheSameTokensWithAndWithoutReuse) {
 INSTANTIATE_TEST_SUITE_P(Policies, Prefixes, ::testing::Values("full", "snapkv", "auto", "quest", "shadowkv", "h2o"),
                          [](const auto& each) { return std::string(each.param); });
 
+// A state cannot be computed from KV: the pages of a model with recurrent layers are worth something up to a checkpoint.
+TEST(EnginePrefixes, ARecurrentStateIsKeptWithItsPage) {
+  engine::RuntimeOptions runtime = runtime_options(2);
+  const auto model = open_spec("qwen35", runtime);
+  kv::PrefixTree& tree = model->runtime().prefixes();
+  const auto prompt_of = [](size_t n, uint64_t seed, std::vector<int32_t> head = {}) {
+    Random random(seed);
+    while (head.size() < n) head.push_back(static_cast<int32_t>(3 + random.below(90)));
+    return head;
+  };
+  const auto options = options_of("full");
+  const std::vector<int32_t> document = prompt_of(300, 1), first = prompt_of(330, 2, document), second = prompt_of(390, 3, first);
+  const Answer expected = ask(unwrap(Session::open(model, options_of("full", KvType::f16, false))).get(), second, 90);
+  const auto one = unwrap(Session::open(model, options));
+  ask(one.get(), first);
+  EXPECT_GT(tree.bytes(), model->description().state_bytes());
+  const auto two = unwrap(Session::open(model, options));
+  const Answer found = ask(two.get(), second, 90);
+  expect_same(found, expected);
+  EXPECT_EQ(found.restored, 256u) << "to the checkpoint, at least kTail tokens before the end of the first prompt";
+  EXPECT_EQ(found.computed, second.size() - 256);
+  EXPECT_EQ(two->stats().recomputed_tokens, 0u);
+  // A prompt that parts from both before the checkpoint has no use of it.
+  const std::vector<int32_t> other = prompt_of(300, 4, {document.begin(), document.begin() + 200});
+  const Answer parted = ask(unwrap(Session::open(model, options)).get(), other);
+  EXPECT_EQ(parted.restored, 0u);
+  expect_same(parted, ask(unwrap(Session::open(model, options_of("full", KvType::f16, false))).get(), other));
+  // What a session generated is its own.
+  std::vector<int32_t> longer = second;
+  longer.insert(longer.end(), found.tokens.begin(), found.tokens.end());
+  longer = prompt_of(longer.size() + 40, 5, longer);
+  const Answer of_another = ask(unwrap(Session::open(model, options)).get(), longer);
+  EXPECT_EQ(of_another.restored, 320u);
+  expect_same(of_another, ask(unwrap(Session::open(model, options_of("full", KvType::f16, false))).get(), longer));
+}
+
 // An edited turn, and back: the session is then as a fork that was made by hand. Generated tokens keep their KV.
 TEST(EnginePrefixes, AnEarlierBranchCostsItsNewTokensAlone) {
   const auto model = open_demo();

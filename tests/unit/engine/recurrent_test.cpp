@@ -52,16 +52,16 @@ TEST(EngineRecurrent, TheNextPromptComputesAFewTokensAgain) {
   const std::vector<int32_t> prompt = random_prompt(500, 1);
   answer(session.get(), prompt, 20);
   EXPECT_EQ(session->stats().recomputed_tokens, 0u);
-  EXPECT_GE(session->state()->n_checkpoints(), 1u);
+  ASSERT_EQ(session->state()->checkpoints().size(), 1u);
+  EXPECT_EQ(session->state()->checkpoints()[0].n_tokens, 448u) << "a page's end, at least kTail tokens before the end";
 
   // It parts from this one where the answer began, and three tokens before.
   std::vector<int32_t> next(prompt.begin(), prompt.end() - 3);
   const std::vector<int32_t> more = random_prompt(40, 2);
   next.insert(next.end(), more.begin(), more.end());
-  ASSERT_EQ(session->reuse_prefix(next), 497u);
-  const Answer found = answer(session.get(), from(next, 497));
-  EXPECT_GT(session->stats().recomputed_tokens, 0u);
-  EXPECT_LE(session->stats().recomputed_tokens, 2 * uint64_t{RecurrentState::kTail});
+  ASSERT_EQ(session->reuse_prefix(next), 448u) << "the tokens behind it join the new prompt's chunk";
+  const Answer found = answer(session.get(), from(next, 448));
+  EXPECT_EQ(session->stats().recomputed_tokens, 0u);
   const auto fresh = open_session(model, kContext, KvType::f16, 128);
   expect_same(found, answer(fresh.get(), next));
 }
@@ -71,7 +71,7 @@ TEST(EngineRecurrent, LongPromptsHaveCheckpoints) {
   const auto session = open_session(model, kContext, KvType::f16, 512);
   const std::vector<int32_t> prompt = random_prompt(6500, 3);
   answer(session.get(), prompt);
-  EXPECT_GE(session->state()->n_checkpoints(), 4u);
+  EXPECT_GE(session->state()->checkpoints().size(), 4u);
   for (const uint32_t n : {6000u, 4200u, 2100u}) {
     const uint64_t before = session->stats().recomputed_tokens;
     unwrap(session->rewind(n));
@@ -88,7 +88,27 @@ TEST(EngineRecurrent, NoMoreCheckpointsThanAreKept) {
   RecurrentState state(open_spec("qwen35")->description());
   for (uint32_t i = 1; i <= 40; ++i) {
     state.add_checkpoint(100 * i, std::make_shared<std::vector<std::byte>>());
-    EXPECT_LE(state.n_checkpoints(), RecurrentState::kMostCheckpoints);
+    EXPECT_LE(state.checkpoints().size(), RecurrentState::kMostCheckpoints);
+  }
+}
+
+// A chat whose template drops each answer's reasoning as soon as the next question comes: of its KV the answer's is of no use, and of the state
+// all that came behind the question. A turn computes what is new, the answer without its reasoning, and less than a page and kTail tokens again.
+TEST(EngineRecurrent, ATurnComputesWhatIsNewAndLittleElse) {
+  const auto model = open_spec("qwen35", runtime_options(2));
+  const auto session = open_session(model, kContext, KvType::f16, 128);
+  std::vector<int32_t> chat = random_prompt(300, 20);
+  for (uint64_t turn = 0; turn < 10; ++turn) {
+    const uint64_t before = session->stats().recomputed_tokens + session->stats().prompt_tokens;
+    const size_t old = turn ? chat.size() - 90 : 0;   // what the turn before has computed as its prompt
+    const uint32_t reused = session->reuse_prefix(chat);
+    const Answer found = answer(session.get(), from(chat, reused), 60);   // 40 tokens of reasoning, and 20 that stay
+    const uint64_t computed = session->stats().recomputed_tokens + session->stats().prompt_tokens - before;
+    EXPECT_LE(computed, chat.size() - old + 64 + RecurrentState::kTail) << turn;
+    if (turn % 3 == 2) expect_same(found, answer(open_session(model, kContext, KvType::f16, 64).get(), chat, 60));
+    chat.insert(chat.end(), found.tokens.begin() + 40, found.tokens.end());
+    const std::vector<int32_t> question = random_prompt(70, 30 + turn);
+    chat.insert(chat.end(), question.begin(), question.end());
   }
 }
 

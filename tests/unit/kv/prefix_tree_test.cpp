@@ -145,6 +145,54 @@ TEST(KvPrefixTree, AFoundPageStaysReadable) {
   EXPECT_EQ(t.reservoir.used(), 0u);
 }
 
+TEST(KvPrefixTree, AStateLiesWithItsPageAndLeavesWithIt) {
+  Tree t(5);
+  const std::vector<uint8_t> prompts(kTokens * 3), generated(kTokens * 3, Made::kGenerated);
+  const std::vector<std::byte> state(kPage, std::byte{9});
+  const auto add_state = [&](std::initializer_list<int32_t> pages, uint64_t owner, const std::vector<uint8_t>& made) {
+    const std::vector<int32_t> all = Tree::tokens(pages);
+    t.tree.add_state(t.key, {all.data(), all.size()}, {made.data(), all.size()}, owner, {state.data(), state.size()});
+  };
+  const auto found = [&](std::initializer_list<int32_t> pages, uint64_t owner = 9) {
+    const std::vector<int32_t> all = Tree::tokens(pages);
+    return t.tree.find(t.key, {all.data(), all.size()}, {}, owner);
+  };
+  add_state({1}, 7, prompts);
+  EXPECT_EQ(t.tree.bytes(), 0u) << "without its page a state is not kept";
+  t.add({1, 2}, 7, 1);   // the second page is the owner's
+  add_state({1, 2, 3}, 7, prompts);
+  EXPECT_EQ(t.tree.bytes(), 2 * kPage) << "nor behind tokens that the tree lacks";
+  add_state({1}, 7, generated);
+  EXPECT_EQ(t.tree.bytes(), 2 * kPage) << "nor behind tokens that were made otherwise";
+  add_state({1}, 7, prompts), add_state({1}, 8, prompts);
+  EXPECT_EQ(t.tree.bytes(), 3 * kPage) << "once";
+  add_state({1, 2}, 8, prompts);
+  EXPECT_EQ(t.tree.bytes(), 3 * kPage) << "the page is another's";
+  add_state({1, 2}, 7, prompts);
+  EXPECT_EQ(t.tree.bytes(), 4 * kPage);
+  const auto of_another = found({1, 2}), own = found({1, 2}, 7);
+  ASSERT_EQ(of_another.size(), 1u);
+  ASSERT_EQ(own.size(), 2u);
+  for (const auto& page : own) {
+    ASSERT_TRUE(page.state());
+    EXPECT_EQ(page.state()[0], std::byte{9});
+    EXPECT_EQ(page.state()[kPage - 1], std::byte{9});
+  }
+  // Room for one more page: the least recently used one leaves for the second, with its state.
+  t.add({4, 5}, 7);
+  EXPECT_EQ(t.tree.bytes(), 4 * kPage);
+  EXPECT_EQ(found({1, 2}, 7).size(), 1u);
+  EXPECT_EQ(own[1].state()[kPage - 1], std::byte{9}) << "it stays readable";
+  EXPECT_EQ(t.find({4, 5}), 2u);
+  // A state that has no room is not kept; its own path never leaves for it.
+  Tree small(2);
+  small.add({1, 2});
+  const std::vector<int32_t> all = Tree::tokens({1, 2});
+  small.tree.add_state(small.key, {all.data(), all.size()}, {prompts.data(), all.size()}, 7, {state.data(), state.size()});
+  EXPECT_EQ(small.find({1, 2}), 2u);
+  EXPECT_EQ(small.tree.bytes(), 2 * kPage);
+}
+
 TEST(KvPrefixTree, AFailedCopyLeavesNothing) {
   Tree t(3);
   t.fails = true;
