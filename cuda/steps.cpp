@@ -189,8 +189,13 @@ void CudaBackend::set_states(Span<const Ptr<float>> states) {
 void CudaBackend::delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) {
   Operation& op = note(Operation::Kind::delta_net, n_rows());
   op.n_vectors = n_steps_ > 1 ? 1 : n_rows();
-  op.net = {device(rows.u), device(rows.c), device(rows.z), device(rows.a), device(rows.b), device(rows.out), device(weights.conv),
-            device(weights.dt), device(weights.decay), device(weights.norm), state_at, shape};
+  DeltaNet& net = op.net;   // field by field, as above
+  net.u = device(rows.u), net.c = device(rows.c), net.z = device(rows.z), net.a = device(rows.a), net.b = device(rows.b), net.out = device(rows.out);
+  net.conv = device(weights.conv), net.dt = device(weights.dt), net.decay = device(weights.decay), net.norm = device(weights.norm);
+  net.state_at = state_at;
+  net.shape.n_key_heads = shape.n_key_heads, net.shape.n_value_heads = shape.n_value_heads;
+  net.shape.key_dim = shape.key_dim, net.shape.value_dim = shape.value_dim, net.shape.n_taps = shape.n_taps;
+  net.shape.eps = shape.eps, net.shape.grouped = shape.grouped;
 }
 
 void CudaBackend::split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) {

@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(kMostThreads) delta_net_kernel(StepView step, 
 #pragma unroll
   for (int i = 0; i < kRows; ++i) column[i] = active && half * kRows + i < s.key_dim ? state[static_cast<int64_t>(i) * s.value_dim] : 0.0f;
   const float dt = net.dt[head], rate = net.decay[head], weight = active ? net.norm[j] : 0.0f;
-  const int key_head = head % s.n_key_heads;
+  const int group = s.n_value_heads / s.n_key_heads, key_head = s.grouped ? head / group : head % s.n_key_heads;
+  const int b_at = s.grouped ? key_head * 2 * group + head % group : head, a_at = s.grouped ? b_at + group : head;
   const float *own_query = query + half * kPitch, *own_key = key + half * kPitch;
   for (int row = first_row; row < first_row + step_rows; ++row) {
     const float* c = net.c + static_cast<int64_t>(row) * channels;
@@ -97,9 +98,9 @@ __global__ void __launch_bounds__(kMostThreads) delta_net_kernel(StepView step, 
       query[at] = i < s.key_dim ? c[key_head * s.key_dim + i] : 0.0f;
       key[at] = i < s.key_dim ? c[keys + key_head * s.key_dim + i] : 0.0f;
     }
-    const int64_t at = static_cast<int64_t>(row) * s.n_value_heads + head;
-    const float x = net.a[at] + dt, softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-    const float decay = expf(rate * softplus), beta = sigmoid(net.b[at]);
+    const int64_t gates = static_cast<int64_t>(row) * (s.grouped ? 2 * s.n_value_heads : s.n_value_heads);
+    const float x = net.a[gates + a_at] + dt, softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+    const float decay = expf(rate * softplus), beta = sigmoid(net.b[gates + b_at]);
     const float value = active ? c[2 * keys + head * s.value_dim + j] : 0.0f;
     __syncthreads();
     float read[2] = {0.0f, 0.0f}, got[2] = {0.0f, 0.0f};   // two sums, so that additions do not wait for one another

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "runtime/backend/device.h"
+#include "runtime/backend/experts.h"
 #include "runtime/backend/fetch.h"
 #include "runtime/backend/key_codes.h"
 #include "runtime/backend/keys.h"
@@ -101,6 +102,7 @@ class Backend : public Device, public StepOperations {
   // Interfaces that a backend may lack. Calls need the same turn as calls to the backend.
   virtual KvMoves* kv_moves() { return nullptr; }
   virtual RecurrentOperations* recurrent() { return nullptr; }     // not null where check_recurrent() accepts a shape
+  virtual ExpertOperations* experts() { return nullptr; }          // not null where check_experts() accepts a router
   virtual KeyOperations* keys() { return nullptr; }
   virtual FetchOperations* fetches() { return nullptr; }           // not null where BackendInfo::fetches
   virtual KvSummaries* summaries() { return nullptr; }

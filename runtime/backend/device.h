@@ -16,11 +16,15 @@
 
 namespace orrery {
 
+struct RouterShape;   // backend/experts.h
+
 // Upper bounds on the needs of any step. They size the scratch memory once.
 struct StepLimits {
   int32_t max_rows = 0, max_context = 0;
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   int64_t max_in = 0;                     // widest matmul input
+  int32_t n_experts = 0, n_used_experts = 0;   // most of a layer; 0: no layer has experts
+  int64_t max_expert_in = 0;              // widest input of an expert's matrix
   int32_t max_top_keys = 0;               // most keys in a job of KeyOperations; 0: no such jobs
   int32_t n_layers = 0;                   // layers of Step::heads; 0: no resident heads
   uint64_t staging_bytes = 0;             // estimate, for a prompt's pages that lie outside the arena; 0: all pages lie in the arena
@@ -65,6 +69,11 @@ class Device {
   virtual Status check_recurrent(const DeltaNetShape* shape) const {
     (void)shape;
     return error(Code::unsupported, "backend %s computes no recurrent layers, and no gates of attention", info().name);
+  }
+  // The same of a mixture of experts.
+  virtual Status check_experts(const RouterShape& router) const {
+    (void)router;
+    return error(Code::unsupported, "backend %s computes no mixtures of experts", info().name);
   }
   // Bytes of the arena that Backend::place_weight() takes for this matrix (0: it is used where the file lies).
   virtual uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const = 0;

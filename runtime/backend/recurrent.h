@@ -20,6 +20,16 @@ struct DeltaNetShape {
   int32_t n_key_heads = 0, n_value_heads = 0, key_dim = 0, value_dim = 0;
   int32_t n_taps = 0;                // of the convolution; the last one is the current token's
   float eps = 0.0f;                  // of the norms
+  // False: value head i has key head i % n_key_heads. True: the value heads of a key head are neighbours, and `a` and `b` are one table,
+  // (n_rows, n_key_heads, 2, value heads of a key head), b first.
+  bool grouped = false;
+
+  int32_t group() const { return n_value_heads / n_key_heads; }
+  int32_t key_head(int32_t value_head) const { return grouped ? value_head / group() : value_head % n_key_heads; }
+  // Where the scalars of a value head stand in a row of `a` and of `b`, and how long these rows are.
+  int32_t a_at(int32_t head) const { return grouped ? head / group() * 2 * group() + group() + head % group() : head; }
+  int32_t b_at(int32_t head) const { return grouped ? head / group() * 2 * group() + head % group() : head; }
+  int32_t gate_stride() const { return grouped ? 2 * n_value_heads : n_value_heads; }
 
   int32_t keys() const { return n_key_heads * key_dim; }
   int32_t values() const { return n_value_heads * value_dim; }
@@ -38,12 +48,12 @@ struct DeltaNetWeights {
   Ptr<const float> norm;             // (value_dim)
 };
 
-// The rows of a step: each pointer is that of row 0. Value head i uses key head i % n_key_heads.
+// The rows of a step: each pointer is that of row 0.
 struct DeltaNetRows {
   Ptr<float> u;                      // (n_rows, channels)
   Ptr<float> c;                      // (n_rows, channels), scratch memory
   Ptr<const float> z;                // (n_rows, values)
-  Ptr<const float> a, b;             // (n_rows, n_value_heads)
+  Ptr<const float> a, b;             // (n_rows, n_value_heads); the same table if `grouped`
   Ptr<float> out;                    // (n_rows, values)
 };
 

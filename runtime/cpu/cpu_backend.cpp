@@ -2,9 +2,8 @@
 // Operations run at once.
 //
 // Every operation is cut into items, either at places that do not depend on the number of threads, or where a cut changes no sum.
-// The pool gives the items to threads, and a kernel (kernels/kernels.h) computes one item. Nothing here allocates: quantized
-// activations, RoPE tables, partial results of attention and each thread's tiles lie in the scratch memory. ScratchPlan is the one
-// description of its layout.
+// The pool gives the items to threads, and a kernel (kernels/kernels.h) computes one item. Nothing here allocates: memory
+// for steps is scratch memory, laid out by scratch_plan.h.
 #include "runtime/cpu/cpu_backend.h"
 
 #include <algorithm>
@@ -19,12 +18,14 @@
 #include "runtime/cpu/formats/bands.h"
 #include "runtime/cpu/formats/blocks.h"
 #include "runtime/cpu/digests.h"
+#include "runtime/cpu/experts.h"
 #include "runtime/cpu/kernels/kernels.h"
 #include "runtime/cpu/key_codes.h"
 #include "runtime/cpu/low_rank.h"
 #include "runtime/cpu/kernels/moves.h"
 #include "runtime/cpu/paths/paths.h"
 #include "runtime/cpu/recurrent.h"
+#include "runtime/cpu/scratch_plan.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/cpu/trace.h"
 #include "runtime/os/os.h"
@@ -33,11 +34,6 @@ namespace orrery::cpu {
 
 namespace {
 
-// A decode step's attention is cut at multiples of this many positions. That gives enough items for the threads at long contexts,
-// and few enough partial results.
-constexpr int64_t kSplitTokens = 8 * kPageTokens;
-// Bytes for partial results. Decode steps of many rows attend in waves, so that their partial results fit.
-constexpr uint64_t kPartialBytes = uint64_t{8} << 20;
 // Less work than this (floats touched) runs on the calling thread, because giving it to other threads would take longer.
 constexpr int64_t kSmallWork = 16384;
 // Rows of a prompt up to which decode's kernel is faster than prefill's, where both give the same bits.
@@ -46,60 +42,6 @@ static_assert(kShortPrompt <= kFewRows);
 // Lists of tokens of at least this many bytes have left the second-level cache before they are read.
 constexpr uint64_t kPastCaches = 1 << 20;
 
-// Rows of one sequence at consecutive positions.
-struct RowRun {
-  int32_t first_row = 0, n_rows = 0;
-};
-
-// The layout of the scratch memory, in bytes from its start.
-struct ScratchPlan {
-  uint64_t quantized = 0;  // (max_rows) quantized rows
-  uint64_t rope = 0;       // (max_rows, 2, head_dim / 2) cosines, sines
-  uint64_t runs = 0;       // (max_rows) RowRun
-  uint64_t partials = 0;   // (wave_rows, n_heads, max_splits) partials
-  uint64_t top_keys = 0;   // top_keys_scratch
-  uint64_t threads = 0;    // (n_threads) thread_bytes each
-  uint64_t thread_bytes = 0;
-  uint64_t gathered = 0;   // (n_threads) gathered_bytes each: the tokens of a split that lie anywhere in pages
-  uint64_t gathered_bytes = 0;
-  uint64_t total = 0;
-  int64_t wave_rows = 1, max_splits = 1;
-  int32_t rope_floats = 0;  // floats of one row
-  TopKeysScratch top_keys_scratch;
-
-  ScratchPlan() = default;
-  ScratchPlan(const StepLimits& limits, const Kernels& kernels, int32_t n_threads) {
-    const uint64_t rows = static_cast<uint64_t>(std::max(limits.max_rows, 1));
-    const auto take = [this](uint64_t bytes) {
-      const uint64_t at = total;
-      total += align_up(bytes, 64);
-      return at;
-    };
-    const int64_t strips = div_up<int64_t>(static_cast<int64_t>(rows), kPackedRows);
-    quantized = take(std::max(rows * static_cast<uint64_t>(quantized_row_bytes(limits.max_in)),
-                              kernels.pack_rows ? static_cast<uint64_t>(strips * packed_strip_bytes(limits.max_in)) : 0));
-    rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(limits.head_dim), 2));
-    rope = take(rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
-    runs = take(rows * sizeof(RowRun));
-    max_splits = div_up<int64_t>(std::max(limits.max_context, 1), kSplitTokens) + 1;   // and a compensation token
-    const uint64_t row_partials = static_cast<uint64_t>(limits.n_heads) * static_cast<uint64_t>(max_splits) *
-                                  static_cast<uint64_t>(partial_floats(limits.head_dim)) * sizeof(float);
-    const uint64_t fitting = row_partials ? kPartialBytes / row_partials : rows;
-    wave_rows = static_cast<int64_t>(std::clamp<uint64_t>(fitting, 1, rows));
-    partials = take(static_cast<uint64_t>(wave_rows) * row_partials);
-    top_keys_scratch = TopKeysScratch(limits.max_top_keys, limits.n_heads / std::max(limits.n_kv_heads, 1));
-    top_keys = take(top_keys_scratch.bytes());
-    const int32_t dim = limits.head_dim;
-    thread_bytes = align_up(static_cast<uint64_t>(std::max({kernels.matmul_scratch_bytes, decode_scratch_bytes(limits.max_in),
-                                                            kernels.attend_scratch_bytes(dim), low_rank_thread_bytes(dim),
-                                                            key_code_thread_bytes(dim)})),
-                            64);
-    threads = take(static_cast<uint64_t>(n_threads) * thread_bytes);
-    gathered_bytes = static_cast<uint64_t>(kSplitTokens) * KvFormat{KvType::f16, 1, 1, dim}.token_bytes();
-    gathered = take(static_cast<uint64_t>(n_threads) * gathered_bytes);
-  }
-};
-
 template <class T>
 T* host(Ptr<T> p) {
   return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));
@@ -107,7 +49,8 @@ T* host(Ptr<T> p) {
 
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
-class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, KeyCodeOperations, RecurrentOperations {
+class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, KeyCodeOperations, RecurrentOperations,
+                         ExpertOperations {
  public:
   // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors, bool traces)
@@ -175,6 +118,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   KeyCodeOperations* key_codes() override { return this; }
   RecurrentOperations* recurrent() override { return this; }
   Status check_recurrent(const DeltaNetShape*) const override { return ok_status(); }
+  ExpertOperations* experts() override { return this; }
+  Status check_experts(const RouterShape&) const override { return ok_status(); }
 
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
     scratch_ = host(scratch);
@@ -226,7 +171,27 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     cpu::apply_gates(recurrent_work(), host(x), host(gates), n);
   }
 
+  void route(Ptr<const float> logits, Ptr<const float> bias, const RouterShape& shape, const RoutedRows& routed) override {
+    const StepTrace::Scope scope(trace_.get(), Operation::route, static_cast<uint64_t>(n_rows() * shape.n_experts) * sizeof(float));
+    cpu::route(experts_work(), host(logits), host(bias), shape, routed);
+  }
+  void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x, bool of_rows) override {
+    cpu::multiply_experts(experts_work(), products, shape, routed, host(x), of_rows);
+  }
+  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) override {
+    cpu::add_experts(experts_work(), host(x), host(y), n, shape, routed);
+  }
+  void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override {
+    cpu::clamped_swiglu(experts_work(), host(gate), host(up), host(out), n);
+  }
+  void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override { cpu::gate_rows(experts_work(), host(x), host(gates), n); }
+
  private:
+  cpu::ExpertsWork experts_work() {
+    return {kernels_, pool_.get(), trace_.get(), n_rows(), steps_[0].phase == Phase::decode, arena().address, arena_.size(), scratch_ + plan_.quantized,
+            reinterpret_cast<float*>(scratch_ + plan_.expert_inputs), reinterpret_cast<ExpertGroup*>(scratch_ + plan_.expert_groups), plan_.expert_rows,
+            scratch_ + plan_.threads, plan_.thread_bytes};
+  }
   cpu::RecurrentWork recurrent_work() { return {kernels_, pool_.get(), trace_.get(), n_rows()}; }
   cpu::KeysWork keys_work() {
     return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};

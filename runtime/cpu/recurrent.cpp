@@ -83,7 +83,7 @@ void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const Delt
   });
   const int64_t n_values = shape.n_value_heads, state_floats = int64_t{shape.key_dim} * shape.value_dim;
   for_items(work, n_steps * n_values, 4 * state_floats * step_rows, [&](int64_t item) {
-    const int64_t step = item / n_values, head = item % n_values, key_head = head % shape.n_key_heads, row = step * step_rows;
+    const int64_t step = item / n_values, head = item % n_values, key_head = shape.key_head(static_cast<int32_t>(head)), row = step * step_rows;
     const float* at = c + row * channels;
     DeltaTask task{};
     task.n_rows = static_cast<int32_t>(step_rows), task.key_dim = shape.key_dim, task.value_dim = shape.value_dim;
@@ -92,8 +92,9 @@ void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const Delt
     task.k = at + shape.keys() + key_head * shape.key_dim;
     task.v = at + int64_t{2} * shape.keys() + head * shape.value_dim;
     task.stride = channels;
-    task.a = host(rows.a) + row * n_values + head, task.b = host(rows.b) + row * n_values + head;
-    task.gate_stride = n_values;
+    task.gate_stride = shape.gate_stride();
+    task.a = host(rows.a) + row * task.gate_stride + shape.a_at(static_cast<int32_t>(head));
+    task.b = host(rows.b) + row * task.gate_stride + shape.b_at(static_cast<int32_t>(head));
     task.dt = host(weights.dt)[head], task.decay = host(weights.decay)[head];
     task.value_stride = shape.values();
     task.z = host(rows.z) + row * task.value_stride + head * shape.value_dim;

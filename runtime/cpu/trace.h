@@ -14,7 +14,7 @@
 
 namespace orrery::cpu {
 
-enum class Operation : uint8_t { embed, norm, quantize, product, rope, append_kv, attend, swiglu, add, transform, delta_net, gates };
+enum class Operation : uint8_t { embed, norm, quantize, product, rope, append_kv, attend, swiglu, add, transform, delta_net, gates, route };
 
 class StepTrace {
  public:

@@ -1,7 +1,8 @@
 // Writes the model that benchmarks run on: Llama-shaped, random weights of one type, a vocabulary of 32,000 tokens
-// that llama.cpp accepts too.  make_model TYPE FILE [tiny|small|LAYERS|MODEL]: 1.1 thousand million parameters, a
+// that llama.cpp accepts too.  make_model TYPE FILE [tiny|small|mixture|LAYERS|MODEL]: 1.1 thousand million parameters, a
 // million, a tenth of the first, as many layers as that instead of 16, or the matrices of a published model (shapes.h),
-// vocabulary included. tiny has 640 tokens, for programs in emulation.
+// vocabulary included. tiny has 640 tokens, for programs in emulation. mixture: 1.6 thousand million parameters, of which a token meets 300
+// million: 64 experts of 768 in each layer, 8 of them chosen.
 // TYPE is a type of weights, or Q4_K_M: Q4_K, and Q6_K for the output and for some layers' V and down (shapes.h).
 #include <fcntl.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ using orrery::testing::random_blocks;
 
 struct Shape {
   uint32_t n_embd = 2048, n_layers = 16, n_heads = 32, n_kv_heads = 8, n_ff = 8192, n_vocab = 32000;
+  uint32_t n_experts = 0, n_used = 0;   // each of n_ff
   uint32_t head_dim() const { return n_embd / n_heads; }
 };
 
@@ -106,7 +108,7 @@ int main(int argc, char** argv) {
   const bool mixed = argc >= 3 && std::string_view(argv[1]) == "Q4_K_M";
   const TypeTraits* traits = argc >= 3 ? type_traits_by_name(mixed ? "Q4_K" : argv[1]) : nullptr;
   if (traits == nullptr) {
-    std::fprintf(stderr, "usage: make_model TYPE FILE [tiny|small|LAYERS|MODEL]\n");
+    std::fprintf(stderr, "usage: make_model TYPE FILE [tiny|small|mixture|LAYERS|MODEL]\n");
     return 2;
   }
   Shape s;
@@ -121,16 +123,23 @@ int main(int argc, char** argv) {
          number(published->n_vocab)};
   } else if (argc > 3 && std::string_view(argv[3]) == "tiny") {
     s = {256, 2, 8, 2, 512, 640};
+  } else if (argc > 3 && std::string_view(argv[3]) == "mixture") {
+    s = {1024, 10, 16, 4, 768, 32000, 64, 8};
   } else if (argc > 3) {
     s.n_layers = static_cast<uint32_t>(std::max(std::atoi(argv[3]), 2));   // small: no number
   }
+  const std::string family = s.n_experts ? "qwen3moe" : "llama";
   GgufBuilder b;
-  b.key("general.architecture", "llama").key("general.name", "random " + std::string(argv[1]));
-  b.key("llama.block_count", s.n_layers).key("llama.embedding_length", s.n_embd);
-  b.key("llama.context_length", uint32_t{131072}).key("llama.feed_forward_length", s.n_ff);
-  b.key("llama.attention.head_count", s.n_heads).key("llama.attention.head_count_kv", s.n_kv_heads);
-  b.key("llama.attention.layer_norm_rms_epsilon", 1e-5f).key("llama.rope.freq_base", 500000.0f);
-  b.key("llama.rope.dimension_count", s.head_dim()).key("llama.vocab_size", s.n_vocab);
+  b.key("general.architecture", family).key("general.name", "random " + std::string(argv[1]));
+  b.key(family + ".block_count", s.n_layers).key(family + ".embedding_length", s.n_embd);
+  b.key(family + ".context_length", uint32_t{131072}).key(family + ".feed_forward_length", s.n_ff);
+  b.key(family + ".attention.head_count", s.n_heads).key(family + ".attention.head_count_kv", s.n_kv_heads);
+  b.key(family + ".attention.layer_norm_rms_epsilon", 1e-5f).key(family + ".rope.freq_base", 500000.0f);
+  b.key(family + ".rope.dimension_count", s.head_dim()).key(family + ".vocab_size", s.n_vocab);
+  if (s.n_experts) {
+    b.key(family + ".expert_count", s.n_experts).key(family + ".expert_used_count", s.n_used).key(family + ".expert_feed_forward_length", s.n_ff);
+    b.key(family + ".attention.key_length", s.head_dim()).key(family + ".attention.value_length", s.head_dim());
+  }
   add_vocabulary(&b, s.n_vocab);
 
   std::map<std::pair<TensorType, uint64_t>, Bytes> patterns;   // by type and columns
@@ -143,26 +152,39 @@ int main(int argc, char** argv) {
     data_bytes += (bytes + 31) / 32 * 32;
   };
   const TensorType more = mixed ? TensorType::q6_k : traits->type;
-  const auto matrix = [&](const std::string& name, TensorType type, uint64_t rows, uint64_t cols) {
+  const auto matrix = [&](const std::string& name, TensorType type, uint64_t rows, uint64_t cols, std::vector<uint64_t> dims = {}) {
     Bytes& pattern = patterns[{type, cols}];
     const uint64_t n_rows = (uint64_t{1} << 21) / cols;
     if (pattern.empty()) pattern = random_blocks(type, n_rows * cols, patterns.size(), 1.0f / std::sqrt(static_cast<float>(cols)));
-    add(name, type, {cols, rows}, row_bytes(type, rows * cols), pattern, tensors.size() * 37 % n_rows * row_bytes(type, cols));   // another row first
+    if (dims.empty()) dims = {cols, rows};
+    add(name, type, dims, row_bytes(type, rows * cols), pattern, tensors.size() * 37 % n_rows * row_bytes(type, cols));   // another row first
   };
-  const auto norm = [&](const std::string& name) { add(name, TensorType::f32, {s.n_embd}, ones.size(), ones, 0); };
+  // The same for each expert.
+  const auto experts = [&](const std::string& name, TensorType type, uint64_t rows, uint64_t cols) {
+    matrix(name, type, s.n_experts * rows, cols, {cols, rows, s.n_experts});
+  };
+  const auto norm = [&](const std::string& name, uint64_t n) { add(name, TensorType::f32, {n}, n * sizeof(float), ones, 0); };
   const uint64_t kv = uint64_t{s.n_kv_heads} * s.head_dim();
   matrix("token_embd.weight", traits->type, s.n_vocab, s.n_embd);
-  norm("output_norm.weight");
+  norm("output_norm.weight", s.n_embd);
   matrix("output.weight", more, s.n_vocab, s.n_embd);
   for (uint32_t i = 0; i < s.n_layers; ++i) {
     const std::string p = "blk." + std::to_string(i) + ".";
     const TensorType of_layer = bench::q4_k_m_has_more_bits(static_cast<int32_t>(i), static_cast<int32_t>(s.n_layers)) ? more : traits->type;
-    norm(p + "attn_norm.weight");
+    norm(p + "attn_norm.weight", s.n_embd);
     matrix(p + "attn_q.weight", traits->type, s.n_embd, s.n_embd);
     matrix(p + "attn_k.weight", traits->type, kv, s.n_embd);
     matrix(p + "attn_v.weight", of_layer, kv, s.n_embd);
     matrix(p + "attn_output.weight", traits->type, s.n_embd, s.n_embd);
-    norm(p + "ffn_norm.weight");
+    norm(p + "ffn_norm.weight", s.n_embd);
+    if (s.n_experts) {
+      for (const char* head : {"attn_q_norm", "attn_k_norm"}) norm(p + head + ".weight", s.head_dim());
+      matrix(p + "ffn_gate_inp.weight", TensorType::f32, s.n_experts, s.n_embd);
+      experts(p + "ffn_gate_exps.weight", traits->type, s.n_ff, s.n_embd);
+      experts(p + "ffn_up_exps.weight", traits->type, s.n_ff, s.n_embd);
+      experts(p + "ffn_down_exps.weight", of_layer, s.n_embd, s.n_ff);
+      continue;
+    }
     matrix(p + "ffn_gate.weight", traits->type, s.n_ff, s.n_embd);
     matrix(p + "ffn_up.weight", traits->type, s.n_ff, s.n_embd);
     matrix(p + "ffn_down.weight", of_layer, s.n_embd, s.n_ff);

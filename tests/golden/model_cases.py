@@ -9,7 +9,8 @@ import math
 import numpy as np
 
 # gain: a matrix of fan-in n is uniform in +-gain * sqrt(3 / n), so its output has gain times its input's deviation.
-GAIN = {"attn_q": 1.5, "attn_k": 1.5, "attn_qkv": 1.4, "ffn_down": 1.5, "output": 2.5}
+GAIN = {"attn_q": 1.5, "attn_k": 1.5, "attn_qkv": 1.4, "ffn_down": 1.5, "ffn_down_exps": 2.5, "ffn_down_shexp": 1.5,
+        "ffn_gate_inp": 2.0, "output": 2.5}
 
 
 class Builder:
@@ -17,7 +18,7 @@ class Builder:
                  eps=1e-5, rope_base=None, n_rot=None, tied=False, contexts=None, embed_scale=1.0):
         self.arch, self.dim, self.layers = arch, dim, layers
         self.heads, self.kv = self.spread(heads), self.spread(heads if kv is None else kv)
-        self.ff = self.spread(ff)
+        self.ff = self.spread(ff)   # None: every layer has experts
         self.head_dim = head_dim or dim // self.heads[0]
         self.n_rot = n_rot or self.head_dim
         self.vocab, self.tied, self.embed_scale = vocab, tied, embed_scale
@@ -29,7 +30,8 @@ class Builder:
         self.key("context_length", "u32", context)
         self.key("embedding_length", "u32", dim)
         self.key("block_count", "u32", layers)
-        self.key("feed_forward_length", "u32", ff)
+        if ff is not None:
+            self.key("feed_forward_length", "u32", ff)
         self.key("attention.head_count", "u32", heads)
         if kv is not None:
             self.key("attention.head_count_kv", "u32", kv)
@@ -53,6 +55,27 @@ class Builder:
         self.tensors.append({"name": name + ".weight", "shape": [n_in, n_out],
                              "scale": round(gain * math.sqrt(3 / n_in), 4), "offset": 0.0})
 
+    def experts(self, p, n_experts, width, *, fused=False, shared=0):
+        """The router, the experts' matrices, and those of the expert that every token takes."""
+        d = self.dim
+        stack = lambda name, n_in, n_out: (self.matrix(p + name, n_in, n_out), self.tensors[-1]["shape"].append(n_experts))
+        self.matrix(p + "ffn_gate_inp", d, n_experts)
+        for name in ("ffn_gate_up_exps",) if fused else ("ffn_gate_exps", "ffn_up_exps"):
+            stack(name, d, 2 * width if fused else width)
+        stack("ffn_down_exps", width, d)
+        if shared:
+            self.matrix(p + "ffn_gate_inp_shexp", d, 1)
+            for name in ("ffn_gate_shexp", "ffn_up_shexp"):
+                self.matrix(p + name, d, shared)
+            self.matrix(p + "ffn_down_shexp", shared, d)
+
+    def expert_keys(self, n_experts, used, width=None, shared=None):
+        self.key("expert_count", "u32", n_experts).key("expert_used_count", "u32", used)
+        if width:
+            self.key("expert_feed_forward_length", "u32", width)
+        if shared:
+            self.key("expert_shared_feed_forward_length", "u32", shared)
+
     def vector(self, name, n, scale, offset):
         self.tensors.append({"name": name, "shape": [n], "scale": scale, "offset": offset})
 
@@ -68,7 +91,9 @@ class Builder:
         self.tensors.append({"name": name, "shape": [len(values)], "values": [float(np.float32(v)) for v in values]})
         return self
 
-    def build(self, *, qkv_bias=False, out_bias=False, fused_qkv=False, fused_up=False, qk_norm=False, post_norms=False):
+    def build(self, *, qkv_bias=False, out_bias=False, fused_qkv=False, fused_up=False, qk_norm=False, post_norms=False,
+              experts=None):
+        """experts: (n_experts, width, fused), in place of the FFN."""
         d, hd = self.dim, self.head_dim
         self.tensors.append({"name": "token_embd.weight", "shape": [d, self.vocab], "scale": self.embed_scale,
                              "offset": 0.0})
@@ -87,6 +112,9 @@ class Builder:
             if post_norms:
                 self.norm(p + "post_attention_norm", d)
             self.norm(p + "ffn_norm", d)
+            if experts:
+                self.experts(p, experts[0], experts[1], fused=experts[2])
+                continue
             if not fused_up:
                 self.matrix(p + "ffn_gate", d, ff)
             self.matrix(p + "ffn_up", d, 2 * ff if fused_up else ff)
@@ -99,13 +127,16 @@ class Builder:
         return self.spec
 
 
-    def build_qwen35(self, *, key_heads, value_heads, state, value_dim, taps=4, skipped=0, flags=None):
-        """Gated delta nets, and gated attention in every fourth layer, or where a flag is 0. Blocks behind the last layer are not of the model."""
+    def build_qwen35(self, *, key_heads, value_heads, state, value_dim, taps=4, skipped=0, flags=None, experts=None):
+        """Gated delta nets, and gated attention in every fourth layer, or where a flag is 0. Blocks behind the last layer are not of the model.
+        experts: (n_experts, width, shared width), in place of the FFN."""
         d, hd, nk, nv = self.dim, self.head_dim, key_heads, value_heads
         for name, value in (("conv_kernel", taps), ("state_size", state), ("group_count", nk), ("time_step_rank", nv),
                             ("inner_size", nv * value_dim)):
             self.key("ssm." + name, "u32", value)
-        self.key("rope.dimension_sections", "i32", [self.n_rot // 4, self.n_rot // 4, 0, 0])
+        grouped = self.arch == "qwen3next"   # the value heads of a key head are neighbours
+        if not grouped:
+            self.key("rope.dimension_sections", "i32", [self.n_rot // 4, self.n_rot // 4, 0, 0])
         if flags is not None:
             self.key("attention.recurrent_layers", "bool", flags)
         if skipped:
@@ -121,8 +152,8 @@ class Builder:
                 self.tensors.append({"name": p + "ssm_conv1d.weight", "shape": [taps, channels], "scale": 0.9, "offset": 0.1})
                 self.vector(p + "ssm_dt.bias", nv, 1.0, -1.0)
                 self.vector(p + "ssm_a", nv, 0.4, -0.5)
-                self.matrix(p + "ssm_alpha", d, nv)
-                self.matrix(p + "ssm_beta", d, nv)
+                for name, n in (("ssm_ba", 2 * nv),) if grouped else (("ssm_alpha", nv), ("ssm_beta", nv)):
+                    self.matrix(p + name, d, n)
                 self.norm(p + "ssm_norm", value_dim)
                 self.matrix(p + "ssm_out", nv * value_dim, d, 1.5)
             else:
@@ -134,9 +165,12 @@ class Builder:
                 self.norm(p + "attn_k_norm", hd, 1.5)
                 self.matrix(p + "attn_output", q, d)
             self.norm(p + "post_attention_norm", d)
-            self.matrix(p + "ffn_gate", d, ff)
-            self.matrix(p + "ffn_up", d, ff)
-            self.matrix(p + "ffn_down", ff, d)
+            if experts:
+                self.experts(p, experts[0], experts[1], shared=experts[2])
+            else:
+                self.matrix(p + "ffn_gate", d, ff)
+                self.matrix(p + "ffn_up", d, ff)
+                self.matrix(p + "ffn_down", ff, d)
             if il >= self.layers - skipped:
                 self.matrix(p + "nextn.eh_proj", 2 * d, d)
         self.norm("output_norm", d)
@@ -235,6 +269,23 @@ def cases():
     out.append(B("qwen35-flags", "Qwen3.5: layers by flags, odd sizes of heads, two taps, tied", "qwen35", dim=64, layers=3, heads=2, kv=1,
                  head_dim=64, n_rot=16, ff=96, vocab=96, tied=True, embed_scale=0.4, rope_base=10000000.0, eps=1e-6)
                .build_qwen35(key_heads=3, value_heads=3, state=24, value_dim=20, taps=2, flags=[0, 1, 1]))
+
+    b = B("qwen3moe", "Qwen3 30B-A3B: a mixture of experts, three of eight; the dense width is unused", "qwen3moe", dim=64, layers=2, heads=4, kv=2,
+          head_dim=32, ff=96, vocab=128, rope_base=1000000.0, eps=1e-6)
+    b.expert_keys(8, 3, 32)
+    out.append(b.build(qk_norm=True, experts=(8, 32, False)))
+    b = B("qwen3moe-fused", "gate and up of an expert in one tensor, widths by the dense width, odd numbers", "qwen3moe", dim=64, layers=2, heads=4,
+          kv=2, head_dim=32, ff=100, vocab=96, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=1e-6)
+    b.expert_keys(11, 5)
+    out.append(b.build(qk_norm=True, experts=(11, 20, True)))
+    hybrid = dict(dim=64, heads=4, kv=2, head_dim=32, n_rot=8, vocab=128, rope_base=10000000.0, eps=1e-6)
+    b = B("qwen35moe", "Qwen3.5 35B-A3B: as qwen35 with experts, and one that every token takes; a block that is skipped", "qwen35moe", layers=5,
+          ff=None, **hybrid)
+    b.expert_keys(8, 3, 32, 48)
+    out.append(b.build_qwen35(key_heads=2, value_heads=4, state=16, value_dim=16, skipped=1, experts=(8, 32, 48)))
+    b = B("qwen3next", "Qwen3-Next: value heads by key head, their scalars in one matrix", "qwen3next", layers=4, ff=96, **hybrid)
+    b.expert_keys(10, 4, 24, 40)
+    out.append(b.build_qwen35(key_heads=2, value_heads=6, state=16, value_dim=20, experts=(10, 24, 40)))
 
     fused = {"fused_qkv": True, "fused_up": True}
     out.append(B("phi3", "fused QKV and up, MHA, sliding_window 0", "phi3", dim=96, layers=2, heads=3, kv=3, ff=128,

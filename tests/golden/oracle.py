@@ -11,7 +11,8 @@ import numpy as np
 
 # Which rotary layout an architecture's files use: NORM turns neighbours (2i, 2i+1), NEOX turns halves (i, i + n_rot/2).
 ROPE_NORM = {"llama", "chatglm", "glm4"}
-ROPE_NEOX = {"qwen2", "qwen3", "qwen35", "phi3"}
+ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3"}
+HYBRID = {"qwen35", "qwen35moe", "qwen3next"}   # gated delta nets, and gated attention
 
 
 def silu(x):
@@ -106,7 +107,7 @@ class Model:
             q, k, v = np.split(self.linear(x, p + "attn_qkv"), [nh * hd, (nh + nkv) * hd], axis=-1)
         else:
             q, k, v = (self.linear(x, p + "attn_" + s) for s in "qkv")
-        if self.arch == "qwen35":   # each head's query, then its gate
+        if self.arch in HYBRID:   # each head's query, then its gate
             q, gate = np.split(q.reshape(n, nh, 2 * hd), 2, axis=-1)
         q, k, v = q.reshape(n, nh, hd), k.reshape(n, nkv, hd), v.reshape(n, nkv, hd)
         if p + "attn_q_norm.weight" in self.w:
@@ -132,9 +133,9 @@ class Model:
 
     def recurrent(self, il):
         """Whether a layer is a gated delta net (Qwen3.5): flags in the file, or all but every nth."""
-        if self.arch != "qwen35":
+        if self.arch not in HYBRID:
             return False
-        flags = self.keys.get("qwen35.attention.recurrent_layers")
+        flags = self.keys.get(self.arch + ".attention.recurrent_layers")
         return bool(flags[il]) if flags is not None else (il + 1) % self.key("full_attention_interval", 4) != 0
 
     def delta_net(self, il, x):
@@ -151,10 +152,14 @@ class Model:
         unit = lambda a: a / np.sqrt((a * a).sum(axis=-1, keepdims=True) + self.eps)
         q, k = unit(q.reshape(n, n_key, dk)) / math.sqrt(dk), unit(k.reshape(n, n_key, dk))
         v = v.reshape(n, n_value, dv)
-        beta = 1.0 / (1.0 + np.exp(-self.linear(x, p + "ssm_beta")))
-        step = np.logaddexp(0.0, self.linear(x, p + "ssm_alpha") + self.w[p + "ssm_dt.bias"])
+        if p + "ssm_ba.weight" in self.w:   # by key head: its value heads' b, then their a
+            b, a = (s.reshape(n, n_value) for s in np.split(self.linear(x, p + "ssm_ba").reshape(n, n_key, -1), 2, axis=-1))
+        else:
+            b, a = self.linear(x, p + "ssm_beta"), self.linear(x, p + "ssm_alpha")
+        beta = 1.0 / (1.0 + np.exp(-b))
+        step = np.logaddexp(0.0, a + self.w[p + "ssm_dt.bias"])
         decay = np.exp(self.w[p + "ssm_a"] * step)
-        of = np.arange(n_value) % n_key
+        of = np.arange(n_value) // (n_value // n_key) if self.arch == "qwen3next" else np.arange(n_value) % n_key
         out, state = np.empty((n, n_value, dv)), state.copy()
         for t in range(n):
             state *= decay[t][:, None, None]
@@ -165,8 +170,32 @@ class Model:
         out = self.norm(out, p + "ssm_norm") * silu(z)
         return self.linear(out.reshape(n, n_value * dv), p + "ssm_out")
 
+    def experts(self, il, x):
+        """The sum of the chosen experts, each with its share of their softmax; and the expert that every token takes."""
+        p, k = f"blk.{il}.ffn_", self.key("expert_used_count")
+        logits = self.linear(x, p + "gate_inp")
+        share = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        share /= share.sum(axis=-1, keepdims=True)
+        out = np.zeros_like(x)
+        for t in range(len(x)):
+            order = np.argsort(-share[t], kind="stable")   # of equal ones, the lower index first
+            self.router_gap = min(self.router_gap, float(logits[t, order[k - 1]] - logits[t, order[k]]))
+            chosen = order[:k]
+            for e, weight in zip(chosen, share[t, chosen] / share[t, chosen].sum()):
+                if p + "gate_up_exps.weight" in self.w:
+                    gate, up = np.split(self.w[p + "gate_up_exps.weight"][e] @ x[t], 2)
+                else:
+                    gate, up = (self.w[p + s + "_exps.weight"][e] @ x[t] for s in ("gate", "up"))
+                out[t] += weight * (self.w[p + "down_exps.weight"][e] @ (silu(gate) * up))
+        if p + "gate_shexp.weight" in self.w:
+            own = self.linear(silu(self.linear(x, p + "gate_shexp")) * self.linear(x, p + "up_shexp"), p + "down_shexp")
+            out += own / (1.0 + np.exp(-self.linear(x, p + "gate_inp_shexp")))
+        return out
+
     def mlp(self, il, x):
         p = f"blk.{il}.ffn_"
+        if p + "gate_inp.weight" in self.w:
+            return self.experts(il, x)
         if p + "gate.weight" in self.w:
             gate, up = self.linear(x, p + "gate"), self.linear(x, p + "up")
         else:
@@ -175,6 +204,7 @@ class Model:
 
     def reset(self):
         self.cache = [None] * self.n_layers
+        self.router_gap = math.inf   # the least between the logits of the last chosen expert and the first other one
         self.n_past = 0
 
     def forward(self, tokens):
@@ -186,7 +216,7 @@ class Model:
             p = f"blk.{il}."
             h = self.norm(x, p + "attn_norm")
             a = self.delta_net(il, h) if self.recurrent(il) else self.attention(il, h, positions)
-            ffn_norm = "post_attention_norm" if self.arch == "qwen35" else "ffn_norm"
+            ffn_norm = "post_attention_norm" if self.arch in HYBRID else "ffn_norm"
             if ffn_norm == "ffn_norm" and p + "post_attention_norm.weight" in self.w:
                 a = self.norm(a, p + "post_attention_norm")
             x = x + a

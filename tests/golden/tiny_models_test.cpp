@@ -78,7 +78,7 @@ TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TinyModels, ::testing::Values("qwen35"));
+INSTANTIATE_TEST_SUITE_P(Families, TinyModels, ::testing::Values("qwen35", "qwen3moe", "qwen35moe", "qwen3next"));
 
 }  // namespace
 }  // namespace orrery::tiny_models_test

@@ -70,7 +70,9 @@ TEST_P(GpuModel, GivesTheCpuBackendsLogits) {
 // Models that both backends open. No backend has numbers of KV heads that differ between layers; the CUDA backend has no heads of 40.
 std::vector<std::string> specs() {
   std::vector<std::string> names = model_spec_names();
-  const auto refused = [](const std::string& n) { return n == "llama-layers-differ" || n == "llama-hd40"; };
+  const auto refused = [](const std::string& n) {
+    return n == "llama-layers-differ" || n == "llama-hd40" || n.find("moe") != std::string::npos || n == "qwen3next";   // no mixtures of experts
+  };
   names.erase(std::remove_if(names.begin(), names.end(), refused), names.end());
   return names;
 }

@@ -6,8 +6,9 @@ namespace {
 
 using namespace testing;
 
-DeltaNetShape shape_of(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_taps) {
+DeltaNetShape shape_of(int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_taps, bool grouped = false) {
   DeltaNetShape shape;
+  shape.grouped = grouped;
   shape.n_key_heads = key_heads, shape.n_value_heads = value_heads, shape.key_dim = key_dim, shape.value_dim = value_dim;
   shape.n_taps = n_taps;
   shape.eps = 1e-6f;
@@ -23,8 +24,8 @@ struct Layer {
         dt(m, normal_values(static_cast<size_t>(s.n_value_heads), 2)), decay(m, decays(s)),
         norm(m, normal_values(static_cast<size_t>(s.value_dim), 4)),
         u(m, normal_values(static_cast<size_t>(n_rows * s.channels()), 5)), c(m, static_cast<size_t>(n_rows * s.channels())),
-        z(m, normal_values(static_cast<size_t>(n_rows * s.values()), 6)), a(m, normal_values(static_cast<size_t>(n_rows * s.n_value_heads), 7)),
-        b(m, normal_values(static_cast<size_t>(n_rows * s.n_value_heads), 8)), out(m, static_cast<size_t>(n_rows * s.values())) {}
+        z(m, normal_values(static_cast<size_t>(n_rows * s.values()), 6)), a(m, normal_values(static_cast<size_t>(n_rows * s.gate_stride()), 7)),
+        b(m, normal_values(static_cast<size_t>(n_rows * s.gate_stride()), 8)), out(m, static_cast<size_t>(n_rows * s.values())) {}
   static std::vector<float> decays(const DeltaNetShape& s) {
     std::vector<float> x = normal_values(static_cast<size_t>(s.n_value_heads), 3);
     for (float& v : x) v = -std::fabs(v);
@@ -35,8 +36,8 @@ struct Layer {
   DeltaNetRows rows(int32_t first) const {
     const auto at = static_cast<uint64_t>(first);
     const auto of = [&](const Buffer<float>& x, int32_t width) { return x.ptr() + at * static_cast<uint64_t>(width); };
-    const int32_t heads = shape.n_value_heads;
-    return {of(u, shape.channels()), of(c, shape.channels()), of(z, shape.values()), of(a, heads), of(b, heads), of(out, shape.values())};
+    const int32_t heads = shape.gate_stride();
+    return {of(u, shape.channels()), of(c, shape.channels()), of(z, shape.values()), of(a, heads), of(shape.grouped ? a : b, heads), of(out, shape.values())};
   }
   DeltaNetShape shape;
   Buffer<float> conv, dt, decay, norm, u, c, z, a, b, out;
@@ -50,7 +51,7 @@ std::vector<float> joined(const std::vector<float>& x, const std::vector<float>&
 
 // A prompt in chunks, then generated tokens: rows and state.
 TEST(GpuRecurrent, ChunksAndTokensAsOnTheCpu) {
-  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8)}) {
+  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
     SCOPED_TRACE(shape.key_dim);
     constexpr int32_t kRows = 23;
     const auto [expected, got] = on_both(product_limits(kRows, 512), [&](Machine* m) {

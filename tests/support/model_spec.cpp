@@ -39,7 +39,7 @@ uint64_t tensor_key(const json& spec, const json& tensor) {
 bool is_matrix(const json& tensor) {
   const std::string name = tensor.at("name");
   const std::string ending = ".weight";
-  return tensor.at("shape").size() == 2 && name.size() > ending.size() &&
+  return tensor.at("shape").size() >= 2 && name.size() > ending.size() &&
          name.compare(name.size() - ending.size(), ending.size(), ending) == 0;
 }
 

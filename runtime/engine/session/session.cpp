@@ -28,7 +28,7 @@ namespace {
 // The time of one row in one layer before any has been measured, in microseconds: a slow processor's, or a slow GPU's.
 double expected_row_layer_us(const model::Model& model, const BackendInfo& device) {
   const double operations_per_us = device.unified_memory ? 6e4 * std::max(device.n_threads, 1) : 1e7;
-  return 2.0 * static_cast<double>(model.n_parameters) / model.description.n_layers / operations_per_us;
+  return 2.0 * static_cast<double>(model.n_used_parameters) / model.description.n_layers / operations_per_us;
 }
 
 }  // namespace
@@ -365,7 +365,7 @@ uint32_t Session::next_chunk(size_t left, bool all_logits) {
   // On a GPU the last bits may depend on the chunk (StepOperations::matmul), and a layer is short.
   if (!model_->runtime().device().info().unified_memory) return most;
   const model::Description& h = model_->description();
-  const double of_logits = static_cast<double>(h.n_vocab) * h.n_embd * h.n_layers / static_cast<double>(model_->weights().n_parameters);
+  const double of_logits = static_cast<double>(h.n_vocab) * h.n_embd * h.n_layers / static_cast<double>(model_->weights().n_used_parameters);
   return pace_.rows(most, all_logits ? of_logits : 1);
 }
 

@@ -8,10 +8,11 @@ constexpr uint64_t kMostTaps = 8, kMaxHeadDim = 256, kMaxHeads = 1024;
 
 }  // namespace
 
-Status read(Reading& in) {
+Status read(Reading& in, const Parts& parts) {
   Keys& keys = in.keys;
   const char* const path = keys.file().path().c_str();
   DeltaNetShape shape;
+  shape.grouped = parts.grouped;
   int32_t inner = 0;
   ORRERY_TRY(keys.integer("ssm.conv_kernel", 2, kMostTaps, &shape.n_taps));
   ORRERY_TRY(keys.integer("ssm.state_size", 1, kMaxHeadDim, &shape.key_dim));
@@ -38,8 +39,12 @@ Status find(Tensors* tensors, const Description& d, const DeltaNetShape& shape, 
   ORRERY_TRY(tensors->floats(prefix + "ssm_conv1d.weight", shape.channels(), shape.n_taps, true, &out->own.conv));
   ORRERY_TRY(tensors->vector(prefix + "ssm_dt.bias", heads, true, &out->own.dt));
   ORRERY_TRY(tensors->vector(prefix + "ssm_a", heads, true, &out->own.decay));
-  ORRERY_TRY(tensors->matrix(prefix + "ssm_alpha.weight", heads, n, true, &out->alpha));
-  ORRERY_TRY(tensors->matrix(prefix + "ssm_beta.weight", heads, n, true, &out->beta));
+  if (shape.grouped) {
+    ORRERY_TRY(tensors->matrix(prefix + "ssm_ba.weight", 2 * heads, n, true, &out->beta));
+  } else {
+    ORRERY_TRY(tensors->matrix(prefix + "ssm_alpha.weight", heads, n, true, &out->alpha));
+    ORRERY_TRY(tensors->matrix(prefix + "ssm_beta.weight", heads, n, true, &out->beta));
+  }
   ORRERY_TRY(tensors->vector(prefix + "ssm_norm.weight", shape.value_dim, true, &out->own.norm));
   return tensors->matrix(prefix + "ssm_out.weight", n, shape.values(), true, &out->out);
 }
@@ -59,13 +64,14 @@ void run(Pass& pass, int32_t layer, const Weights& w, Ptr<const float> post_norm
   const Ptr<float> z = take(shape.values());
   rows.out = take(shape.values());
   const Ptr<float> a = take(shape.n_value_heads), b = take(shape.n_value_heads);
-  rows.z = z, rows.a = a, rows.b = b;
+  rows.z = z, rows.a = a, rows.b = shape.grouped ? a : b;
   const Product p[] = {{&w.qkv, {}, rows.u, shape.channels(), false},
                        {&w.gate, {}, z, shape.values(), false},
                        {&w.alpha, {}, a, shape.n_value_heads, false},
                        {&w.beta, {}, b, shape.n_value_heads, false}};
+  const Product both{&w.beta, {}, a, 2 * int64_t{shape.n_value_heads}, false};
   pass.project({p, 2});
-  pass.project({p + 2, 2});
+  pass.project(shape.grouped ? Span<const Product>{&both, 1} : Span<const Product>{p + 2, 2});
   pass.backend.recurrent()->delta_net(shape, w.own, rows, pass.d.states[static_cast<size_t>(layer)]);
   pass.add_branch(w.out, {}, post_norm, rows.out, shape.values());
 }

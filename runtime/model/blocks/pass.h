@@ -17,6 +17,9 @@ struct Workspace {
   Ptr<float> mixer;    // (max_rows, Description::mixer_floats()); null in a model without gates and recurrent layers
   Ptr<float> ffn;      // (max_rows, 2 max_ff)
   Ptr<float> act;      // (max_rows, max_ff)
+  Ptr<float> router;   // (max_rows, n_experts + 1) the router's logits, then the gate of the shared expert; null in a model without experts,
+  Ptr<std::byte> routed;        // RoutedRows::bytes()                             as these two
+  Ptr<float> slots;    // (max_rows * n_used, n_embd) what the chosen experts give
   Ptr<float> branch;   // (max_rows, n_embd) a branch's output before its post norm; null in a model without post norms
   Ptr<float> logits;   // (kLogitRows, n_vocab)
   Ptr<std::byte> shortlist;     // (kLogitRows, Device::shortlist_bytes()) bytes; null on a device without shortlists

@@ -6,7 +6,8 @@ namespace orrery::model {
 
 namespace {
 
-std::string shape_text(int64_t rows, int64_t cols) {
+std::string shape_text(int64_t n, int64_t rows, int64_t cols) {
+  if (n != 1) return format("(%lld, %lld, %lld)", static_cast<long long>(n), static_cast<long long>(rows), static_cast<long long>(cols));
   return rows == 1 ? format("(%lld)", static_cast<long long>(cols))
                    : format("(%lld, %lld)", static_cast<long long>(rows), static_cast<long long>(cols));
 }
@@ -31,19 +32,19 @@ bool ends_with(std::string_view text, std::string_view end) {
 
 }  // namespace
 
-Result<const gguf::Tensor*> Tensors::take(const std::string& name, int64_t rows, int64_t cols, bool required) {
+Result<const gguf::Tensor*> Tensors::take(const std::string& name, int64_t n, int64_t rows, int64_t cols, bool required) {
   const gguf::Tensor* t = file_.find_tensor(name);
   if (t == nullptr) {
     if (!required) return t;
     return error(Code::bad_model, "%s: tensor '%s' %s is missing", file_.path().c_str(), name.c_str(),
-                 shape_text(rows, cols).c_str());
+                 shape_text(n, rows, cols).c_str());
   }
   const bool as_expected = t->dims[0] == static_cast<uint64_t>(cols) && t->dims[1] == static_cast<uint64_t>(rows) &&
-                           t->dims[2] == 1 && t->dims[3] == 1;
+                           t->dims[2] == static_cast<uint64_t>(n) && t->dims[3] == 1;
   if (!as_expected) {
     Status s = error(Code::bad_model, "%s: tensor '%s' has shape %s, expected %s", file_.path().c_str(), name.c_str(),
-                     shape_text(static_cast<int64_t>(t->dims[1]), static_cast<int64_t>(t->dims[0])).c_str(),
-                     shape_text(rows, cols).c_str());
+                     shape_text(static_cast<int64_t>(t->dims[2]), static_cast<int64_t>(t->dims[1]), static_cast<int64_t>(t->dims[0])).c_str(),
+                     shape_text(n, rows, cols).c_str());
     s.detail().offset = t->offset;
     return s;
   }
@@ -52,17 +53,22 @@ Result<const gguf::Tensor*> Tensors::take(const std::string& name, int64_t rows,
 }
 
 Status Tensors::matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out) {
-  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, rows, cols, required));
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, rows, cols, required));
   return t ? visitor_->matrix(*t, out) : ok_status();
 }
 
+Status Tensors::experts(const std::string& name, int64_t n_experts, int64_t parts, int64_t rows, int64_t cols, ExpertWeights* out) {
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, n_experts, rows, cols, true));
+  return visitor_->matrices(*t, n_experts * parts, out);
+}
+
 Status Tensors::floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out) {
-  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, rows, cols, required));
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, rows, cols, required));
   return t ? visitor_->vector(*t, out) : ok_status();
 }
 
 Status Tensors::factors(const std::string& name, int64_t n, bool required, std::vector<float>* out) {
-  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, n, required));
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, 1, n, required));
   return t ? visitor_->factors(*t, out) : ok_status();
 }
 

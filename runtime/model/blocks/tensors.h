@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/backend/experts.h"
 #include "runtime/backend/step.h"
 #include "runtime/base/status.h"
 #include "runtime/gguf/gguf.h"
@@ -17,6 +18,8 @@ class TensorVisitor {
  public:
   virtual ~TensorVisitor() = default;
   virtual Status matrix(const gguf::Tensor& t, Weight* out) = 0;
+  // A tensor with n matrices of equal shape, one after another.
+  virtual Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) = 0;
   virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
   // Divisors of the rotary frequencies; they stay on the host.
   virtual Status factors(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
@@ -29,6 +32,8 @@ class Tensors {
   bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
   // Each refuses with bad_model a tensor of another shape, and a required one that is missing. *out stays as it is without a tensor.
   Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out);
+  // A tensor of n_experts times `rows` rows, read as matrices of rows / parts each: of an expert, `parts` follow each other.
+  Status experts(const std::string& name, int64_t n_experts, int64_t parts, int64_t rows, int64_t cols, ExpertWeights* out);
   Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) { return floats(name, 1, n, required, out); }
   Status floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out);   // a table of float32
   Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out);
@@ -38,7 +43,7 @@ class Tensors {
 
  private:
   // Null if the tensor is absent and not required.
-  Result<const gguf::Tensor*> take(const std::string& name, int64_t rows, int64_t cols, bool required);
+  Result<const gguf::Tensor*> take(const std::string& name, int64_t n, int64_t rows, int64_t cols, bool required);
 
   const gguf::File& file_;
   TensorVisitor* visitor_;

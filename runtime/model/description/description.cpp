@@ -4,9 +4,21 @@
 
 namespace orrery::model {
 
-int32_t Description::max_ff() const {
-  int32_t most = 0;
-  for (const LayerShape& layer : layers) most = std::max(most, layer.feed_forward.width);
+int64_t Description::max_ff() const {
+  int64_t most = 0;
+  for (const LayerShape& layer : layers)
+    most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.used_width(), layer.experts.shared_width});
+  return most;
+}
+
+ExpertsShape Description::experts() const {
+  ExpertsShape most;
+  for (const LayerShape& layer : layers) {
+    const ExpertsShape& its = layer.experts;
+    most.router.n_experts = std::max(most.router.n_experts, its.router.n_experts);
+    most.router.n_used = std::max(most.router.n_used, its.router.n_used);
+    most.width = std::max(most.width, its.width);
+  }
   return most;
 }
 
@@ -23,9 +35,11 @@ int64_t Description::mixer_floats() const {
 }
 
 int64_t Description::max_in() const {
-  int64_t most = std::max<int64_t>({n_embd, kv().q_dim(), max_ff()});
-  for (const LayerShape& layer : layers)
+  int64_t most = std::max<int64_t>(n_embd, kv().q_dim());
+  for (const LayerShape& layer : layers) {
+    most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.width, layer.experts.shared_width});
     if (layer.mixer == Mixer::delta_net) most = std::max<int64_t>(most, layer.delta_net.values());
+  }
   return most;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/backend/experts.h"
 #include "runtime/backend/recurrent.h"
 
 namespace orrery::model {
@@ -53,6 +54,19 @@ struct FeedForwardShape {
   bool fused = false;               // the file has gate and up in one matrix, gate first
 };
 
+// A mixture of experts, each a feed-forward block: the sum of those that the router chooses; and of one that every row takes, if there is one.
+struct ExpertsShape {
+  RouterShape router;               // n_experts 0: the layer has none
+  int32_t width = 0;                // of an expert's gate and up
+  int32_t shared_width = 0;         // of the expert that every row takes; 0: there is none
+  bool biased = false;              // the router, and the matrices of all experts, have biases
+  bool clamped = false;             // an expert's gate and up are clamped (ExpertOperations::clamped_swiglu)
+  bool shared_gated = false;        // its output is multiplied by sigmoid(gate x), a number for each row
+
+  explicit operator bool() const { return router.n_experts > 0; }
+  int64_t used_width() const { return int64_t{router.n_used} * width; }
+};
+
 // What mixes the tokens of a layer: attention over KV, or a gated delta net, whose state is recurrent.
 enum class Mixer : uint8_t { attention, delta_net };
 
@@ -61,7 +75,8 @@ struct LayerShape {
   AttentionShape attention;
   DeltaNetShape delta_net;
   const char* ffn_norm = "ffn_norm";   // the tensor of the norm before the FFN
-  FeedForwardShape feed_forward;
+  FeedForwardShape feed_forward;    // or
+  ExpertsShape experts;             // if it has any
   bool post_norms = false;          // RMS norm of the attention's and the FFN's output, before the residual addition
 };
 
@@ -96,7 +111,9 @@ struct Description {
   const KvGroup& kv() const { return groups[0]; }
   bool recurrent() const { return state_floats > 0; }
   uint64_t state_bytes() const { return state_floats * sizeof(float); }
-  int32_t max_ff() const;
+  int64_t max_ff() const;           // of a row's gates, in all experts that it takes
+  // Most of a layer; n_experts 0: no layer has experts.
+  ExpertsShape experts() const;
   int64_t mixer_floats() const;     // of a row, beside queries, keys and values: gates, and rows of recurrent layers
   int64_t max_in() const;           // the widest input of a product
   bool any_post_norms() const;

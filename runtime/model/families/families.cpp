@@ -11,8 +11,9 @@ namespace orrery::model {
 namespace {
 
 constexpr Family kFamilies[] = {
-    {"llama", describe_llama}, {"qwen2", describe_qwen2}, {"qwen3", describe_qwen3}, {"qwen35", describe_qwen35},
-    {"phi3", describe_phi3},   {"glm4", describe_glm4},   {"chatglm", describe_chatglm},
+    {"llama", describe_llama},         {"qwen2", describe_qwen2},         {"qwen3", describe_qwen3}, {"qwen3moe", describe_qwen3moe},
+    {"qwen35", describe_qwen35},       {"qwen35moe", describe_qwen35moe}, {"qwen3next", describe_qwen3next},
+    {"phi3", describe_phi3},           {"glm4", describe_glm4},           {"chatglm", describe_chatglm},
 };
 
 Result<const Family*> find_family(const gguf::File& file) {

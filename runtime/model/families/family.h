@@ -19,7 +19,10 @@ struct Family {
 Status describe_llama(Reading& in);
 Status describe_qwen2(Reading& in);
 Status describe_qwen3(Reading& in);
+Status describe_qwen3moe(Reading& in);
 Status describe_qwen35(Reading& in);
+Status describe_qwen35moe(Reading& in);
+Status describe_qwen3next(Reading& in);
 Status describe_phi3(Reading& in);
 Status describe_glm4(Reading& in);
 Status describe_chatglm(Reading& in);

@@ -1,7 +1,7 @@
-// Qwen3.5 to 3.8, dense. Of four layers, three are gated delta nets; the fourth has gated attention, whose RoPE turns a part of each head.
-// Blocks behind the last layer guess tokens (MTP): they are skipped.
+// Qwen3.5 to 3.8, dense.
+#include "runtime/model/families/qwen35.h"
+
 #include "runtime/model/blocks/attention.h"
-#include "runtime/model/blocks/delta_net.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/families/family.h"
 
@@ -10,7 +10,7 @@ namespace orrery::model {
 namespace {
 
 // Which layers are recurrent: a list of flags, or all but every nth.
-Status read_mixers(Reading& in) {
+Status read_flags(Reading& in) {
   Keys& keys = in.keys;
   Description& d = in.d;
   int32_t interval = 0;
@@ -37,19 +37,30 @@ Status read_mixers(Reading& in) {
 
 }  // namespace
 
-Status describe_qwen35(Reading& in) {
-  Description& d = in.d;
-  ORRERY_TRY(in.keys.integer_or("nextn_predict_layers", 0, 0, static_cast<uint64_t>(d.n_layers) - 1, &d.n_skipped_blocks));
-  ORRERY_TRY(feed_forward::read(in, {}));   // of all blocks
-  d.n_layers -= d.n_skipped_blocks;
-  d.layers.resize(static_cast<size_t>(d.n_layers));
+Status qwen35::read_skipped(Reading& in) {
+  return in.keys.integer_or("nextn_predict_layers", 0, 0, static_cast<uint64_t>(in.d.n_layers) - 1, &in.d.n_skipped_blocks);
+}
+
+void qwen35::trim(Reading& in) {
+  in.d.n_layers -= in.d.n_skipped_blocks;
+  in.d.layers.resize(static_cast<size_t>(in.d.n_layers));
+}
+
+Status qwen35::read_mixers(Reading& in, const delta_net::Parts& parts) {
   (void)in.keys.find("rope.dimension_sections");   // where images have positions; text has the same one in all sections
-  ORRERY_TRY(read_mixers(in));
+  ORRERY_TRY(read_flags(in));
   attention::Parts attention;
   attention.qk_norm = attention.gated = true;
   ORRERY_TRY(attention::read(in, attention));
-  for (LayerShape& layer : d.layers) layer.ffn_norm = "post_attention_norm";
-  return delta_net::read(in);
+  for (LayerShape& layer : in.d.layers) layer.ffn_norm = "post_attention_norm";
+  return delta_net::read(in, parts);
+}
+
+Status describe_qwen35(Reading& in) {
+  ORRERY_TRY(qwen35::read_skipped(in));
+  ORRERY_TRY(feed_forward::read(in, {}));   // of all blocks
+  qwen35::trim(in);
+  return qwen35::read_mixers(in, {});
 }
 
 }  // namespace orrery::model

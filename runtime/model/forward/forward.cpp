@@ -83,7 +83,11 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   else if (!attention::run(pass, {i, &l.attention, next ? &next->attention : nullptr, l.post_attn_norm}))
     return false;
   pass.norm(pass.work.x, l.ffn_norm, pass.work.normed);
-  feed_forward::run(pass, pass.d.layer(i).feed_forward, l.feed_forward, l.post_ffn_norm);
+  const LayerShape& shape = pass.d.layer(i);
+  if (shape.experts)
+    experts::run(pass, shape.experts, l.experts);
+  else
+    feed_forward::run(pass, shape.feed_forward, l.feed_forward, l.post_ffn_norm);
   return true;
 }
 
@@ -151,6 +155,11 @@ StepLimits step_limits(const Description& d, int32_t max_rows, int32_t max_conte
   limits.n_kv_heads = d.kv().n_kv_heads;
   limits.head_dim = d.kv().head_dim;
   limits.max_in = d.max_in();
+  if (const ExpertsShape most = d.experts()) {
+    limits.n_experts = most.router.n_experts;
+    limits.n_used_experts = most.router.n_used;
+    limits.max_expert_in = std::max(d.n_embd, most.width);
+  }
   limits.n_layers = d.kv().n_layers();
   return limits;
 }
@@ -170,8 +179,14 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
   work.qkv = floats(rows, d.kv().q_dim() + 2 * int64_t{d.kv().kv_dim()});
   work.attn = floats(rows, d.kv().q_dim());
   if (const int64_t n = d.mixer_floats(); n > 0) work.mixer = floats(rows, n);
-  work.ffn = floats(rows, 2 * int64_t{d.max_ff()});
+  work.ffn = floats(rows, 2 * d.max_ff());
   work.act = floats(rows, d.max_ff());
+  if (const ExpertsShape most = d.experts()) {
+    work.router = floats(rows, most.router.n_experts + 1);
+    work.routed = {base.address + at};
+    at += align_up(RoutedRows::bytes(rows, most.router), kv::kArenaAlignment);
+    work.slots = floats(rows * most.router.n_used, d.n_embd);
+  }
   if (d.any_post_norms()) work.branch = floats(rows, d.n_embd);
   work.logits = floats(kLogitRows, d.n_vocab);
   if (const uint64_t bytes = device.shortlist_bytes(d.n_vocab); bytes > 0) {

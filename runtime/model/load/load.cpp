@@ -24,6 +24,12 @@ bool in_place(const gguf::Tensor& t, const Device& device) {
   return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && device.info().unified_memory;
 }
 
+// Bytes of the arena from one of n matrices in a tensor to the next, if they are repacked; 0: they are used where the file lies.
+uint64_t matrix_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
+  const auto cols = static_cast<int64_t>(t.dims[0]), rows = static_cast<int64_t>(t.n_elements) / cols / n;
+  return align_up(device.weight_bytes(t.type, rows, cols), kWeightAlignment);
+}
+
 Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) {
   const std::string prefix = "blk." + std::to_string(i) + ".";
   const LayerShape& shape = d.layer(i);
@@ -35,7 +41,8 @@ Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) 
     ORRERY_TRY(tensors->vector(prefix + "post_ffw_norm.weight", d.n_embd, true, &l->post_ffn_norm));
   }
   ORRERY_TRY(tensors->vector(prefix + shape.ffn_norm + ".weight", d.n_embd, true, &l->ffn_norm));
-  return feed_forward::find(tensors, d, shape.feed_forward, prefix, &l->feed_forward);
+  return shape.experts ? experts::find(tensors, d, shape.experts, prefix, &l->experts)
+                       : feed_forward::find(tensors, d, shape.feed_forward, prefix, &l->feed_forward);
 }
 
 // Finds every tensor of the forward pass for `m` and `factors`. Refuses a file with other tensors.
@@ -58,6 +65,7 @@ Status visit(const gguf::File& file, const Description& d, TensorVisitor* visito
 class Checker final : public TensorVisitor {
  public:
   Status matrix(const gguf::Tensor&, Weight*) override { return ok_status(); }
+  Status matrices(const gguf::Tensor&, int64_t, ExpertWeights*) override { return ok_status(); }
   Status vector(const gguf::Tensor&, Ptr<const float>*) override { return ok_status(); }
 };
 
@@ -68,6 +76,11 @@ class Counter final : public TensorVisitor {
   Status matrix(const gguf::Tensor& t, Weight* out) override {
     out->data.address = 1;   // present
     matrices_ += align_up(repacked_bytes(file_, t, device_), kWeightAlignment);
+    return ok_status();
+  }
+  Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) override {
+    out->first.data.address = 1;
+    matrices_ += static_cast<uint64_t>(n) * matrix_stride(t, n, device_);
     return ok_status();
   }
   Status vector(const gguf::Tensor& t, Ptr<const float>*) override {
@@ -107,6 +120,12 @@ class Placer final : public TensorVisitor {
     jobs_.push_back({&t, out, nullptr, bytes ? take(bytes) : Ptr<std::byte>{}});
     return ok_status();
   }
+  Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) override {
+    const uint64_t stride = repacks_ ? matrix_stride(t, n, turns_.device()) : 0;
+    out->stride = stride ? stride : t.bytes / static_cast<uint64_t>(n);
+    jobs_.push_back({&t, &out->first, nullptr, stride ? take(static_cast<uint64_t>(n) * stride) : Ptr<std::byte>{}, n, stride});
+    return ok_status();
+  }
   Status vector(const gguf::Tensor& t, Ptr<const float>* out) override {
     const bool stays = !repacks_ && in_place(t, turns_.device());
     jobs_.push_back({&t, nullptr, out, stays ? Ptr<std::byte>{} : take(t.n_elements * sizeof(float))});
@@ -138,6 +157,8 @@ class Placer final : public TensorVisitor {
     for (const Job& job : jobs_) {
       ORRERY_TRY(account(*job.tensor));
       if (job.at) ahead.begin(n_copied++);
+      if (const RouterShape& router = model_.description.experts().router; job.n > 1)
+        model_.n_used_parameters -= job.tensor->n_elements / static_cast<uint64_t>(router.n_experts) * static_cast<uint64_t>(router.n_experts - router.n_used);
       ORRERY_TRY(job.matrix ? place_matrix(job) : place_vector(job));
     }
     return ok_status();
@@ -169,13 +190,21 @@ class Placer final : public TensorVisitor {
     Weight* matrix;
     Ptr<const float>* vector;
     Ptr<std::byte> at;
+    int64_t n = 1;            // matrices of the tensor, side by side
+    uint64_t stride = 0;      // between them at `at`
   };
 
   Status place_matrix(const Job& job) {
     const gguf::Tensor& t = *job.tensor;
+    const int64_t cols = static_cast<int64_t>(t.dims[0]), rows = static_cast<int64_t>(t.n_elements) / cols / job.n;
+    const uint64_t bytes = t.bytes / static_cast<uint64_t>(job.n);
     ORRERY_ASSIGN(const Turn turn, take_turn());
-    const int64_t rows = static_cast<int64_t>(t.dims[1]), cols = static_cast<int64_t>(t.dims[0]);
-    return turn.backend().place_weight(t.type, rows, cols, t.data, job.at, job.matrix);
+    ORRERY_TRY(turn.backend().place_weight(t.type, rows, cols, t.data, job.at, job.matrix));
+    for (uint64_t i = 1; job.at && i < static_cast<uint64_t>(job.n); ++i) {
+      Weight further;
+      ORRERY_TRY(turn.backend().place_weight(t.type, rows, cols, t.data + i * bytes, job.at + i * job.stride, &further));
+    }
+    return ok_status();
   }
   Status place_vector(const Job& job) {
     const gguf::Tensor& t = *job.tensor;
@@ -197,7 +226,7 @@ class Placer final : public TensorVisitor {
   Status account(const gguf::Tensor& t) {
     if (cancelled()) return cancellation();
     done_ += t.bytes;
-    model_.n_parameters += t.n_elements;
+    model_.n_parameters += t.n_elements, model_.n_used_parameters += t.n_elements;
     model_.weights_bytes += t.bytes;
     elements_by_type_[t.type] += t.n_elements;
     return ok_status();
@@ -236,6 +265,10 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
     if (!recurrent && !layer.attention.gated) continue;
     if (const Status known = device.check_recurrent(recurrent ? &layer.delta_net : nullptr); !known.ok())
       return error(known.code(), "%s: %s", file.path().c_str(), known.message());
+  }
+  for (const LayerShape& layer : d.layers) {
+    if (!layer.experts) continue;
+    if (const Status known = device.check_experts(layer.experts.router); !known.ok()) return error(known.code(), "%s: %s", file.path().c_str(), known.message());
   }
   if (const Status heads = device.check_heads(d.kv().head_dim); !heads.ok())
     return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());

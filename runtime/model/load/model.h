@@ -16,6 +16,7 @@
 #include "runtime/kv/memory/arena.h"
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/delta_net.h"
+#include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/blocks/vocabulary.h"
 
@@ -29,7 +30,8 @@ struct Layer {
   delta_net::Weights delta_net;                // by the layer's mixer
   Ptr<const float> post_attn_norm;             // (n_embd)
   Ptr<const float> ffn_norm;                   // (n_embd)
-  feed_forward::Weights feed_forward;
+  feed_forward::Weights feed_forward;          // or
+  experts::Weights experts;                    // by the layer's shape
   Ptr<const float> post_ffn_norm;              // (n_embd)
 };
 
@@ -57,6 +59,7 @@ struct Model {
   Weights weights;
   uint8_t fingerprint[16] = {};
   uint64_t n_parameters = 0;
+  uint64_t n_used_parameters = 0;              // those that one row meets: of experts, the chosen ones'
   uint64_t weights_bytes = 0;                  // size in the file of all tensors that the model uses
   TensorType main_type = TensorType::f32;      // the type of most weights
 

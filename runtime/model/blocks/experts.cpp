@@ -1,0 +1,142 @@
+#include "runtime/model/blocks/experts.h"
+
+#include <algorithm>
+
+namespace orrery::model::experts {
+
+namespace {
+
+constexpr uint64_t kMostExperts = 1024, kMostUsed = 64;
+
+// One value in all layers: from the key, or from an array of equal values.
+Status one_value(Keys& keys, const char* key, size_t n_layers, uint64_t most, int32_t* out) {
+  std::vector<int32_t> values;
+  ORRERY_TRY(keys.per_layer(key, n_layers, 1, most, &values));
+  for (const int32_t v : values)
+    if (v != values[0])
+      return error(Code::unsupported_architecture, "%s: key '%s' differs between layers (%d and %d)", keys.file().path().c_str(),
+                   keys.name(key).c_str(), values[0], v);
+  *out = values[0];
+  return ok_status();
+}
+
+// A key that repeats what the family is may be there, but must not contradict it.
+Status agrees(Keys& keys, const char* key, uint64_t value) {
+  const gguf::Value* found = keys.find(key);
+  if (!found) return ok_status();
+  bool flag = false;
+  uint64_t n = 0;
+  if (found->as_bool(&flag)) n = flag ? 1 : 0;
+  else if (!found->as_u64(&n)) n = UINT64_MAX;
+  if (n == value) return ok_status();
+  return error(Code::unsupported_architecture, "%s: key '%s' is %s: architecture '%s' is not run with it, expected %llu", keys.file().path().c_str(),
+               keys.name(key).c_str(), describe(*found).c_str(), keys.file().get_string("general.architecture", "").value().data(),
+               static_cast<unsigned long long>(value));
+}
+
+}  // namespace
+
+Status read(Reading& in, const Parts& parts) {
+  Keys& keys = in.keys;
+  const size_t n_layers = in.d.layers.size();
+  ExpertsShape shape;
+  shape.router.gating = parts.gating;
+  shape.router.normalised = parts.normalised;
+  shape.biased = parts.biased, shape.clamped = parts.clamped;
+  ORRERY_TRY(keys.integer("expert_count", 1, kMostExperts, &shape.router.n_experts));
+  ORRERY_TRY(one_value(keys, "expert_used_count", n_layers, std::min(kMostUsed, static_cast<uint64_t>(shape.router.n_experts)), &shape.router.n_used));
+  if (parts.gating != Gating::softmax_of_chosen) ORRERY_TRY(agrees(keys, "expert_weights_norm", parts.normalised ? 1 : 0));
+  ORRERY_TRY(agrees(keys, "expert_gating_func", parts.gating == Gating::softmax ? 1 : parts.gating == Gating::sigmoid ? 2 : 3));
+  // The width of dense layers, of which there are none. Files without the experts' own width have it for all experts of a row.
+  const bool whole = keys.has("feed_forward_length");
+  if (keys.has("expert_feed_forward_length") || !whole) {
+    ORRERY_TRY(one_value(keys, "expert_feed_forward_length", n_layers, kMaxWidth, &shape.width));
+  } else {
+    int32_t width = 0;
+    ORRERY_TRY(one_value(keys, "feed_forward_length", n_layers, kMaxWidth, &width));
+    shape.width = width / shape.router.n_used;
+    if (width % shape.router.n_used != 0)
+      return error(Code::bad_model, "%s: key '%s' is %d, which does not divide among %d experts, and no '%s' is given", keys.file().path().c_str(),
+                   keys.name("feed_forward_length").c_str(), width, shape.router.n_used, keys.name("expert_feed_forward_length").c_str());
+  }
+  if (parts.shared) {
+    ORRERY_TRY(keys.integer("expert_shared_feed_forward_length", 1, kMaxWidth, &shape.shared_width));
+    shape.shared_gated = true;
+  }
+  if (shape.used_width() > static_cast<int64_t>(kMaxWidth))
+    return error(Code::bad_model, "%s: %d experts of %d for each token are wider than any model we know", keys.file().path().c_str(),
+                 shape.router.n_used, shape.width);
+  for (LayerShape& layer : in.d.layers) layer.experts = shape;
+  return ok_status();
+}
+
+Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, const std::string& prefix, Weights* out) {
+  const int64_t n = d.n_embd, width = shape.width, n_experts = shape.router.n_experts, shared = shape.shared_width;
+  ORRERY_TRY(tensors->matrix(prefix + "ffn_gate_inp.weight", n_experts, n, true, &out->router));
+  if (!shape.biased && tensors->has(prefix + "ffn_gate_up_exps.weight")) {   // of each expert gate, then up
+    ORRERY_TRY(tensors->experts(prefix + "ffn_gate_up_exps.weight", n_experts, 2, 2 * width, n, &out->gate));
+  } else {
+    ORRERY_TRY(tensors->experts(prefix + "ffn_gate_exps.weight", n_experts, 1, width, n, &out->gate));
+    ORRERY_TRY(tensors->experts(prefix + "ffn_up_exps.weight", n_experts, 1, width, n, &out->up));
+  }
+  ORRERY_TRY(tensors->experts(prefix + "ffn_down_exps.weight", n_experts, 1, n, width, &out->down));
+  if (shape.biased) {
+    ORRERY_TRY(tensors->vector(prefix + "ffn_gate_inp.bias", n_experts, true, &out->router_bias));
+    ORRERY_TRY(tensors->floats(prefix + "ffn_gate_exps.bias", n_experts, width, true, &out->gate_bias));
+    ORRERY_TRY(tensors->floats(prefix + "ffn_up_exps.bias", n_experts, width, true, &out->up_bias));
+    ORRERY_TRY(tensors->floats(prefix + "ffn_down_exps.bias", n_experts, n, true, &out->down_bias));
+  }
+  if (shared == 0) return ok_status();
+  ORRERY_TRY(tensors->matrix(prefix + "ffn_gate_shexp.weight", shared, n, true, &out->shared.gate));
+  ORRERY_TRY(tensors->matrix(prefix + "ffn_up_shexp.weight", shared, n, true, &out->shared.up));
+  ORRERY_TRY(tensors->matrix(prefix + "ffn_down_shexp.weight", n, shared, true, &out->shared.down));
+  return shape.shared_gated ? tensors->matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n, true, &out->shared_gate) : ok_status();
+}
+
+namespace {
+
+void run_shared(Pass& pass, const ExpertsShape& shape, const Weights& w) {
+  const Workspace& work = pass.work;
+  const int64_t width = shape.shared_width, stride = 2 * width;
+  const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(width);
+  const Ptr<float> row_gates = work.router + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.router.n_experts);
+  const Product p[] = {{&w.shared.gate, {}, gate, stride, false}, {&w.shared.up, {}, up, stride, false}, {&w.shared_gate, {}, row_gates, 1, false}};
+  pass.project({p, 2});
+  pass.backend.swiglu(gate, up, stride, work.act, width, width);
+  if (shape.shared_gated) {   // down is linear, so its input may be scaled instead of its output
+    pass.project({p + 2, 1});
+    pass.backend.experts()->gate_rows(work.act, row_gates, width);
+  }
+  pass.add_branch(w.shared.down, {}, {}, work.act, width);
+}
+
+}  // namespace
+
+void run(Pass& pass, const ExpertsShape& shape, const Weights& w) {
+  const Workspace& work = pass.work;
+  const RouterShape& router = shape.router;
+  ExpertOperations& experts = *pass.backend.experts();
+  const RoutedRows routed = RoutedRows::at(work.routed, pass.n_rows, router);
+  const Product choice{&w.router, w.router_bias, work.router, router.n_experts, false};
+  pass.project({&choice, 1});
+  experts.route(work.router, {}, router, routed);
+  const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
+  ExpertWeights gates = w.gate, ups = w.up;
+  if (!ups) {   // both are in one tensor
+    ups = gates;
+    ups.first.data = ups.first.data + gates.stride;
+    gates.stride = ups.stride = 2 * w.gate.stride;
+  }
+  const ExpertProduct p[] = {{&gates, w.gate_bias, gate}, {&ups, w.up_bias, up}};
+  experts.multiply_experts({p, 2}, router, routed, work.normed, true);
+  if (shape.clamped)   // the slots lie side by side, so they may be cut into as many as there are rows
+    experts.clamped_swiglu(gate, up, work.act, shape.used_width());
+  else
+    pass.backend.swiglu(gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
+  const ExpertProduct down{&w.down, w.down_bias, work.slots};
+  experts.multiply_experts({&down, 1}, router, routed, work.act, false);
+  experts.add_experts(work.x, work.slots, pass.d.n_embd, router, routed);
+  if (shape.shared_width > 0) run_shared(pass, shape, w);
+}
+
+}  // namespace orrery::model::experts

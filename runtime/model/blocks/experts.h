@@ -1,0 +1,36 @@
+// A mixture of experts (backend/experts.h): the router's choice, the chosen experts' feed-forward blocks, and the expert that every row takes.
+#pragma once
+
+#include "runtime/model/blocks/feed_forward.h"
+#include "runtime/model/blocks/pass.h"
+#include "runtime/model/blocks/reading.h"
+#include "runtime/model/blocks/tensors.h"
+
+namespace orrery::model::experts {
+
+// What a family says of it.
+struct Parts {
+  Gating gating = Gating::softmax;
+  bool normalised = false;                     // whatever the file's key says: the key has no default that suits all files
+  bool biased = false, clamped = false;        // ExpertsShape's
+  bool shared = false;                         // the family has an expert that every row takes, with a gate
+};
+
+struct Weights {
+  Weight router;                               // (n_experts, n_embd)
+  ExpertWeights gate, up;                      // (width, n_embd) each
+  ExpertWeights down;                          // (n_embd, width)
+  Ptr<const float> router_bias;                // (n_experts)
+  Ptr<const float> gate_bias, up_bias, down_bias;   // (n_experts, width) twice, (n_experts, n_embd)
+  feed_forward::Weights shared;                // (shared_width)
+  Weight shared_gate;                          // (1, n_embd)
+};
+
+// Keys: expert_count, expert_used_count, expert_feed_forward_length, expert_shared_feed_forward_length. Sets the shape of all layers.
+Status read(Reading& in, const Parts& parts);
+// prefix: "blk.N.".
+Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, const std::string& prefix, Weights* out);
+// Adds the branch of Workspace::normed to the residual stream.
+void run(Pass& pass, const ExpertsShape& shape, const Weights& w);
+
+}  // namespace orrery::model::experts
