@@ -294,8 +294,12 @@ gpu-model:
 # Packages of this version in $(BUILD)/packages: for Debian, the Python wheel, a zip for Windows, the sources. Each is installed into an
 # empty root and tried there.
 package: all
-	@.ci/packages windows
-	@cd $(BUILD) && rm -rf packages && cpack -G DEB >package.log || { cat package.log; exit 1; }
+	@.ci/packages windows desktop
+	@$(call configure,$(BUILD)-package,-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=OFF -DORRERY_DESKTOP=ON \
+		-DCMAKE_INSTALL_LIBDIR=lib/$$($(CC) -print-multiarch))
+	@$(call build,$(BUILD)-package)
+	@cd $(BUILD)-package && rm -rf packages && cpack -G DEB >package.log || { cat package.log; exit 1; }
+	@rm -rf $(BUILD)/packages && cp -r $(BUILD)-package/packages $(BUILD)/
 	@$(MAKE) --no-print-directory bindings-wheel && cp $(BUILD)/wheel/*.whl $(BUILD)/packages/
 	@$(call configure,$(BUILD)-windows,-DCMAKE_TOOLCHAIN_FILE=tests/emulation/windows.cmake -DCMAKE_BUILD_TYPE=Release)
 	@$(call build,$(BUILD)-windows,orrery_shared orrery_static orrery_tool orrery_chat_sample)
@@ -307,15 +311,17 @@ package: all
 
 install: all
 	@DESTDIR="$(DESTDIR)" cmake --install $(BUILD)
+	@[ ! -x $(BUILD)/samples/desktop/orrery-desktop ] || DESTDIR="$(DESTDIR)" cmake --install $(BUILD) --component desktop
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 # What the last `make install` wrote is listed in its manifest.
 uninstall:
 	@test -f $(BUILD)/install_manifest.txt || { echo "nothing was installed from $(BUILD)"; exit 1; }
-	@while IFS= read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done <$(BUILD)/install_manifest.txt
+	@for manifest in $(BUILD)/install_manifest*.txt; do \
+		while IFS= read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done <$$manifest; done
 
 clean:
-	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-arm64 $(BUILD)-windows $(BUILD)-gpu
+	rm -rf $(BUILD) $(BUILD)-asan $(BUILD)-tsan $(BUILD)-fuzz $(BUILD)-arm64 $(BUILD)-windows $(BUILD)-gpu $(BUILD)-package
 
 help:
 	@echo "make                 build the library (shared and static), the tool orrery, and the sample program"

@@ -55,7 +55,10 @@ def write(build, out):
     for file in sorted(os.listdir(os.path.join(HERE, "orrery"))):
         if file.endswith((".py", ".typed")):
             files["orrery/" + file] = os.path.join(HERE, "orrery", file)
-    files[name + ".dist-info/LICENSE"] = os.path.join(ROOT, "LICENSE")
+    licences = os.path.join(build, "licences")   # of all that is compiled in; nlohmann-json is in the tool alone
+    for file in sorted(os.listdir(licences)):
+        if file != "LICENSE.nlohmann-json":
+            files[name + ".dist-info/" + file] = os.path.join(licences, file)
     wheel = os.path.join(out, "%s-py3-none-%s.whl" % (name, platform_tag))
     records = []
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -68,8 +71,9 @@ def write(build, out):
         for path, source in files.items():
             with open(source, "rb") as file:
                 add(path, file.read())
+        carried = "".join("License-File: %s\n" % path.rpartition("/")[2] for path in files if "/LICENSE" in path)
         add(name + ".dist-info/METADATA", ("Metadata-Version: 2.1\nName: orrery\nVersion: %s\nSummary: Language models with long "
-            "contexts inside your program\nLicense: MIT\nRequires-Python: >=3.9\n" % version()).encode())
+            "contexts inside your program\nAuthor: The Orrery authors\nLicense: MIT\n%sRequires-Python: >=3.9\n" % (version(), carried)).encode())
         add(name + ".dist-info/WHEEL", ("Wheel-Version: 1.0\nGenerator: orrery\nRoot-Is-Purelib: false\nTag: py3-none-%s\n"
             % platform_tag).encode())
         record = name + ".dist-info/RECORD"

@@ -25,7 +25,7 @@ copy_libraries() {
 }
 
 debian() {
-  for name in liborrery0 liborrery-dev orrery; do
+  for name in liborrery0 liborrery-dev orrery orrery-desktop; do
     [ "$(ls "$folder/${name}"_*.deb 2>/dev/null | wc -l)" = 1 ] || { bad debian "no package $name in $folder"; return; }
   done
   [ "$(id -u)" = 0 ] || { skip debian "only root may change its root"; return; }
@@ -42,6 +42,21 @@ debian() {
   [ -s "$root/usr/share/bash-completion/completions/orrery" ] || missing="$missing bash-completion"
   [ -s "$root/usr/include/orrery.h" ] && [ -n "$(find "$root/usr/lib" -name liborrery.so)" ] || missing="$missing development"
   if [ -z "$missing" ]; then ok "debian: man pages, completions, header"; else bad "debian: contents" "missing$missing"; fi
+  missing=''
+  for package in liborrery0 liborrery-dev orrery orrery-desktop; do
+    for of in "Copyright (c) 2026 The Orrery authors" "Yann Collet"; do grep -qF "$of" "$root/usr/share/doc/$package/copyright" || missing="$missing $package:$of"; done
+  done
+  if [ -z "$missing" ]; then ok "debian: every package has the licences"; else bad "debian: licences" "missing$missing"; fi
+  machine=$(dpkg-deb -c "$folder"/liborrery0_*.deb | grep -c '/usr/lib/[^/]*-linux-gnu[^/]*/liborrery.so.0')
+  if [ "$machine" -ge 1 ]; then ok "debian: the library lies in its architecture's folder"; else bad "debian: folders" "the library is not in /usr/lib/ARCHITECTURE"; fi
+  if dpkg-deb -f "$folder"/orrery_*.deb Maintainer | grep -q '^.* <.*@.*>$'; then ok "debian: a maintainer"; else bad "debian: maintainer" "none"; fi
+  entry=$root/usr/share/applications/org.orrery.Desktop.desktop
+  icon=$(sed -n 's/^Icon=//p' "$entry" 2>/dev/null)
+  if [ -x "$root/usr/bin/$(sed -n 's/^Exec=\([^ ]*\).*/\1/p' "$entry")" ] && [ -s "$root/usr/share/icons/hicolor/scalable/apps/$icon.svg" ]; then
+    ok "debian: the menu entry's program and icon are there"
+  else
+    bad "debian: menu entry" "its program or icon is missing"
+  fi
   if bash -n "$root/usr/share/bash-completion/completions/orrery"; then ok "debian: bash reads the completions"; else bad "debian: completions" "bash does not read them"; fi
   if grep -rqF -e "$(cd "$here/../.." && pwd)" "$root/usr"; then bad "debian: places" "a file names the folder of the sources"; else ok "debian: no file names the place that it was built in"; fi
 }
@@ -51,6 +66,8 @@ wheel() {
   [ -n "$wheel" ] || { bad wheel "no wheel in $folder"; return; }
   python3 -m venv "$work/venv" >/dev/null 2>&1 || { skip wheel "this Python makes no virtual environments"; return; }
   "$work/venv/bin/pip" install --no-index --quiet "$wheel" || { bad wheel "pip does not install it"; return; }
+  listed=$(python3 -m zipfile -l "$wheel")
+  case $listed in *dist-info/LICENSE.xxhash*) ok "wheel: licences" ;; *) bad "wheel: licences" "no LICENSE.xxhash inside" ;; esac
   said=$(cd "$work" && "$work/venv/bin/python" -c "
 import sys, orrery
 with orrery.Runtime() as runtime, runtime.open(sys.argv[1]) as model, model.session() as session:
@@ -72,6 +89,7 @@ windows() {
   model=$(find "$work/windows" -name demo-q8_0.gguf)
   tool=$(find "$work/windows" -name orrery.exe)
   [ -n "$tool" ] || { bad windows "no orrery.exe inside"; return; }
+  if [ -n "$(find "$work/windows" -name LICENSE.xxhash)" ]; then ok "windows: licences"; else bad "windows: licences" "no LICENSE.xxhash inside"; fi
   said=$(wine "$tool" --version 2>&1 | head -1)
   case $said in "orrery "*" (ABI 1)") ok "windows: orrery --version" ;; *) bad "windows: orrery --version" "said '$said'" ;; esac
   expect "windows: the tool answers from an empty folder" "$(wine "$tool" run "$model" "$question" 2>&1)"
