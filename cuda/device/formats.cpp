@@ -73,6 +73,15 @@ void put_selectors(const uint8_t* p, uint8_t* codes) {
   }
 }
 
+// A group of NVFP4: eight bytes with columns 0 .. 7 in the low nibbles and 8 .. 15 in the high ones, then the same of columns 16 .. 31.
+void put_selectors_of_halves(const uint8_t* p, uint8_t* codes) {
+  for (int i = 0; i < 8; i += 4) {
+    const uint32_t x = load_least_first(p + i), y = load_least_first(p + 8 + i);
+    store_least_first(codes + i, pack_nibbles(x) | pack_nibbles(y) << 16);
+    store_least_first(codes + 8 + i, pack_nibbles(x >> 4) | pack_nibbles(y >> 4) << 16);
+  }
+}
+
 // Codes of two bits, or the upper two of six -------------------------------------------------------------
 
 // 32 bytes with four groups: those of group g in bits 2g and 2g+1 of each byte.
@@ -180,6 +189,25 @@ void put_block(const uint8_t* p, const Planes& to) {
       to.group[g] = byte(scale - 32u);
       put_selectors(p + 8 + 16 * g, to.codes + 16 * g);
     }
+  } else if constexpr (type == Type::nvfp4) {
+    std::memcpy(to.group, p, 4);
+    for (int g = 0; g < 2; ++g) put_selectors_of_halves(p + 4 + 16 * g, to.codes + 16 * g);
+  } else if constexpr (type == Type::iq3_xxs) {
+    std::memcpy(to.block, p, 2);
+    std::memcpy(to.codes, p + 2, 64), std::memcpy(to.high, p + 66, 32);
+  } else if constexpr (type == Type::iq3_s) {
+    std::memcpy(to.block, p, 2), std::memset(to.block + 2, 0, 2), std::memcpy(to.block + 4, p + 106, 4);
+    std::memcpy(to.codes, p + 2, 64), std::memcpy(to.group, p + 66, 8), std::memcpy(to.high, p + 74, 32);
+  } else if constexpr (type == Type::iq2_xxs) {
+    std::memcpy(to.block, p, 2);
+    for (int g = 0; g < 8; ++g) std::memcpy(to.codes + 4 * g, p + 2 + 8 * g, 4), std::memcpy(to.high + 4 * g, p + 6 + 8 * g, 4);
+  } else if constexpr (type == Type::iq2_xs) {
+    std::memcpy(to.block, p, 2);
+    std::memcpy(to.codes, p + 2, 64), std::memcpy(to.group, p + 66, 8);
+  } else if constexpr (type == Type::iq2_s) {
+    std::memcpy(to.block, p, 2);
+    std::memcpy(to.codes, p + 2, 32), std::memcpy(to.high, p + 34, 32);
+    for (int g = 0; g < 8; ++g) to.group[2 * g] = p[66 + g], to.group[2 * g + 1] = p[74 + g];
   } else {
     static_assert(is_float(type), "a format without its blocks");
   }
@@ -211,6 +239,12 @@ void put_blocks(Type type, int64_t n_groups, const uint8_t* from, const Planes& 
     case Type::q5_k: return put_blocks<Type::q5_k>(n_groups, from, to);
     case Type::q6_k: return put_blocks<Type::q6_k>(n_groups, from, to);
     case Type::iq4_xs: return put_blocks<Type::iq4_xs>(n_groups, from, to);
+    case Type::nvfp4: return put_blocks<Type::nvfp4>(n_groups, from, to);
+    case Type::iq3_xxs: return put_blocks<Type::iq3_xxs>(n_groups, from, to);
+    case Type::iq3_s: return put_blocks<Type::iq3_s>(n_groups, from, to);
+    case Type::iq2_xxs: return put_blocks<Type::iq2_xxs>(n_groups, from, to);
+    case Type::iq2_xs: return put_blocks<Type::iq2_xs>(n_groups, from, to);
+    case Type::iq2_s: return put_blocks<Type::iq2_s>(n_groups, from, to);
     case Type::f32:
     case Type::f16:
     case Type::bf16: return;

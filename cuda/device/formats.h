@@ -31,6 +31,12 @@ constexpr PlaneBytes plane_bytes(TensorType type) {
     case TensorType::q5_k: return {16, 4, 0, 16};
     case TensorType::q6_k: return {16, 8, 2, 2};
     case TensorType::iq4_xs: return {16, 0, 1, 2};
+    case TensorType::nvfp4: return {16, 0, 2, 0};
+    case TensorType::iq3_xxs: return {8, 4, 0, 2};
+    case TensorType::iq3_s: return {8, 4, 1, 8};
+    case TensorType::iq2_xxs: return {4, 4, 0, 2};
+    case TensorType::iq2_xs: return {8, 0, 1, 2};
+    case TensorType::iq2_s: return {4, 4, 2, 2};
     case TensorType::f32:
     case TensorType::f16:
     case TensorType::bf16: break;
@@ -44,6 +50,11 @@ ORRERY_HOST_DEVICE constexpr int pair_word(int j) { return j % 4 / 2; }
 ORRERY_HOST_DEVICE constexpr int pair_bit(int j) { return 2 * (j % 2) + (j < 4 ? 4 : 0); }
 
 constexpr bool is_float(TensorType type) { return type == TensorType::f32 || type == TensorType::f16 || type == TensorType::bf16; }
+// Weights are entries of a codebook (runtime/base/grids.h).
+constexpr bool is_grid(TensorType type) {
+  return type == TensorType::iq3_xxs || type == TensorType::iq3_s || type == TensorType::iq2_xxs || type == TensorType::iq2_xs ||
+         type == TensorType::iq2_s;
+}
 
 // The offsets of a row's planes, in bytes from the row's start (plane `codes`: 0), and the bytes from row to row.
 struct RowPlanes {

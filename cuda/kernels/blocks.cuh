@@ -3,13 +3,14 @@
 //   weight = scale * (code - offset) - min
 // Codes are bytes, for dp4a and mma. A caller subtracts the offset by the sums of the activations, or takes signed bytes (signed_codes,
 // unpack_signed). unpack_products() makes words for dp4a with fewer instructions.
-// One template serves all twelve formats: an instance contains only the parts that its format has.
+// One template serves all formats: an instance contains only the parts that its format has.
 #pragma once
 
 #include <type_traits>
 
 #include "cuda/device/formats.h"
 #include "cuda/device/ptx.h"
+#include "cuda/device/grids.h"
 
 namespace orrery::cuda {
 
@@ -17,11 +18,16 @@ template <TensorType kType>
 struct Format {
   static constexpr PlaneBytes kPlanes = plane_bytes(kType);
   // Codes are indices into a table of 16 values.
-  static constexpr bool kTable = kType == TensorType::iq4_nl || kType == TensorType::iq4_xs;
+  static constexpr bool kTable = kType == TensorType::iq4_nl || kType == TensorType::iq4_xs || kType == TensorType::nvfp4;
+  // Scales are floats of their own, and not small whole numbers times d.
+  static constexpr bool kFloatScales = kType == TensorType::nvfp4;
+  // Codes are magnitudes of a codebook with signs (device/grids.h).
+  static constexpr bool kGrid = is_grid(kType);
   static constexpr bool kNibbles = kPlanes.codes == 16 && !kTable && kType != TensorType::q8_0;
   static constexpr bool kSixBits = kPlanes.block == 16;
   // true: each 16 columns have a scale. false: all 32 columns share one.
-  static constexpr bool kHalves = kType == TensorType::q2_k || kType == TensorType::q3_k || kType == TensorType::q6_k;
+  static constexpr bool kHalves = kType == TensorType::q2_k || kType == TensorType::q3_k || kType == TensorType::q6_k ||
+                                  kType == TensorType::iq2_xs || kType == TensorType::iq2_s || kType == TensorType::nvfp4;
   static constexpr bool kMin = kType == TensorType::q4_1 || kType == TensorType::q5_1 || kType == TensorType::q2_k ||
                                kType == TensorType::q4_k || kType == TensorType::q5_k;
   static constexpr int kOffset = kType == TensorType::q4_0   ? 8
@@ -38,7 +44,7 @@ struct LoadedGroup {
   uint32_t group;
 };
 
-// code: bytes, signed if kTable or Q8_0. The second scale and the second min are set only if kHalves.
+// code: bytes, signed if kTable, kGrid or Q8_0. The second scale and the second min are set only if kHalves.
 struct UnpackedGroup {
   uint32_t code[8];
   float scale[2], min[2];
@@ -93,6 +99,7 @@ __device__ __forceinline__ LoadedGroup load_group(const GroupPlace<kType>& at, i
     const uint2 words = load_once_8(codes);
     out.codes.x = words.x, out.codes.y = words.y;
   }
+  if constexpr (n.codes == 4) out.codes.x = load_bytes<4>(codes);
   if constexpr (n.high == 16) out.high = load_once(high);
   if constexpr (n.high == 8) {
     const uint2 words = load_once_8(high);
@@ -101,6 +108,7 @@ __device__ __forceinline__ LoadedGroup load_group(const GroupPlace<kType>& at, i
   if constexpr (n.high == 4) out.high.x = load_bytes<4>(high);
   out.group = load_bytes<n.group>(group);
   if constexpr (n.block == 16) out.block = load_at<uint4>(block);
+  else if constexpr (n.block == 8) out.block.x = load_at<uint2>(block).x, out.block.y = load_at<uint2>(block).y;
   else out.block.x = load_bytes<n.block>(block);
   return out;
 }
@@ -112,8 +120,11 @@ __device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const Ro
 
 // Four codes of 4 bits, in the low half of the word, become four values. One byte permutation looks up the table's lower eight values, one
 // the upper eight, and a third one chooses between the two results.
+template <TensorType kType>
 __device__ __forceinline__ uint32_t table_values(uint32_t codes) {
-  constexpr uint32_t k0 = 0xBFAD9881u, k4 = 0xF6EADDCFu, k8 = 0x26190D01u, k12 = 0x71594535u;   // -127 -104 -83 -65, ...
+  constexpr bool kE2m1 = kType == TensorType::nvfp4;   // doubled: 0 1 2 3 4 6 8 12, then the negative ones. Otherwise IQ4: -127 -104 -83 -65, ...
+  constexpr uint32_t k0 = kE2m1 ? 0x03020100u : 0xBFAD9881u, k4 = kE2m1 ? 0x0C080604u : 0xF6EADDCFu;
+  constexpr uint32_t k8 = kE2m1 ? 0xFDFEFF00u : 0x26190D01u, k12 = kE2m1 ? 0xF4F8FAFCu : 0x71594535u;
   const uint32_t lower = codes & 0x77777777u;
   const uint32_t upper_half = 0x32103210u | (codes & 0x88888888u) >> 1;
   return __byte_perm(__byte_perm(k0, k4, lower), __byte_perm(k8, k12, lower), upper_half);
@@ -128,6 +139,10 @@ __device__ __forceinline__ uint32_t moved(uint32_t word, int from, int n) {
 template <TensorType kType>
 __device__ __forceinline__ void unpack_codes(const LoadedGroup& in, uint32_t* code) {
   using F = Format<kType>;
+  if constexpr (F::kGrid) {
+    unpack_grid<kType>({in.codes.x, in.codes.y}, in.high.x, in.group, code);
+    return;
+  }
   const uint32_t low[4] = {in.codes.x, in.codes.y, in.codes.z, in.codes.w};
   const uint32_t high[4] = {in.high.x, in.high.y, in.high.z, in.high.w};
 #pragma unroll
@@ -136,7 +151,7 @@ __device__ __forceinline__ void unpack_codes(const LoadedGroup& in, uint32_t* co
     if constexpr (kType == TensorType::q8_0)
       c = j < 4 ? low[j % 4] : high[j % 4];
     else if constexpr (F::kTable)
-      c = table_values(j < 4 ? low[j % 4] : low[j % 4] >> 16);
+      c = table_values<kType>(j < 4 ? low[j % 4] : low[j % 4] >> 16);
     else if constexpr (F::kPlanes.codes == 8)
       c = low[pair_word(j)] >> pair_bit(j) & 0x03030303u;
     else
@@ -181,13 +196,30 @@ __device__ __forceinline__ void unpack_signed(const LoadedGroup& in, uint32_t* c
 struct Factors {
   int scale[2], min[2];
   float d, dmin;
+  float own[2];   // where F::kFloatScales: the scales
 };
+// Half of a UE4M3 number, exact: a half's exponent has another bias. Codes of E2M1 are doubled.
+__device__ __forceinline__ float half_ue4m3(uint32_t x) {
+  return (x & 0xFFu) == 0x7Fu ? 0.0f : half_from_bits((x & 0x7Fu) << 7) * 128.0f;
+}
 template <TensorType kType>
 __device__ __forceinline__ Factors unpack_factors(const LoadedGroup& in, int g) {
   using F = Format<kType>;
   Factors out = {};
   out.scale[0] = 1;
-  if constexpr (F::kSixBits) {
+  if constexpr (F::kFloatScales) {
+    out.own[0] = half_ue4m3(in.group), out.own[1] = half_ue4m3(in.group >> 8);
+  } else if constexpr (F::kGrid) {
+    // d times an odd number, and a power of two: exact.
+    constexpr float kUnit = kType == TensorType::iq3_s ? 1.0f : kType == TensorType::iq3_xxs ? 0.25f : 0.125f;
+    out.d = half_from_bits(in.block.x) * kUnit;
+    const uint32_t nibbles = kType == TensorType::iq3_s    ? in.block.y >> (4 * (static_cast<unsigned>(g) % 8))
+                             : kType == TensorType::iq2_xs ? in.group
+                             : kType == TensorType::iq2_s  ? in.group >> 8
+                                                           : in.high.x >> 28;
+    out.scale[0] = static_cast<int>(2 * (nibbles & 15) + 1);
+    if constexpr (F::kHalves) out.scale[1] = static_cast<int>(2 * (nibbles >> 4 & 15) + 1);
+  } else if constexpr (F::kSixBits) {
     const unsigned i = static_cast<unsigned>(g) % 8;
     // Bytes 0 and 2 of a word: the nibbles of the two numbers, and the bits above them.
     const uint32_t low = __byte_perm(in.block.y, in.block.z, i / 2 * 0x0101u + 0x0400u) >> (4 * (i % 2));
@@ -221,7 +253,7 @@ __device__ __forceinline__ void unpack_scales(const LoadedGroup& in, int g, floa
   const Factors factors = unpack_factors<kType>(in, g);
 #pragma unroll
   for (int h = 0; h < (Format<kType>::kHalves ? 2 : 1); ++h) {
-    scale[h] = __fmul_rn(factors.d, static_cast<float>(factors.scale[h]));
+    scale[h] = Format<kType>::kFloatScales ? factors.own[h] : __fmul_rn(factors.d, static_cast<float>(factors.scale[h]));
     if constexpr (Format<kType>::kMin) min[h] = __fmul_rn(factors.dmin, static_cast<float>(factors.min[h]));
   }
 }
@@ -276,6 +308,7 @@ void with_block_type(TensorType type, const F& f) {
   case TensorType::t: f(std::integral_constant<TensorType, TensorType::t>()); break;
     ORRERY_TYPE(q8_0) ORRERY_TYPE(q4_0) ORRERY_TYPE(q4_1) ORRERY_TYPE(q5_0) ORRERY_TYPE(q5_1) ORRERY_TYPE(q2_k)
     ORRERY_TYPE(q3_k) ORRERY_TYPE(q4_k) ORRERY_TYPE(q5_k) ORRERY_TYPE(q6_k) ORRERY_TYPE(iq4_nl) ORRERY_TYPE(iq4_xs)
+    ORRERY_TYPE(iq3_xxs) ORRERY_TYPE(iq3_s) ORRERY_TYPE(iq2_xxs) ORRERY_TYPE(iq2_xs) ORRERY_TYPE(iq2_s) ORRERY_TYPE(nvfp4)
 #undef ORRERY_TYPE
     case TensorType::f32:
     case TensorType::f16:

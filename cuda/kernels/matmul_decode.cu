@@ -102,8 +102,13 @@ struct BlockUnit {
     float value;
     if constexpr (F::kHalves) {
       if constexpr (F::kOffset != 0) dot[0] = add_sums(x, -F::kOffset, 0, dot[0]), dot[1] = add_sums(x, 0, -F::kOffset, dot[1]);
-      value = __fmul_rn(f.d, static_cast<float>(f.scale[0] * dot[0]));
-      value = fmaf(f.d, static_cast<float>(f.scale[1] * dot[1]), value);
+      if constexpr (F::kFloatScales) {
+        value = __fmul_rn(f.own[0], static_cast<float>(dot[0]));
+        value = fmaf(f.own[1], static_cast<float>(dot[1]), value);
+      } else {
+        value = __fmul_rn(f.d, static_cast<float>(f.scale[0] * dot[0]));
+        value = fmaf(f.d, static_cast<float>(f.scale[1] * dot[1]), value);
+      }
       if constexpr (F::kMin) {
         value = fmaf(-f.dmin, static_cast<float>(add_sums(x, f.min[0], 0, 0)), value);
         value = fmaf(-f.dmin, static_cast<float>(add_sums(x, 0, f.min[1], 0)), value);

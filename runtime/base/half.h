@@ -76,4 +76,9 @@ inline uint16_t float_to_bfloat16(float f) {
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
+// UE4M3: four exponent bits, three fraction bits, of a byte whose highest bit counts for nothing. 0x7F is zero. Exact.
+inline float ue4m3_to_float(uint8_t x) {
+  return x == 0x7F ? 0.0f : half_to_float(static_cast<uint16_t>((x & 0x7F) << 7)) * 256.0f;
+}
+
 }  // namespace orrery

@@ -102,7 +102,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
 
   uint64_t weight_bytes(TensorType type, int64_t n_rows, int64_t n_cols) const override {
     return n_rows > 0 && n_rows % kBandRows == 0 && kernels_.in_bands(type)
-               ? row_bytes(type, static_cast<uint64_t>(n_rows * n_cols))
+               ? static_cast<uint64_t>(n_rows / kBandRows) * band_bytes(type, static_cast<uint64_t>(n_cols))
                : 0;
   }
   Status place_weight(TensorType type, int64_t n_rows, int64_t n_cols, const std::byte* source,
@@ -221,6 +221,11 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     const uint64_t at = w.data.address - arena().address;
     return at < arena_.size();
   }
+  // Bytes from row to row; in bands, an eighth of a band's.
+  uint64_t placed_row_bytes(const Weight& w) const {
+    const uint64_t n = static_cast<uint64_t>(w.n_cols);
+    return in_bands(w) ? band_bytes(w.type, n) / kBandRows : row_bytes(w.type, n);
+  }
 
   // fn(item, thread) for each item, on all threads.
   template <class F>
@@ -283,11 +288,10 @@ Status CpuBackend::place_weight(TensorType type, int64_t n_rows, int64_t n_cols,
   *weight = {type, n_rows, n_cols, {reinterpret_cast<uintptr_t>(source)}};
   if (!at || weight_bytes(type, n_rows, n_cols) == 0) return ok_status();
   weight->data = at;
-  const uint64_t band_bytes = row_bytes(type, static_cast<uint64_t>(kBandRows * n_cols));
+  const uint64_t from_bytes = row_bytes(type, static_cast<uint64_t>(kBandRows * n_cols)), to_bytes = band_bytes(type, static_cast<uint64_t>(n_cols));
   for_ranges(n_rows / kBandRows, kBandRows * n_cols, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i)
-      make_band(type, source + static_cast<uint64_t>(i) * band_bytes, n_cols,
-                host(at) + static_cast<uint64_t>(i) * band_bytes);
+      make_band(type, source + static_cast<uint64_t>(i) * from_bytes, n_cols, host(at) + static_cast<uint64_t>(i) * to_bytes);
   });
   return ok_status();
 }
@@ -319,8 +323,8 @@ void CpuBackend::begin_steps(Span<const Step> steps) {
 }
 
 void CpuBackend::embed(const Weight& table, Ptr<float> out) {
-  const StepTrace::Scope scope(trace_.get(), Operation::embed, static_cast<uint64_t>(n_rows()) * row_bytes(table.type, static_cast<uint64_t>(table.n_cols)));
-  const uint64_t row_size = row_bytes(table.type, static_cast<uint64_t>(table.n_cols));
+  const StepTrace::Scope scope(trace_.get(), Operation::embed, static_cast<uint64_t>(n_rows()) * placed_row_bytes(table));
+  const uint64_t row_size = placed_row_bytes(table);
   for_ranges(n_rows(), table.n_cols, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
       const int32_t token = row_at(r).token, in_band = in_bands(table) ? token % kBandRows : 0;
@@ -369,7 +373,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   constexpr size_t kMostTraced = 4;
   size_t traced[kMostTraced] = {};
   const auto weight_of = [&](size_t i) { return products[i].weight; };
-  const auto read_bytes = [&](size_t i) { return row_bytes(weight_of(i)->type, static_cast<uint64_t>(weight_of(i)->n_rows * n_in)); };
+  const auto read_bytes = [&](size_t i) { return static_cast<uint64_t>(weight_of(i)->n_rows) * placed_row_bytes(*weight_of(i)); };
   const StepTrace::Scope scope(trace_.get(), Operation::product, read_bytes(0), weight_of(0)->type, weight_of(0)->n_rows, n_in);
   if (trace_) {
     traced[0] = trace_->current();
@@ -409,7 +413,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
   const auto out_step = [&](const Product& p) -> int64_t {
     if (!decodes(p)) return tile_out;
     constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
-    const int64_t bytes = static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in)));
+    const int64_t bytes = static_cast<int64_t>(placed_row_bytes(*p.weight));
     const int64_t share = std::clamp(p.weight->n_rows * bytes / (8 * pool_->n_threads()), kLeast, kMost);
     const int64_t step = div_up(share, bytes);
     return in_bands(*p.weight) ? div_up<int64_t>(step, kBandRows) * kBandRows : step;
@@ -431,7 +435,7 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
       const MatmulTask task{p.weight->type,
                             host(p.weight->data),
                             in_bands(*p.weight),
-                            static_cast<int64_t>(row_bytes(p.weight->type, static_cast<uint64_t>(n_in))),
+                            static_cast<int64_t>(placed_row_bytes(*p.weight)),
                             n_in,
                             first_out,
                             std::min(p.weight->n_rows, first_out + step),

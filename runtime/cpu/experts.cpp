@@ -173,16 +173,21 @@ class Wave {
   };
 
   bool in_bands(const Weight& w) const { return w.data.address - work_.arena < work_.arena_bytes; }
+  // Bytes from row to row; in bands, an eighth of a band's.
+  uint64_t placed_row_bytes(const Weight& w) const {
+    const auto n = static_cast<uint64_t>(n_in_);
+    return in_bands(w) ? band_bytes(w.type, n) / kBandRows : row_bytes(w.type, n);
+  }
   uint64_t matrix_bytes(const ExpertProduct& p) const {
     const Weight& w = p.weights->first;
-    return row_bytes(w.type, static_cast<uint64_t>(w.n_rows * n_in_));
+    return static_cast<uint64_t>(w.n_rows) * placed_row_bytes(w);
   }
   // Decode's kernel takes stretches of the weights and all rows, prefill's takes tiles.
   Cut cut_of(const ExpertProduct& p, const ExpertGroup& g, int64_t tile_out, int64_t tile_rows, uint64_t all_bytes) const {
     const Weight& w = p.weights->first;
     if (!work_.decode && (packs_ || g.n_rows > kShortPrompt || !in_bands(w) || !work_.kernels.bands_as_prefill(w.type))) return {tile_out, tile_rows, false};
     constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
-    const auto bytes = static_cast<int64_t>(row_bytes(w.type, static_cast<uint64_t>(n_in_)));
+    const auto bytes = static_cast<int64_t>(placed_row_bytes(w));
     const int64_t share = std::clamp(static_cast<int64_t>(all_bytes) / (8 * work_.pool->n_threads()), kLeast, kMost), step = div_up(share, bytes);
     return {in_bands(w) ? div_up<int64_t>(step, kBandRows) * kBandRows : step, g.n_rows, true};
   }
@@ -202,7 +207,7 @@ class Wave {
     task.type = w.type;
     task.weight = host(w.data) + static_cast<uint64_t>(g.expert) * p.weights->stride;
     task.in_bands = in_bands(w);
-    task.row_bytes = static_cast<int64_t>(row_bytes(w.type, static_cast<uint64_t>(n_in_))), task.n_columns = n_in_;
+    task.row_bytes = static_cast<int64_t>(placed_row_bytes(w)), task.n_columns = n_in_;
     task.first_out = first_out, task.last_out = std::min(w.n_rows, first_out + cut.outs);
     task.x = gathers ? work_.inputs + g.input * n_in_ : x + g.first_slot * n_in_;
     task.x_stride = n_in_;

@@ -3,11 +3,12 @@
 // A weight is a scale times a small integer, minus or plus an offset. The scale is a half; in K formats it is
 // multiplied by a small integer of the sub-block. The order of the float32 operations is part of the definition:
 // kernels are tested against these values, and a file must give the same numbers everywhere. Nothing here may be
-// rearranged or contracted.
+// rearranged or contracted. The weights of IQ2 and IQ3 are a scale times a magnitude of a codebook (runtime/base/grids.h) with a sign.
 #include "runtime/gguf/dequantize.h"
 
 #include <cstring>
 
+#include "runtime/base/grids.h"
 #include "runtime/base/half.h"
 #include "runtime/gguf/wire.h"
 
@@ -15,12 +16,13 @@ namespace orrery::gguf {
 
 namespace {
 
-constexpr int kSuper = 256;  // weights in a K or IQ4_XS block
+constexpr int kSuper = 256;  // weights in a K, IQ4_XS, IQ3 or IQ2 block
 
 // The 16 values of IQ4_NL and IQ4_XS codes: denser near zero, where most weights are.
 constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 float half_at(const uint8_t* p) { return half_to_float(static_cast<uint16_t>(p[0] | p[1] << 8)); }
+int u16_at(const uint8_t* p) { return p[0] | p[1] << 8; }
 uint32_t u32_at(const uint8_t* p) { return load<uint32_t>(reinterpret_cast<const std::byte*>(p)); }
 float to_float(int q) { return static_cast<float>(q); }
 
@@ -168,6 +170,88 @@ void iq4_xs(const uint8_t* b,
   }
 }
 
+// Blocks of 64, of four times 16. A scale is a small float; the reference keeps the values doubled and the scales halved.
+
+constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+void nvfp4(const uint8_t* b, float* out) {  // UE4M3 d[4], nibbles[32]: codes, eight bytes for each 16 weights
+  for (int s = 0; s < 4; ++s) {
+    const float d = ue4m3_to_float(b[s]) * 0.5f;
+    for (int i = 0; i < 8; ++i) {
+      out[16 * s + i] = d * to_float(kE2m1Doubled[b[4 + 8 * s + i] & 15]);
+      out[16 * s + i + 8] = d * to_float(kE2m1Doubled[b[4 + 8 * s + i] >> 4]);
+    }
+  }
+}
+
+// Codebooks: IQ3 and IQ2. Bit i of `signs` belongs to weight i; a set bit is a minus.
+
+float with_sign(float x, int signs, int i) { return x * (signs >> i & 1 ? -1.0f : 1.0f); }
+
+// Eight weights of IQ3: the magnitudes of two entries.
+template <uint8_t (*magnitude)(uint32_t, int)>
+void two_fours(float scale, uint32_t first, uint32_t second, int signs, float* out) {
+  for (int i = 0; i < 8; ++i) out[i] = with_sign(scale * to_float(magnitude(i < 4 ? first : second, i % 4)), signs, i);
+}
+// Eight weights of IQ2.
+void eight(float scale, uint32_t entry, int signs, float* out) {
+  for (int i = 0; i < 8; ++i) out[i] = with_sign(scale * to_float(grids::iq2_magnitude(entry, i)), signs, i);
+}
+
+void iq3_xxs(const uint8_t* b, float* out) {  // half d, entries[64], a word of seven signs four times and a scale[8]
+  const float d = half_at(b);
+  for (int s = 0; s < 8; ++s) {
+    const uint8_t* q = b + 2 + 8 * s;
+    const uint32_t word = u32_at(b + 66 + 4 * s);
+    const float scale = d * (0.5f + to_float(static_cast<int>(word >> 28))) * 0.5f;
+    for (int l = 0; l < 4; ++l)
+      two_fours<grids::iq3_xxs_magnitude>(scale, grids::kIq3XxsGrid[q[2 * l]], grids::kIq3XxsGrid[q[2 * l + 1]],
+                                          grids::all_signs(word >> (7 * l) & 127), out + 32 * s + 8 * l);
+  }
+}
+
+void iq3_s(const uint8_t* b, float* out) {  // half d, low bits of entries[64], ninth bits[8], signs[32], scale nibbles[4]
+  const float d = half_at(b);
+  const uint8_t *q = b + 2, *high = b + 66, *signs = b + 74, *scales = b + 106;
+  for (int s = 0; s < 8; ++s) {
+    const float scale = d * to_float(1 + 2 * (scales[s / 2] >> (s % 2 * 4) & 15));
+    const auto entry = [&](int i) { return grids::kIq3SGrid[q[8 * s + i] | (high[s] >> i & 1) << 8]; };
+    for (int l = 0; l < 4; ++l)
+      two_fours<grids::iq3_s_magnitude>(scale, entry(2 * l), entry(2 * l + 1), signs[4 * s + l], out + 32 * s + 8 * l);
+  }
+}
+
+float iq2_scale(float d, int nibble) { return d * (0.5f + to_float(nibble)) * 0.25f; }
+
+void iq2_xxs(const uint8_t* b, float* out) {  // half d, then 8 times: entries[4], a word of seven signs four times and a scale
+  const float d = half_at(b);
+  for (int s = 0; s < 8; ++s) {
+    const uint8_t* q = b + 2 + 8 * s;
+    const uint32_t word = u32_at(q + 4);
+    const float scale = iq2_scale(d, static_cast<int>(word >> 28));
+    for (int l = 0; l < 4; ++l)
+      eight(scale, grids::kIq2XxsGrid[q[l]], grids::all_signs(word >> (7 * l) & 127), out + 32 * s + 8 * l);
+  }
+}
+
+void iq2_xs(const uint8_t* b, float* out) {  // half d, u16 entry and seven signs[32], scale nibbles[8]
+  const float d = half_at(b);
+  for (int i = 0; i < 32; ++i) {
+    const int q = u16_at(b + 2 + 2 * i);
+    const float scale = iq2_scale(d, b[66 + i / 4] >> (i % 4 / 2 * 4) & 15);
+    eight(scale, grids::kIq2XsGrid[q & 511], grids::all_signs(static_cast<uint32_t>(q >> 9)), out + 8 * i);
+  }
+}
+
+void iq2_s(const uint8_t* b, float* out) {  // half d, low bits of entries[32], signs[32], two high bits[8], scale nibbles[8]
+  const float d = half_at(b);
+  const uint8_t *q = b + 2, *signs = b + 34, *high = b + 66, *scales = b + 74;
+  for (int i = 0; i < 32; ++i) {
+    const float scale = iq2_scale(d, scales[i / 4] >> (i % 4 / 2 * 4) & 15);
+    eight(scale, grids::kIq2SGrid[q[i] | (high[i / 4] >> (i % 4 * 2) & 3) << 8], signs[i], out + 8 * i);
+  }
+}
+
 template <void (*block)(const uint8_t*, float*)>
 void blocks(TensorType type, const std::byte* src, float* out, uint64_t n) {
   const TypeTraits t = *type_traits(type);
@@ -223,6 +307,24 @@ void dequantize_row(TensorType type, const std::byte* src, float* out, uint64_t 
       break;
     case TensorType::iq4_xs:
       blocks<iq4_xs>(type, src, out, n);
+      break;
+    case TensorType::iq3_xxs:
+      blocks<iq3_xxs>(type, src, out, n);
+      break;
+    case TensorType::iq3_s:
+      blocks<iq3_s>(type, src, out, n);
+      break;
+    case TensorType::iq2_xxs:
+      blocks<iq2_xxs>(type, src, out, n);
+      break;
+    case TensorType::iq2_xs:
+      blocks<iq2_xs>(type, src, out, n);
+      break;
+    case TensorType::iq2_s:
+      blocks<iq2_s>(type, src, out, n);
+      break;
+    case TensorType::nvfp4:
+      blocks<nvfp4>(type, src, out, n);
       break;
   }
 }

@@ -3,7 +3,7 @@
 // where others work too. Sections: pool, decode, prefill, shapes, attend, top_keys, rebuild; types as files name them (Q4_0), or K8V4; all of
 // them if none is named.
 //
-// Decode is reported in GB/s of weights or KV read, beside the rate at which the same threads can merely read
+// Decode is reported in GB/s of weights (as they lie: bands of IQ3 are longer than its file) or KV read, beside the rate at which the same threads can merely read
 // memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4 MB;
 // prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of (peak.h); both
 // measured by the same threads in the same run; a prompt's attention, of chunks of 256 rows at the end of 8K and of 32K,
@@ -172,7 +172,11 @@ struct Bench {
     const std::pair<int64_t, int64_t> matrices[] = {{q, n}, {kv, n}, {kv, n}, {n, q}, {ff, n}, {ff, n}, {n, ff}};   // outputs, inputs
     constexpr size_t kMatrices = std::size(matrices);
     *bytes = 0;
-    for (const auto& [n_out, n_in] : matrices) *bytes += align_up(row_bytes(type, static_cast<uint64_t>(n_out * n_in)), 64);
+    uint64_t placed_bytes = 0;   // of a layer
+    for (const auto& [n_out, n_in] : matrices) {
+      *bytes += align_up(row_bytes(type, static_cast<uint64_t>(n_out * n_in)), 64);
+      placed_bytes += align_up(backend.weight_bytes(type, n_out, n_in), 64);
+    }
     const int64_t n_layers = static_cast<int64_t>(kBeyondCaches / *bytes) + 1;
     const os::Region weights = region(*bytes * static_cast<uint64_t>(n_layers));
     const uint64_t pattern = std::min<uint64_t>(static_cast<uint64_t>(16 * ff), *bytes / type_traits(type)->block_bytes * type_traits(type)->block_elements);
@@ -180,17 +184,18 @@ struct Bench {
     fill_random_blocks(type, weights.data(), pattern / 256 * 256, 1, 0.02f);
     for (uint64_t at = pattern_bytes; at < weights.size(); at += pattern_bytes)
       std::memcpy(weights.data() + at, weights.data(), std::min(pattern_bytes, weights.size() - at));
-    const bool banded = backend.weight_bytes(type, 8, type_traits(type)->block_elements) > 0;
-    if (!backend.reserve_arena(banded ? weights.size() : 64).ok()) std::exit(1);
+    if (!backend.reserve_arena(std::max<uint64_t>(placed_bytes * static_cast<uint64_t>(n_layers), 64)).ok()) std::exit(1);
     std::vector<Weight> placed;
     for (int64_t i = 0; i < n_layers; ++i) {
-      uint64_t at = *bytes * static_cast<uint64_t>(i);
+      uint64_t at = *bytes * static_cast<uint64_t>(i), to_at = placed_bytes * static_cast<uint64_t>(i);
       for (const auto& [n_out, n_in] : matrices) {
         Weight weight;
-        const Ptr<std::byte> to = backend.weight_bytes(type, n_out, n_in) ? backend.arena() + at : Ptr<std::byte>{};
+        const uint64_t to_bytes = backend.weight_bytes(type, n_out, n_in);
+        const Ptr<std::byte> to = to_bytes ? backend.arena() + to_at : Ptr<std::byte>{};
         if (!backend.place_weight(type, n_out, n_in, weights.data() + at, to, &weight).ok()) std::exit(1);
         placed.push_back(weight);
         at += align_up(row_bytes(type, static_cast<uint64_t>(n_out * n_in)), 64);
+        to_at += align_up(to_bytes, 64);
       }
     }
     const int64_t widest = std::max({q + 2 * kv, 2 * ff, n});
@@ -318,14 +323,15 @@ void bench_decode(Bench& bench) {
   for (const TypeTraits& type : kTypeTraits) {
     if (!bench.wants(type.name)) continue;
     const int64_t n_in = 4096;
-    const uint64_t bytes = row_bytes(type.type, static_cast<uint64_t>(n_in));
-    const int64_t n_out = static_cast<int64_t>((uint64_t{128} << 20) / bytes);
+    const uint64_t in_file = row_bytes(type.type, static_cast<uint64_t>(n_in)), of_eight = bench.backend.weight_bytes(type.type, 8, n_in);
+    const uint64_t bytes = of_eight ? of_eight / 8 : in_file;
+    const int64_t n_out = static_cast<int64_t>((uint64_t{128} << 20) / bytes) / 8 * 8;
     double bandwidth = 0;
     const auto rate = [&](int64_t rows, double* read) {
       return static_cast<double>(bytes) * static_cast<double>(rows) * 1e-9 /
              bench.matmul(type.type, Phase::decode, rows, n_in, 1, read);
     };
-    const double decode = rate(n_out, &bandwidth), cached = rate(n_out / 32, nullptr);
+    const double decode = rate(n_out, &bandwidth), cached = rate(n_out / 256 * 8, nullptr);
     std::printf("%-8s %12.1f %12.1f %8.0f%% %16.1f\n", type.name, decode, bandwidth, 100 * decode / bandwidth, cached);
   }
 }

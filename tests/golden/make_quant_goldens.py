@@ -18,6 +18,8 @@ HALVES = {
     "F16": [0], "Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108],
     "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "F32": [], "BF16": [],
 }
+# Types with a codebook: the entries of their codebook, and of a block. The half stands first.
+CODEBOOKS = {"IQ3_XXS": (256, 64), "IQ3_S": (512, 64), "IQ2_XXS": (256, 32), "IQ2_XS": (512, 32), "IQ2_S": (1024, 32)}
 # Positive and negative normals, both zeros, smallest and largest denormals, smallest normal, largest.
 SPECIAL = [0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x83FF, 0x0400, 0x7BFF, 0xFBFF, 0x3C00, 0xBC00]
 
@@ -39,6 +41,29 @@ def blocks_of(name, rng):
     if name == "BF16":  # any bits but those of infinities and NaNs
         values = blocks.view("<u2")
         values[(values & 0x7F80) == 0x7F80] &= 0xBFFF
+    return blocks
+
+
+def blocks_of_codebook(name, rng):
+    """Blocks in which every entry of the codebook occurs once."""
+    n_entries, in_block = CODEBOOKS[name]
+    n = n_entries // in_block
+    blocks = rng.integers(256, size=(n, GGML_QUANT_SIZES[Type[name]][1]), dtype=np.uint8)
+    blocks[:, 0:2] = halves(rng, n).astype("<u2").view(np.uint8).reshape(n, 2)
+    entries = rng.permutation(n_entries).reshape(n, in_block)
+    low, high = (entries & 255).astype(np.uint8), (entries >> 8).astype(np.uint8)
+    if name == "IQ2_XS":    # words of an entry and signs
+        blocks[:, 2:66:2] = low
+        blocks[:, 3:66:2] = blocks[:, 3:66:2] & 0xFE | high
+    elif name == "IQ2_XXS":  # four entries, then a word
+        for g in range(8):
+            blocks[:, 2 + 8 * g:6 + 8 * g] = low[:, 4 * g:4 * g + 4]
+    else:                   # low bytes, and upper bits in bytes of their own
+        blocks[:, 2:2 + in_block] = low
+        if n_entries > 256:
+            each = in_block // 8   # entries of a byte: eight of one bit, or four of two
+            parts = high.reshape(n, 8, each) << (np.arange(each, dtype=np.uint8) * (8 // each))
+            blocks[:, 66:74] = np.bitwise_or.reduce(parts, axis=-1)
     return blocks
 
 
@@ -78,6 +103,15 @@ def main():
         for name in ("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"):
             blocks = gguf.quants.quantize(rows.copy(), Type[name])
             f.write(f"quantize {name} {rows.astype('<f4').tobytes().hex()} {blocks.tobytes().hex()}\n")
+        rng = np.random.default_rng(20261126)
+        for name in CODEBOOKS:
+            blocks = blocks_of_codebook(name, rng)
+            values = gguf.quants.dequantize(blocks, Type[name]).astype("<f4")
+            f.write(f"dequantize {name} {blocks.tobytes().hex()} {values.tobytes().hex()}\n")
+        blocks = rng.integers(256, size=(64, 36), dtype=np.uint8)
+        blocks[:, 0:4] = rng.permutation(256).astype(np.uint8).reshape(64, 4)   # every scale
+        values = gguf.quants.dequantize(blocks, Type.NVFP4).astype("<f4")
+        f.write(f"dequantize NVFP4 {blocks.tobytes().hex()} {values.tobytes().hex()}\n")
 
 
 main()

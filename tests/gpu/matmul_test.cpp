@@ -19,7 +19,10 @@ using namespace testing;
 
 constexpr Phase kPhases[] = {Phase::decode, Phase::prefill};
 #ifdef ORRERY_EMULATED   // where launches are counted
-bool has_large_tile(TensorType type) { return type != TensorType::q2_k && type != TensorType::q3_k; }
+bool has_large_tile(TensorType type) {
+  return type != TensorType::q2_k && type != TensorType::q3_k && type != TensorType::iq2_xs && type != TensorType::iq2_s &&
+         type != TensorType::nvfp4;
+}
 #endif
 const char* name(Phase phase) { return phase == Phase::decode ? "decode" : "prefill"; }
 bool float_type(TensorType type) { return type_traits(type)->block_elements == 1; }

@@ -113,6 +113,15 @@ inline void read_block(Type type, const uint8_t* p, Block* b) {
         read_nibbles_32(p + 8 + 16 * g, b->code + 32 * g);
       }
       break;
+    case Type::nvfp4:
+      for (int g = 0; g < 2; ++g) b->group[g][0] = p[2 * g], b->group[g][1] = p[2 * g + 1];
+      for (int i = 0; i < 64; ++i) b->code[i] = byte(p[4 + i / 16 * 8 + i % 8] >> (i % 16 / 8 * 4) & 15u);
+      break;
+    case Type::iq3_xxs:
+    case Type::iq3_s:
+    case Type::iq2_xxs:
+    case Type::iq2_xs:
+    case Type::iq2_s:   // put_grid_block()
     case Type::f32:
     case Type::f16:
     case Type::bf16: break;
@@ -133,7 +142,7 @@ inline void put_pairs(const uint8_t* code, int from, uint8_t* p) {
 inline void put_codes(Type type, const uint8_t* code, uint8_t* p) {
   if (type == Type::q8_0) {
     std::memcpy(p, code, 16);
-  } else if (type == Type::iq4_nl || type == Type::iq4_xs) {
+  } else if (type == Type::iq4_nl || type == Type::iq4_xs || type == Type::nvfp4) {
     for (int j = 0; j < 4; ++j) {
       uint32_t word = 0;
       for (int i = 0; i < 8; ++i) word |= static_cast<uint32_t>(code[4 * j + i % 4 + i / 4 * 16]) << 4 * i;
@@ -175,6 +184,32 @@ inline void put_shared(Type type, const Block& b, uint8_t* p) {
   put_word(p + 4, low[0]), put_word(p + 8, low[1]), put_word(p + 12, upper);
 }
 
+// A block of a type with a codebook: only bytes move. Of each plane: where its bytes of the first group stand in the file's block, and how
+// many bytes further on those of the next group.
+inline void put_grid_block(Type type, const uint8_t* p, uint8_t* codes, uint8_t* high, uint8_t* group, uint8_t* block) {
+  struct Source {
+    int first, step;
+  };
+  const PlaneBytes n = plane_bytes(type);
+  const auto put = [p](uint8_t* to, int bytes, Source from) {
+    for (int g = 0; g < 8; ++g)
+      for (int i = 0; i < bytes; ++i) to[g * bytes + i] = p[from.first + g * from.step + i];
+  };
+  block[0] = p[0], block[1] = p[1];
+  put(codes, n.codes, {2, type == Type::iq2_xxs ? 8 : n.codes});
+  if (type == Type::iq3_xxs) put(high, 4, {66, 4});
+  if (type == Type::iq2_xxs) put(high, 4, {6, 8});
+  if (type == Type::iq2_xs) put(group, 1, {66, 1});
+  if (type == Type::iq3_s) {
+    put(high, 4, {74, 4}), put(group, 1, {66, 1});
+    for (int i = 0; i < 4; ++i) block[4 + i] = p[106 + i];
+  }
+  if (type == Type::iq2_s) {
+    put(high, 4, {34, 4});
+    for (int g = 0; g < 8; ++g) group[2 * g] = p[66 + g], group[2 * g + 1] = p[74 + g];
+  }
+}
+
 // The bytes of a row on the device.
 inline void repack_row(Type type, int64_t n_cols, const std::byte* from, std::byte* to) {
   const RowPlanes planes = cuda::row_planes(type, n_cols);
@@ -192,6 +227,11 @@ inline void repack_row(Type type, int64_t n_cols, const std::byte* from, std::by
   uint8_t* out = reinterpret_cast<uint8_t*>(to);
   Block block = {};
   for (int64_t first = 0; first < n_cols / 32; first += n_groups, p += traits.block_bytes) {
+    if (cuda::is_grid(type)) {
+      put_grid_block(type, p, out + first * bytes.codes, out + planes.high + first * bytes.high, out + planes.group + first * bytes.group,
+                     out + planes.block + first / 8 * bytes.block);
+      continue;
+    }
     read_block(type, p, &block);
     for (int g = 0; g < n_groups; ++g) {
       const int64_t group = first + g;

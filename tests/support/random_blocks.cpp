@@ -84,6 +84,29 @@ void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_elements, ui
       case TensorType::iq4_xs:
         put_half(0, s / 1290.0f);
         break;
+      case TensorType::iq3_xxs:
+        put_half(0, s / 142.6f);
+        break;
+      case TensorType::iq3_s:
+        put_half(0, s / 140.1f);
+        break;
+      case TensorType::iq2_xxs:
+        put_half(0, s / 53.3f);
+        break;
+      case TensorType::iq2_xs:
+        put_half(0, s / 55.9f);
+        break;
+      case TensorType::nvfp4:   // four scales, a quarter of the largest and more
+        for (uint64_t g = 0; g < 4; ++g) {
+          const float wanted = s / 2.0f * 0.25f * static_cast<float>(g + 1);
+          uint8_t code = 0;   // the nearest; 0x7F is not one
+          while (code < 0x7E && ue4m3_to_float(code) + ue4m3_to_float(static_cast<uint8_t>(code + 1)) < 2 * wanted) ++code;
+          dst[g] = static_cast<std::byte>(code);
+        }
+        break;
+      case TensorType::iq2_s:
+        put_half(0, s / 56.6f);
+        break;
     }
   }
 }

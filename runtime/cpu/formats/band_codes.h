@@ -1,11 +1,14 @@
-// Unpacks codes and scales of bands (formats/bands.h) for decode and for the panels of prefill: the formats with blocks of 32, and
-// Q4_K. Both have weight rows in lanes, as bands do. A unit is 256 bits (eight rows), whatever the width of the instruction set's vector.
+// Unpacks codes and scales of bands (formats/bands.h) for decode and for the panels of prefill: the formats with blocks of 32, Q4_K, and
+// IQ3. All have weight rows in lanes, as bands do. A unit is 256 bits (eight rows), whatever the width of the instruction set's vector.
 #pragma once
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "runtime/cpu/formats/bands.h"
 #include "runtime/cpu/formats/blocks_x86.h"
+#include "runtime/cpu/formats/grids_x86.h"
 
 namespace orrery::cpu {
 namespace {
@@ -168,6 +171,50 @@ struct BandCodes<Q4K> {
              _mm256_mul_ps(Header::floats(header.minima, g), header.dmin));
   }
 };
+
+// IQ3, whose bands hold indices of magnitudes.
+template <class Format>
+struct IndexBandCodes {
+  static constexpr bool kHas = true, kGroups = false;
+  static constexpr int kBytes = kIndexBandBytes;
+
+  // The scale of d of eight rows; and that of group g: d times an odd number, exact.
+  static __m256 d(const uint8_t* w) { return _mm256_mul_ps(_mm256_cvtph_ps(bytes16(w)), _mm256_set1_ps(Format::kScaleUnit)); }
+  static __m256 scale(const uint8_t* w, __m256 d, int g) {
+    const __m128i odd = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(w + 2 * kBandRows + kBandRows * g));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(odd)), d);
+  }
+  // Calls codes(i, quad, bytes) for i = 0 .. 7: four columns of group g at a time.
+  template <class Codes>
+  [[gnu::always_inline]] static void group(const uint8_t* w, int g, const Codes& codes) {
+    const uint8_t* words = w + kIndexBandNibbles + 16 * kBandRows * g;
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      const __m256i x = bytes32(words + 32 * k);
+      codes(2 * k, k, indexed_codes(Format::index_codes(), low_nibbles(x)));
+      codes(2 * k + 1, 4 + k, indexed_codes(Format::index_codes(), high_nibbles(x)));
+    }
+  }
+
+  template <class Codes, class Scales>
+  static void unpack(const uint8_t* w, int, const Codes& codes, const Scales& scales) {
+    const __m256 of_rows = d(w);
+    for (int g = 0; g < 8; ++g) {
+      group(w, g, [&](int, int quad, __m256i bytes) { codes(8 * g + quad, bytes); });
+      scales(g, scale(w, of_rows, g), _mm256_setzero_ps());
+    }
+  }
+};
+template <>
+struct BandCodes<Iq3Xxs> : IndexBandCodes<Iq3Xxs> {};
+template <>
+struct BandCodes<Iq3S> : IndexBandCodes<Iq3S> {};
+
+// Whether the bands of a format hold indices; and the bytes of a band of 256 columns.
+template <class Format>
+constexpr bool kIndexBands = std::is_base_of<IndexBandCodes<Format>, BandCodes<Format>>::value;
+template <class Format>
+constexpr int kBandBytes256 = kIndexBands<Format> ? kIndexBandBytes : kBandRows * Format::kBytes;
 
 }  // namespace
 }  // namespace orrery::cpu

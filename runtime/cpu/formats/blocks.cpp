@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/base/grids.h"
 #include "runtime/base/half.h"
 
 namespace orrery::cpu {
@@ -135,12 +136,86 @@ void unpack_iq4_xs(const uint8_t* b, UnpackedBlock* out) {
   }
 }
 
+// IQ3 and IQ2: magnitudes of a codebook (runtime/base/grids.h), with the bits of `signs`. A scale is d times an odd number, of which IQ3_XXS
+// takes a quarter, and IQ2 an eighth.
+int8_t signed_int8(uint8_t magnitude, int signs, int i) { return int8(signs >> i & 1 ? -magnitude : magnitude); }
+float odd_scale(float d, int nibble, float unit) { return d * (static_cast<float>(2 * nibble + 1) * unit); }
+void put_four(uint8_t (*magnitude)(uint32_t, int), uint32_t entry, int signs, int8_t* q) {
+  for (int i = 0; i < 4; ++i) q[i] = signed_int8(magnitude(entry, i), signs, i);
+}
+void put_eight(uint32_t entry, int signs, int8_t* q) {
+  for (int i = 0; i < 8; ++i) q[i] = signed_int8(grids::iq2_magnitude(entry, i), signs, i);
+}
+
+// Layout: d, entries[64], then for each group a word: four times seven signs, and the scale in its upper four bits.
+void unpack_iq3_xxs(const uint8_t* b, UnpackedBlock* out) {
+  for (int g = 0; g < 8; ++g) {
+    const uint32_t word = word_at(b + 66 + 4 * g);
+    out->scale[g] = odd_scale(half_at(b), static_cast<int>(word >> 28), 0.25f);
+    for (int j = 0; j < 8; ++j)
+      put_four(grids::iq3_xxs_magnitude, grids::kIq3XxsGrid[b[2 + 8 * g + j]], grids::all_signs(word >> (j / 2 * 7) & 127) >> (j % 2 * 4),
+               out->q + 32 * g + 4 * j);
+  }
+}
+
+// Layout: d, entries[64], their ninth bits[8], signs[32], scale nibbles[4].
+void unpack_iq3_s(const uint8_t* b, UnpackedBlock* out) {
+  for (int g = 0; g < 8; ++g) {
+    out->scale[g] = odd_scale(half_at(b), b[106 + g / 2] >> (g % 2 * 4) & 15, 1.0f);
+    for (int j = 0; j < 8; ++j)
+      put_four(grids::iq3_s_magnitude, grids::kIq3SGrid[b[2 + 8 * g + j] | (b[66 + g] >> j & 1) << 8], b[74 + 4 * g + j / 2] >> (j % 2 * 4),
+               out->q + 32 * g + 4 * j);
+  }
+}
+
+// Layout: d, then for each group: entries[4], and a word as in IQ3_XXS.
+void unpack_iq2_xxs(const uint8_t* b, UnpackedBlock* out) {
+  for (int g = 0; g < 8; ++g) {
+    const uint32_t word = word_at(b + 6 + 8 * g);
+    out->scale[g] = odd_scale(half_at(b), static_cast<int>(word >> 28), 0.125f);
+    for (int j = 0; j < 4; ++j)
+      put_eight(grids::kIq2XxsGrid[b[2 + 8 * g + j]], grids::all_signs(word >> (7 * j) & 127), out->q + 32 * g + 8 * j);
+  }
+}
+
+// The scale nibbles of IQ2_XS and IQ2_S: one for each group of 16.
+void unpack_iq2_scales(const uint8_t* b, const uint8_t* nibbles, UnpackedBlock* out) {
+  for (int g = 0; g < 16; ++g) out->scale[g] = odd_scale(half_at(b), nibbles[g / 2] >> (g % 2 * 4) & 15, 0.125f);
+}
+
+// Layout: d, u16[32] of an entry (9 bits) and seven signs, scale nibbles[8].
+void unpack_iq2_xs(const uint8_t* b, UnpackedBlock* out) {
+  unpack_iq2_scales(b, b + 66, out);
+  for (int j = 0; j < 32; ++j) {
+    const uint32_t q = b[2 + 2 * j] | static_cast<uint32_t>(b[3 + 2 * j]) << 8;
+    put_eight(grids::kIq2XsGrid[q & 511], grids::all_signs(q >> 9), out->q + 8 * j);
+  }
+}
+
+// Layout: d, entries[32], signs[32], the entries' two upper bits[8], scale nibbles[8].
+void unpack_iq2_s(const uint8_t* b, UnpackedBlock* out) {
+  unpack_iq2_scales(b, b + 74, out);
+  for (int j = 0; j < 32; ++j)
+    put_eight(grids::kIq2SGrid[b[2 + j] | (b[66 + j / 4] >> (j % 4 * 2) & 3) << 8], b[34 + j], out->q + 8 * j);
+}
+
+constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+// Layout: UE4M3 scales[4], codes[32]. Each 16 weights have eight bytes, of which the low nibbles are the first eight weights.
+void unpack_nvfp4(const uint8_t* b, UnpackedBlock* out) {
+  for (int g = 0; g < 4; ++g) out->scale[g] = ue4m3_to_float(b[g]) * 0.5f;
+  for (int i = 0; i < 64; ++i) out->q[i] = kE2m1Doubled[b[4 + i / 16 * 8 + i % 8] >> (i % 16 / 8 * 4) & 15];
+}
+
 constexpr BlockFormat kQ8_0{32, 34, 32, false, unpack_q8_0}, kQ4_0{32, 18, 32, false, unpack_q4_0},
     kQ4_1{32, 20, 32, true, unpack_q4_1}, kQ5_0{32, 22, 32, false, unpack_q5_0},
     kQ5_1{32, 24, 32, true, unpack_q5_1}, kIq4Nl{32, 18, 32, false, unpack_iq4_nl},
     kQ2K{256, 84, 16, true, unpack_q2_k}, kQ3K{256, 110, 16, false, unpack_q3_k},
     kQ4K{256, 144, 32, true, unpack_q4_k}, kQ5K{256, 176, 32, true, unpack_q5_k},
-    kQ6K{256, 210, 16, false, unpack_q6_k}, kIq4Xs{256, 136, 32, false, unpack_iq4_xs};
+    kQ6K{256, 210, 16, false, unpack_q6_k}, kIq4Xs{256, 136, 32, false, unpack_iq4_xs},
+    kIq3Xxs{256, 98, 32, false, unpack_iq3_xxs}, kIq3S{256, 110, 32, false, unpack_iq3_s},
+    kIq2Xxs{256, 66, 32, false, unpack_iq2_xxs}, kIq2Xs{256, 74, 16, false, unpack_iq2_xs},
+    kIq2S{256, 82, 16, false, unpack_iq2_s}, kNvfp4{64, 36, 16, false, unpack_nvfp4};
 
 void store_half(uint8_t* p, float f) {
   const uint16_t h = float_to_half(f);
@@ -218,6 +293,18 @@ const BlockFormat* block_format(TensorType type) {
       return &kIq4Nl;
     case TensorType::iq4_xs:
       return &kIq4Xs;
+    case TensorType::iq3_xxs:
+      return &kIq3Xxs;
+    case TensorType::iq3_s:
+      return &kIq3S;
+    case TensorType::iq2_xxs:
+      return &kIq2Xxs;
+    case TensorType::iq2_xs:
+      return &kIq2Xs;
+    case TensorType::iq2_s:
+      return &kIq2S;
+    case TensorType::nvfp4:
+      return &kNvfp4;
     case TensorType::f32:
     case TensorType::f16:
     case TensorType::bf16:

@@ -19,7 +19,7 @@ struct UnpackedBlock {
 };
 
 struct BlockFormat {
-  int32_t n_weights;  // weights in a block: 32 or 256
+  int32_t n_weights;  // weights in a block: 32, 64 or 256
   int32_t n_bytes;
   int32_t group;  // weights that share a scale: 16 or 32
   bool has_min;

@@ -152,6 +152,44 @@ struct Iq4Nl : Blocks32<Iq4Nl, FormatTraits<8 * 18, 32, 32, 0, true, false>> {
   static __m256i codes(const uint8_t* p) { return codebook(nibbles32(p + 2)); }
 };
 
+// Blocks of 64, whose scales are small floats: one for each 16 weights.
+inline __m128i e2m1_values() { return _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12); }
+// Halves of sixteen UE4M3 numbers, because codes are doubled. A half has another bias for its exponent.
+inline void half_ue4m3(__m128i bytes, __m256* out) {
+  const __m128i numbers = _mm_andnot_si128(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(0x7F)), _mm_and_si128(bytes, _mm_set1_epi8(0x7F)));
+  const __m256i halves = _mm256_slli_epi16(_mm256_cvtepu8_epi16(numbers), 7);
+  out[0] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(halves)), _mm256_set1_ps(128.0f));
+  out[1] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(halves, 1)), _mm256_set1_ps(128.0f));
+}
+
+struct Nvfp4 : FormatTraits<4 * 36, 64, 16, 0, true, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) {
+    for (int i = 0; i < 4; ++i) codes(p + 36 * i, u.q + 2 * i);
+    const auto scales = [&](int i) { return word<int32_t>(p + 36 * i); };
+    half_ue4m3(_mm_setr_epi32(scales(0), scales(1), scales(2), scales(3)), u.scale);
+  }
+  // The last n < 4 blocks of a row, then zeros.
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    alignas(16) int32_t scales[4] = {};
+    for (__m256i& q : u.q) q = _mm256_setzero_si256();
+    for (int i = 0; i < n; ++i, p += 36) {
+      codes(p, u.q + 2 * i);
+      scales[i] = word<int32_t>(p);
+    }
+    half_ue4m3(bytes16(reinterpret_cast<const uint8_t*>(scales)), u.scale);
+  }
+
+ private:
+  // Of a block: eight bytes for each 16 codes, the first eight in the low nibbles.
+  static void codes(const uint8_t* p, __m256i* q) {
+    const __m256i x = bytes32(p + 4), low = low_nibbles(x), high = high_nibbles(x);
+    const __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);   // groups 0 and 2, 1 and 3
+    const __m256i values = _mm256_broadcastsi128_si256(e2m1_values());
+    q[0] = _mm256_shuffle_epi8(values, _mm256_permute2x128_si256(even, odd, 0x20));
+    q[1] = _mm256_shuffle_epi8(values, _mm256_permute2x128_si256(even, odd, 0x31));
+  }
+};
+
 struct Q2K : FormatTraits<84, 256, 16, 0, false, true> {
   static void unpack(const uint8_t* p, Unpacked& u) {
     const __m256i three = _mm256_set1_epi8(3);

@@ -51,11 +51,11 @@ static_assert(sizeof(TileScratch) <= sizeof(MatmulScratch), "it takes the place 
 // weight = scale * (code - kOffset) - min, rounded as dequantize() rounds it: the products are exact in a float. Loads spread codes
 // and scales over the lanes, because only one of the two ports that compute can shuffle.
 template <class Format>
-void unpack_row(const uint8_t* w, int64_t left, int64_t n, int i, WeightTiles& tiles) {
+void unpack_row(RowColumns<Format>& columns, int64_t o, int64_t n, int i, WeightTiles& tiles) {
   static_assert(kPanel == 256);
   constexpr bool kPlain = !Format::kHasMin && !Format::kOffset;
   alignas(64) Unpacked u;
-  unpack_next<Format>(w, left, u);
+  columns.unpack(o, u);
   if (!kPlain)
     for (int k = 0; k < (Format::kGroup == 16 ? 2 : 1); ++k) {
       const __m256 min = Format::kHasMin ? u.min[k] : _mm256_setzero_ps();
@@ -84,7 +84,7 @@ void unpack_row(const uint8_t* w, int64_t left, int64_t n, int i, WeightTiles& t
 template <class Format>
 void unpack_blocks(const MatmulTask& t, int64_t o, int n_out, int64_t c, int64_t n, WeightTiles& tiles) {
   RowColumns<Format> columns(t, c);
-  for (int i = 0; i < n_out; ++i) unpack_row<Format>(columns.row(o + i), t.n_columns - c, n, i, tiles);
+  for (int i = 0; i < n_out; ++i) unpack_row<Format>(columns, o + i, n, i, tiles);
 }
 
 template <TensorType kType>

@@ -1,4 +1,4 @@
-// Decode over bands (formats/bands.h), for the formats that the 256-bit kernels want in bands: those with blocks of 32, and Q4_K.
+// Decode over bands (formats/bands.h), for the formats that the 256-bit kernels want in bands: those with blocks of 32, Q4_K, and IQ3.
 //
 // Memory gives a core about 18 bytes of weights in four cycles. In the file's layout, 256 weights of Q4_0 (144 bytes) take 72
 // vector instructions, most of which sum across lanes and gather scales. In a band they take 35, and Q4_K takes 37: 12 for the
@@ -218,6 +218,40 @@ template <>
 struct Bands<Q5_1> : GroupBands<Q5_1> {};
 template <>
 struct Bands<Iq4Nl> : GroupBands<Iq4Nl> {};
+
+// IQ3, whose bands hold indices of magnitudes: as GroupBands, with the same bits in decode and in prefill. More rows take several passes.
+template <class Format>
+struct IndexBands {
+  using Group = GroupBands<Format>;
+  using Block = BandCodes<Format>;
+  static constexpr bool kHas = true, kAsPrefill = true;
+  static constexpr int kAtOnce = V::kWholeSums ? 2 : 4, kDirect = kFewRows;
+
+  // sums (R, 8) = a band times R rows of activations.
+  template <int R>
+  static void dot(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, V::F* sums) {
+    for (int r = 0; r < R; ++r) sums[r] = V::zero();
+    for (int64_t c = 0; c < n_columns; w += Block::kBytes) {
+      prefetch_stream<2048>(w, kIndexBandNibbles);
+      const V::F d = Block::d(w);
+      for (int g = 0; g < 8; ++g, c += 32) {
+        prefetch_stream<2048>(w + kIndexBandNibbles + 16 * kBandRows * g, 16 * kBandRows);
+        V::I products[R], dots[R];
+        for (int r = 0; r < R; ++r) products[r] = V::zero_i(), dots[r] = Group::start(x[r].sums + c / 16);
+        Block::group(w, g, [&](int i, int quad, V::I bytes) __attribute__((always_inline)) {
+          const V::Codes codes = Group::prepared(bytes);
+          for (int r = 0; r < R; ++r) Group::add_quad(i, codes, V::repeated(x[r].q + c + 4 * quad), products[r], dots[r]);
+        });
+        const V::F scale = Block::scale(w, d, g);
+        for (int r = 0; r < R; ++r) sums[r] = Group::with_group(sums[r], dots[r], scale, V::zero(), x[r], c);
+      }
+    }
+  }
+};
+template <>
+struct Bands<Iq3Xxs> : IndexBands<Iq3Xxs> {};
+template <>
+struct Bands<Iq3S> : IndexBands<Iq3S> {};
 
 template <>
 struct Bands<Q4K> {

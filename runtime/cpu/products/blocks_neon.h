@@ -3,6 +3,7 @@
 // a time. Loads never leave the blocks.
 #pragma once
 
+#include "runtime/base/half.h"
 #include "runtime/cpu/vectors/neon.h"
 
 namespace orrery::cpu {
@@ -118,6 +119,20 @@ struct Iq4Nl : Blocks32<Iq4Nl, FormatTraits<8 * 18, 32, 32, false>> {
       u.q[2 * i + 1] = codebook(high_nibbles(x));
       u.scale[i] = half_value(p);
     }
+  }
+};
+
+// Blocks of 64, whose scales are small floats: one for each 16 weights. Codes are doubled, and scales halved.
+struct Nvfp4 : FormatTraits<4 * 36, 64, 16, false> {
+  static void unpack(const uint8_t* p, Unpacked& u) { unpack_part(p, 4, u); }
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    const int8_t values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    for (int i = 0; i < n; ++i, p += 36)
+      for (int g = 0; g < 4; ++g) {
+        const uint8x8_t x = vld1_u8(p + 4 + 8 * g);
+        u.q[4 * i + g] = vqtbl1q_s8(vld1q_s8(values), vcombine_u8(vand_u8(x, vdup_n_u8(15)), vshr_n_u8(x, 4)));
+        u.scale[4 * i + g] = ue4m3_to_float(p[g]) * 0.5f;
+      }
   }
 };
 

@@ -106,16 +106,18 @@ void decode_bands(const MatmulTask& t) {
       }
       continue;
     }
-    auto* factors = reinterpret_cast<typename Own::RowFactors*>(t.scratch);
-    Own::fill(x, n, t.n_columns, factors);
-    int64_t o = t.first_out;
-    for (; o + kBandRows < t.last_out; o += 2 * kBandRows, band += 2 * band_bytes) {
-      Own::template dot_many<2>(band, band_bytes, x, n, factors, t.n_columns, sums);
-      store_bands<2>(t, o, r, n, sums);
+    if constexpr (Own::kDirect < kFewRows) {
+      auto* factors = reinterpret_cast<typename Own::RowFactors*>(t.scratch);
+      Own::fill(x, n, t.n_columns, factors);
+      int64_t o = t.first_out;
+      for (; o + kBandRows < t.last_out; o += 2 * kBandRows, band += 2 * band_bytes) {
+        Own::template dot_many<2>(band, band_bytes, x, n, factors, t.n_columns, sums);
+        store_bands<2>(t, o, r, n, sums);
+      }
+      if (o == t.last_out) continue;
+      Own::template dot_many<1>(band, band_bytes, x, n, factors, t.n_columns, sums);
+      store_bands<1>(t, o, r, n, sums);
     }
-    if (o == t.last_out) continue;
-    Own::template dot_many<1>(band, band_bytes, x, n, factors, t.n_columns, sums);
-    store_bands<1>(t, o, r, n, sums);
   }
 }
 

@@ -17,7 +17,7 @@ template <class Format>
 constexpr bool kUnsigned = !Format::kSigned;
 // True for codes below 64: sums of four products fit in 16 bits (63 * 127 * 4 = 32004). For codes below 32, sums of eight fit.
 template <class Format>
-constexpr bool kWide = Format::kOffset == 32;
+constexpr bool kWide = kCodeBits<Format> == 6;
 
 // Sums of four neighbouring products of codes and activations, in 32 bits.
 template <bool kSigned>
@@ -86,10 +86,21 @@ template <class Format>
 
 template <class Format>
 [[gnu::always_inline]] inline void dot_bytes(const Unpacked& u, const int8_t* q, __m256 d, V::F* sum) {
-  alignas(32) float scale[8];  // through memory: a broadcast from memory costs no more than a load
-  _mm256_store_ps(scale, V::mul(u.scale[0], d));
-  for (int i = 0; i < 8; ++i)
-    sum[i % 2] = V::fma(V::to_float(fours<true>(u.q[i], q + 32 * i)), _mm256_broadcast_ss(scale + i), sum[i % 2]);
+  alignas(32) float scale[16];  // through memory: a broadcast from memory costs no more than a load
+  if constexpr (Format::kGroup == 32) {
+    _mm256_store_ps(scale, V::mul(u.scale[0], d));
+    for (int i = 0; i < 8; ++i)
+      sum[i % 2] = V::fma(V::to_float(fours<true>(u.q[i], q + 32 * i)), _mm256_broadcast_ss(scale + i), sum[i % 2]);
+  } else {
+    // Each d serves two scales. The first half of the lanes are columns of the first scale.
+    _mm256_store_ps(scale, V::mul(u.scale[0], _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3))));
+    _mm256_store_ps(scale + 8, V::mul(u.scale[1], _mm256_permutevar8x32_ps(d, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))));
+    for (int i = 0; i < 8; ++i) {
+      const __m256 two = _mm256_castpd_ps(_mm256_broadcast_sd(reinterpret_cast<const double*>(scale + 2 * i)));
+      const __m256 each = _mm256_permutevar_ps(two, _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1));
+      sum[i % 2] = V::fma(V::to_float(fours<true>(u.q[i], q + 32 * i)), each, sum[i % 2]);
+    }
+  }
 }
 
 // sums += 256 unpacked columns times those from column c on of one row of activations.

@@ -5,6 +5,7 @@
 
 #include "runtime/cpu/kernels/kernels.h"
 #include "runtime/cpu/products/blocks_neon.h"
+#include "runtime/cpu/products/grids_neon.h"
 #include "runtime/cpu/products/weights.h"
 
 namespace orrery::cpu {

@@ -115,20 +115,39 @@ class Ahead {
   int64_t stride_, bytes_, n_rows_, per_step_, row_ = 0, at_ = 0;
 };
 
-// The bytes of columns [c, c + 256) of weight rows, requested in order: in the file's layout, or unpacked from bands.
+// Columns [c, c + 256) of weight rows, requested in order: in the file's layout, or unpacked from bands.
 template <class Format>
 class RowColumns {
  public:
   RowColumns(const MatmulTask& t, int64_t c) : t_(t), c_(c) {}
 
+  void unpack(int64_t o, Unpacked& u) {
+    if constexpr (kIndexBands<Format>)
+      if (t_.in_bands) return unpack_indices(o, u);
+    unpack_next<Format>(row(o), t_.n_columns - c_, u);
+  }
+
+ private:
   const uint8_t* row(int64_t o) {
     const uint8_t* begin = reinterpret_cast<const uint8_t*>(t_.weight) + o * t_.row_bytes;
     if (!t_.in_bands) return begin + c_ / 256 * Format::kBytes;
     if (o % kBandRows == 0) take_apart(begin + c_ / 256 * kBandRows * Format::kBytes);
     return rows_[o % kBandRows];
   }
-
- private:
+  // A row of a band that holds indices: 16 bytes for each group, whose words lie a band apart.
+  void unpack_indices(int64_t o, Unpacked& u) const {
+    const int64_t in_band = o % kBandRows;
+    const uint8_t* w = reinterpret_cast<const uint8_t*>(t_.weight) + (o - in_band) * t_.row_bytes + c_ / 256 * kIndexBandBytes;
+    alignas(32) float odd[8];
+    for (int g = 0; g < 8; ++g) {
+      odd[g] = w[2 * kBandRows + kBandRows * g + in_band];
+      const uint8_t* words = w + kIndexBandNibbles + 16 * kBandRows * g + 4 * in_band;
+      const auto at = [&](int k) { return word<int32_t>(words + 4 * kBandRows * k); };
+      const __m128i bytes = _mm_setr_epi32(at(0), at(1), at(2), at(3));
+      u.q[g] = indexed_codes(Format::index_codes(), low_nibbles(_mm256_set_m128i(_mm_srli_epi16(bytes, 4), bytes)));
+    }
+    u.scale[0] = _mm256_mul_ps(_mm256_load_ps(odd), _mm256_set1_ps(half_value(w + 2 * in_band) * Format::kScaleUnit));
+  }
   // Inverse of make_band() (formats/bands.h): first each block's head bytes, then four words of each row at a time, transposed.
   void take_apart(const uint8_t* band) {
     constexpr int kBlockBytes = Format::kBytes * Format::kBlock / 256, kHead = kBlockBytes % 4, kWords = kBlockBytes / 4;
@@ -186,9 +205,8 @@ void fill_panel(const MatmulTask& t, int64_t o, int64_t n, int64_t c, Panel* pan
         __builtin_memset(&row, 0, sizeof row);
         continue;
       }
-      const uint8_t* w = columns.row(o + out);
       Unpacked u;
-      unpack_next<Format>(w, t.n_columns - c, u);
+      columns.unpack(o + out, u);
       const __m256i shift = _mm256_set1_epi8(static_cast<int8_t>(kOffset - Format::kOffset));
       for (int j = 0; j < 8; ++j)
         _mm256_store_si256(reinterpret_cast<__m256i*>(row.codes) + j, _mm256_add_epi8(u.q[j], shift));
@@ -213,7 +231,7 @@ void fill_panel_from_bands(const MatmulTask& t, int64_t o, int64_t n, int64_t c,
   const __m256i shift = _mm256_set1_epi8(static_cast<int8_t>(kOffset - Format::kOffset));
   if (n < kStrip) __builtin_memset(panel, 0, sizeof *panel);
   for (int64_t at = 0; at < n; at += kBandRows) {
-    const uint8_t* band = reinterpret_cast<const uint8_t*>(t.weight + (o + at) * t.row_bytes) + c * kBandRows / 256 * Format::kBytes;
+    const uint8_t* band = reinterpret_cast<const uint8_t*>(t.weight + (o + at) * t.row_bytes) + c * kBandBytes256<Format> / 256;
     BandCodes<Format>::unpack(
         band, n_columns,
         [&](int quad, __m256i codes) {

@@ -44,6 +44,18 @@ void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
       return blocks(Iq4Nl());
     case TensorType::iq4_xs:
       return blocks(Iq4Xs());
+    case TensorType::iq3_xxs:
+      return blocks(Iq3Xxs());
+    case TensorType::iq3_s:
+      return blocks(Iq3S());
+    case TensorType::iq2_xxs:
+      return blocks(Iq2Xxs());
+    case TensorType::iq2_xs:
+      return blocks(Iq2Xs());
+    case TensorType::iq2_s:
+      return blocks(Iq2S());
+    case TensorType::nvfp4:
+      return blocks(Nvfp4());
   }
 }
 
@@ -72,11 +84,11 @@ inline bool bands_as_prefill(TensorType type) {
   return as_prefill;
 }
 
-// The next 256 columns of a row, or as many as are left: formats with blocks of 32 may end within them.
+// The next 256 columns of a row, or as many as are left: formats with blocks of 32 or 64 may end within them.
 template <class Format>
 void unpack_next(const uint8_t* p, int64_t columns_left, Unpacked& u) {
-  if constexpr (Format::kBlock == 32)
-    if (columns_left < 256) return Format::unpack_part(p, static_cast<int>(columns_left / 32), u);
+  if constexpr (Format::kBlock < 256)
+    if (columns_left < 256) return Format::unpack_part(p, static_cast<int>(columns_left / Format::kBlock), u);
   Format::unpack(p, u);
 }
 // Groups among these columns.

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "runtime/cpu/formats/blocks_x86.h"
+#include "runtime/cpu/formats/grids_x86.h"
 #include "runtime/cpu/vectors/table_sums_avx2.h"
 
 namespace orrery::cpu {

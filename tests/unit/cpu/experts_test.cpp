@@ -177,7 +177,7 @@ TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
   constexpr int32_t kUsed = 3, kMostRows = 40;
   const RouterShape r = router_of(kExperts, kUsed);
   for (const TypeTraits& type : kTypeTraits) {
-    const int64_t n_in = type.block_elements == 256 ? 512 : kIn;
+    const int64_t n_in = kIn % type.block_elements == 0 ? kIn : 512;
     Guarded<std::byte> bytes(row_bytes(type.type, static_cast<uint64_t>(kExperts * kOut * n_in)));
     fill_random_blocks(type.type, bytes.data(), static_cast<uint64_t>(kExperts * kOut * n_in), 17, 1.0f);
     Guarded<float> bias(kExperts * kOut);
@@ -185,7 +185,8 @@ TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
     for (const int32_t n_threads : {1, 3}) {
       Rig rig(GetParam(), n_threads, limits_of(r, kMostRows, n_in));
       const Weight all = rig.place({type.type, kExperts * kOut, n_in, bytes.cptr()});
-      const uint64_t stride = row_bytes(type.type, static_cast<uint64_t>(kOut * n_in));
+      const uint64_t placed = rig->weight_bytes(type.type, kOut, n_in);
+      const uint64_t stride = placed ? placed : row_bytes(type.type, static_cast<uint64_t>(kOut * n_in));
       const ExpertWeights weights{{type.type, kOut, n_in, all.data}, stride};
       for (const Phase phase : {Phase::prefill, Phase::decode})
         for (const int32_t n_rows : {1, 4, kMostRows}) {
