@@ -317,7 +317,7 @@ install: all
 # What the last `make install` wrote is listed in its manifest.
 uninstall:
 	@test -f $(BUILD)/install_manifest.txt || { echo "nothing was installed from $(BUILD)"; exit 1; }
-	@for manifest in $(BUILD)/install_manifest*.txt; do \
+	@for manifest in $(BUILD)/install_manifest.txt $(BUILD)/install_manifest_desktop.txt; do [ ! -f $$manifest ] || \
 		while IFS= read -r file || [ -n "$$file" ]; do rm -fv "$(DESTDIR)$$file"; done <$$manifest; done
 
 clean:

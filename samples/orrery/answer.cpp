@@ -1,6 +1,7 @@
 // See answer.h.
 #include "answer.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "terminal/progress.h"
@@ -21,6 +22,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
     switch (event.type) {
       case ORRERY_EVENT_PROGRESS:
         bar.update(event.done, event.total);
+        answer.read_tokens = event.done;
         break;
       case ORRERY_EVENT_TOKEN:
         bar.erase();
@@ -110,6 +112,10 @@ double Answer::decode_rate() const {
 }
 
 std::string speed_line(const Answer& answer) {
+  // The prompt was not read to its end, so it has no rate, and there is no first token.
+  if (answer.interrupted() && answer.generated_tokens == 0)
+    return "stopped while reading, after " + grouped(std::min(answer.read_tokens, answer.prompt_tokens)) + " of " +
+           counted(answer.prompt_tokens, "prompt token");
   const bool all_reused = answer.prompt_tokens > 0 && answer.prompt_tokens == answer.reused_tokens;
   std::string line = counted(answer.prompt_tokens, "prompt token") + " (" +
                      (all_reused ? "all" : grouped(answer.reused_tokens)) + " reused)";

@@ -28,6 +28,7 @@ struct Answer {
   uint32_t finish_reason = 0, stop_index = 0;
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
   uint64_t first_token_us = 0, prefill_us = 0, decode_us = 0;  // from orrery_event
+  uint64_t read_tokens = 0;   // of the prompt, reused tokens among them, when the last PROGRESS came
   double decode_seconds = 0;  // from the first token to the last, measured by the tool's clock
   // Tokens per second. Prefill gives the first token, so N tokens are N-1 decode steps.
   double prefill_rate() const;

@@ -8,6 +8,17 @@
 namespace orrery::tool {
 namespace {
 
+// Options of llama.cpp and Ollama, and ours of the same meaning. They are suggested, not taken: values may be written otherwise.
+constexpr const char* kForeignOptions[][2] = {
+    {"--ctx-size", "--context"},      {"--ctx", "--context"},          {"--n-ctx", "--context"},          {"--num-ctx", "--context"},
+    {"-c", "--context"},              {"--n-predict", "--max-tokens"}, {"--predict", "--max-tokens"},     {"-n", "--max-tokens"},
+    {"--num-predict", "--max-tokens"}, {"--temp", "--temperature"},    {"--repeat-last-n", "--penalty-tokens"},
+    {"--cache-type-k", "--kv-type"},  {"--cache-type-v", "--kv-type"}, {"-ctk", "--kv-type"},             {"-ctv", "--kv-type"},
+    {"--gpu", "--device"},            {"--main-gpu", "--device"},      {"-mg", "--device"},               {"-t", "--threads"},
+    {"--n-gpu-layers", "--backend"},  {"-ngl", "--backend"},           {"--logit-bias", "--bias"},        {"--ignore-eos", "--ignore-end"},
+    {"-p", "--prompt"},               {"-f", "--file"},                {"-sys", "--system"},              {"--system-prompt", "--system"},
+    {"--model-draft", "--draft-model"}, {"-md", "--draft-model"},      {"-s", "--seed"},                  {"--chat-template-file", "--template"}};
+
 // The number of edits (insert, delete, replace, swap of neighbours) that change one word into the other.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
@@ -57,7 +68,9 @@ Args::Args(const OptionList& options, const std::vector<std::string>& command_li
     if (!option) {
       std::vector<std::string> names;
       for (const Option& other : options) names.push_back(other.name);
-      const std::string near = nearest(name, names);
+      std::string near = nearest(name, names);
+      for (const auto& [foreign, ours] : kForeignOptions)
+        if (name == foreign && known(ours)) near = ours;
       throw UsageError("unknown option " + name + (near.empty() ? "" : "; did you mean " + near + "?"));
     }
     std::string value;

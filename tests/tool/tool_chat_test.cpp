@@ -225,7 +225,9 @@ TEST(ChatTerminal, CtrlCDuringTheReadingTakesTheQuestionBack) {
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
   terminal.type("/stats\n");
   ASSERT_TRUE(terminal.expect("0 messages")) << terminal.screen();
+  ASSERT_TRUE(terminal.expect("stopped while reading, after ")) << terminal.screen();
   ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
+  EXPECT_EQ(terminal.screen().find("first token after 0.00 s"), std::string::npos) << terminal.screen();
   terminal.type("/quit\n");
   EXPECT_EQ(terminal.finish(), 0) << terminal.screen();
 }

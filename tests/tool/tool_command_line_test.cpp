@@ -65,6 +65,13 @@ TEST(Misspelt, TheNearestWordIsSuggested) {
   expect_failure({"run", "x", "--temprature", "1"}, 2, "did you mean --temperature?");
   expect_failure({"chat", "x", "--no-histroy"}, 2, "did you mean --no-history?");
   expect_failure({"plan", "x", "--kvtype=f16"}, 2, "did you mean --kv-type?");
+  // Words of other programs.
+  expect_failure({"run", "x", "--ctx-size", "1"}, 2, "did you mean --context?");
+  expect_failure({"run", "x", "--n-predict=1"}, 2, "did you mean --max-tokens?");
+  expect_failure({"plan", "x", "--cache-type-k", "f16"}, 2, "did you mean --kv-type?");
+  const Finished foreign = run({"inspect", "x", "--n-predict", "1"});   // which has no such option
+  EXPECT_EQ(foreign.code, 2);
+  EXPECT_EQ(foreign.err.find("did you mean"), std::string::npos) << foreign.err;
   const Finished far = run({"xyzzyplugh"});
   EXPECT_EQ(far.code, 2);
   EXPECT_EQ(far.err.find("did you mean"), std::string::npos) << far.err;

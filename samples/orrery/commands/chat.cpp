@@ -10,6 +10,12 @@
 #include "terminal/line_reader.h"
 #include "terminal/characters.h"
 
+#ifdef _WIN32
+#define ORRERY_HISTORY "%LOCALAPPDATA%\\orrery\\history"
+#else
+#define ORRERY_HISTORY "~/.local/state/orrery/history"
+#endif
+
 namespace orrery::tool {
 
 std::string Chat::role(size_t message) const {
@@ -281,7 +287,7 @@ const Command& chat_command() {
           "A model's thinking: show (with its markers), dim (faint), fold (one line) or hide (default dim on a terminal with "
           "colour, else show)."},
          {"--color", "WHEN", "auto, always or never; auto: on a terminal, without NO_COLOR, and not under TERM=dumb (default auto)."},
-         {"--history", "FILE", "The file for typed messages (default ~/.local/state/orrery/history)."},
+         {"--history", "FILE", "The file for typed messages (default " ORRERY_HISTORY ")."},
          {"--no-history", nullptr, "Keep no history."}}},
        sampling_group(kChatting),
        session_group(),
