@@ -46,7 +46,7 @@ uint64_t address(T* p) {
 }
 
 class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, KeyCodeOperations,
-                          ShortlistOperations, RecurrentOperations {
+                          ShortlistOperations, RecurrentOperations, ExpertOperations {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
@@ -59,6 +59,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
   Status check_heads(int32_t head_dim) const override;
   Status check_recurrent(const DeltaNetShape* shape) const override;
+  Status check_experts(const RouterShape& router) const override;
   uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
   KvMoves* kv_moves() override { return this; }
@@ -69,6 +70,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   KeyCodeOperations* key_codes() override { return this; }
   ShortlistOperations* shortlists() override { return this; }
   RecurrentOperations* recurrent() override { return this; }
+  ExpertOperations* experts() override { return this; }
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
   Waits waits() const { return {queue_.n_waits() + ahead_queue_.n_waits(), queue_.waited_ns() + ahead_queue_.waited_ns()}; }
@@ -119,6 +121,13 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override;
   void apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
 
+  void route(Ptr<const float> logits, Ptr<const float> bias, const RouterShape& shape, const RoutedRows& routed) override;
+  void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
+                        bool of_rows) override;
+  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) override;
+  void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override;
+  void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
+
   // jobs.cpp
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
   void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) override;
@@ -164,6 +173,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   template <class F>
   void for_each_form(const F& f);
   Operation& note(Operation::Kind kind, int32_t rows);
+  static void note_router(Operation* op, const RouterShape& shape, const RoutedRows& routed);
   // Parts of one launch of add_to_compensation_tokens(): as many as fit in the memory of top_keys' entries.
   size_t most_compensation_parts() const {
     return std::min(kMostCompensationParts,

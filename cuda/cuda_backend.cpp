@@ -140,6 +140,11 @@ Status CudaBackend::check_recurrent(const DeltaNetShape* shape) const {
                kMostValueDim, shape->key_dim, shape->value_dim);
 }
 
+Status CudaBackend::check_experts(const RouterShape& router) const {
+  if (router.n_experts <= kMostExperts) return ok_status();
+  return error(Code::unsupported, "the CUDA backend has at most %d experts in a layer; this one has %d", kMostExperts, router.n_experts);
+}
+
 Status CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) {
   const OnDevice here(*gpu_, queue_);
   const ScratchPlan plan = scratch_plan(limits);

@@ -122,6 +122,14 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
   return 1;
 }
 
+void run_experts(Queue& queue, const StepContext& c, const Operation& op) {
+  const int32_t n_inputs = op.router.of_rows ? op.n_rows : op.n_rows * op.router.n_used;
+  const QuantizedRows rows = quantized_rows(c.quantized_at, n_inputs, n_in(op));
+  const DeviceProduct* list = op.products.list;
+  if (std::any_of(list, list + op.products.n, [](const DeviceProduct& p) { return !is_float(p.weight.type); })) quantize_rows(queue, op.in, n_in(op), n_inputs, rows);
+  expert_products(queue, op.products, op.router, op.in, op.router.of_rows != 0, rows, op.n_rows);
+}
+
 // Returns whether it has quantized the next operation's input.
 bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const Operation* next) {
   const Attention& a = op.attention;
@@ -201,6 +209,11 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         split_gates(queue, op.in, op.out, op.net.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim));
         break;
       case Operation::Kind::apply_gates: apply_gates(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
+      case Operation::Kind::route: route(queue, op.router, op.in.data, op.n_rows); break;
+      case Operation::Kind::expert_products: run_experts(queue, c, op); break;
+      case Operation::Kind::add_experts: add_experts(queue, op.router, op.out.data, op.in.data, op.dim, op.n_rows); break;
+      case Operation::Kind::clamped_swiglu: clamped_swiglu(queue, op.in.data, op.in2.data, op.out.data, op.dim * op.n_rows); break;
+      case Operation::Kind::gate_rows: gate_rows(queue, op.out.data, op.in.data, op.dim, op.n_rows); break;
       case Operation::Kind::shortlist:
         shortlist(queue, c.step, op.first_row, op.in.data, op.dim, reinterpret_cast<std::byte*>(op.out.data));
         break;

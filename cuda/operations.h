@@ -18,7 +18,7 @@ class Staging;
 
 struct Operation {
   enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist, transform, delta_net, split_gates,
-                               apply_gates };
+                               apply_gates, route, expert_products, add_experts, clamped_swiglu, gate_rows };
   Kind kind;
   int32_t n_rows;
   ConstRows in, in2;      // append_kv: keys, values; swiglu: gate, up
@@ -36,6 +36,7 @@ struct Operation {
   uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; transform: as below
   KvType heads_type;      // append_kv: the type of these slots
   DeltaNet net;           // delta_net; split_gates: `out` has the gates
+  DeviceRouter router;    // route, expert_products, add_experts
 
   static constexpr uint32_t kRotates = 1, kAsSequences = 2;   // transform; kAsSequences: each row as its sequence says
 

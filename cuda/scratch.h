@@ -54,7 +54,8 @@ struct ScratchPlan {
     sequences = take(static_cast<uint64_t>(n_sequences) * sequence_bytes + tiles_bytes);
     upload_bytes = total;
     rope = take(n_rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
-    quantized = take(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in));
+    const int64_t n_slots = static_cast<int64_t>(n_rows) * l.n_used_experts;   // 0 without experts
+    quantized = take(std::max(quantized_bytes(static_cast<int64_t>(n_rows), l.max_in), quantized_bytes(n_slots, l.max_expert_in)));
     attend = take(attend_scratch_bytes(shape, l));
     top_keys_plan = TopKeysPlan(l);
     moves = take(kMovesBytes);

@@ -214,6 +214,61 @@ void CudaBackend::apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) {
   op.dim = n;
 }
 
+void CudaBackend::note_router(Operation* op, const RouterShape& shape, const RoutedRows& routed) {
+  DeviceRouter& r = op->router;
+  r.weights = device(routed.weights), r.experts = device(routed.experts), r.slots = device(routed.slots), r.rows = device(routed.rows);
+  r.owners = device(routed.owners), r.first_slots = device(routed.first_slots);
+  r.n_experts = shape.n_experts, r.n_used = shape.n_used, r.normalised = shape.normalised, r.scale = shape.scale;
+  r.gating = shape.gating == Gating::softmax ? DeviceRouter::kSoftmax : shape.gating == Gating::sigmoid ? DeviceRouter::kSigmoid : DeviceRouter::kOfChosen;
+}
+
+void CudaBackend::route(Ptr<const float> logits, Ptr<const float> bias, const RouterShape& shape, const RoutedRows& routed) {
+  Operation& op = note(Operation::Kind::route, n_rows());
+  op.in = {device(logits), shape.n_experts};
+  note_router(&op, shape, routed);
+  op.router.bias = device(bias);
+}
+
+void CudaBackend::multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
+                                   bool of_rows) {
+  Operation& op = note(Operation::Kind::expert_products, n_rows());
+  op.in = {device(x), products[0].weights->first.n_cols};
+  note_router(&op, shape, routed);
+  op.router.of_rows = of_rows;
+  op.products.n = static_cast<int32_t>(products.size());
+  for (size_t i = 0; i < products.size(); ++i) {
+    DeviceProduct& p = op.products.list[i];
+    set_weight(&p.weight, products[i].weights->first);
+    p.bias = device(products[i].bias);
+    p.out = device(products[i].out);
+    p.out_stride = p.weight.n_rows;
+    p.expert_stride = products[i].weights->stride;
+  }
+}
+
+void CudaBackend::add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) {
+  Operation& op = note(Operation::Kind::add_experts, n_rows());
+  op.out = {device(x), n};
+  op.in = {device(y), n};
+  op.dim = n;
+  note_router(&op, shape, routed);
+}
+
+void CudaBackend::clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) {
+  Operation& op = note(Operation::Kind::clamped_swiglu, n_rows());
+  op.in = {device(gate), n};
+  op.in2 = {device(up), n};
+  op.out = {device(out), n};
+  op.dim = n;
+}
+
+void CudaBackend::gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) {
+  Operation& op = note(Operation::Kind::gate_rows, n_rows());
+  op.out = {device(x), n};
+  op.in = {device(gates), 1};
+  op.dim = n;
+}
+
 void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) {
   Operation& op = note(Operation::Kind::rope, n_rows());
   op.out = {device(x), stride};

@@ -96,6 +96,7 @@ struct DeviceProduct {
   const float* bias;
   float* out;
   int64_t out_stride;
+  uint64_t expert_stride;   // of experts' matrices: bytes from one to the next
   bool accumulate;
 };
 inline constexpr int32_t kMostProducts = 3;
@@ -114,6 +115,26 @@ void matmul_gated(Queue& queue, const DeviceProduct& gate, const DeviceProduct& 
 bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, const DeviceProduct& gate, const DeviceProduct& up,
                           const QuantizedRows& quantized, Rows out, int32_t n_rows);
 void embed(Queue& queue, const StepView& step, const Weight& table, float* out, int32_t n_rows);
+
+// ---- experts.cu: ExpertOperations (runtime/backend/experts.h)
+inline constexpr int32_t kMostExperts = 1024;
+// RouterShape and RoutedRows. All bytes of it are set: lists of operations are compared as bytes.
+struct DeviceRouter {
+  static constexpr int32_t kSoftmax = 0, kSigmoid = 1, kOfChosen = 2;
+  const float* bias;      // (n_experts) or null
+  float* weights;
+  int32_t *experts, *slots, *rows, *owners, *first_slots;
+  int32_t n_experts, n_used, gating, normalised;
+  float scale;
+  int32_t of_rows;        // of products: x has a row for each row of the step, not for each slot
+};
+void route(Queue& queue, const DeviceRouter& router, const float* logits, int32_t n_rows);
+// Products with outputs of slots, side by side. quantized: x, if a product takes blocks.
+void expert_products(Queue& queue, const Products& products, const DeviceRouter& router, ConstRows x, bool of_rows, const QuantizedRows& quantized,
+                     int32_t n_rows);
+void add_experts(Queue& queue, const DeviceRouter& router, float* x, const float* y, int64_t n, int32_t n_rows);
+void clamped_swiglu(Queue& queue, const float* gate, const float* up, float* out, int64_t n);   // of n values in all
+void gate_rows(Queue& queue, float* x, const float* gates, int64_t n, int32_t n_rows);
 
 // ---- matmul_cublas.cu: a prompt's products through cuBLAS.
 class Cublas;

@@ -10,7 +10,7 @@
 // A lane sums its groups in order, then lanes are added by halves: the order depends only on the number of columns. Float operations are
 // written one by one, so that every instance rounds alike: a row's bits do not depend on other rows.
 #include "cuda/device/launch.h"
-#include "cuda/kernels/blocks.cuh"
+#include "cuda/kernels/decode_units.cuh"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
 #include "cuda/kernels/quantize.cuh"
@@ -26,154 +26,10 @@ struct DecodeGeometry {
   static constexpr int blocks(int n_rows) { return n_rows == 1 ? 4 : n_rows <= 4 ? 3 : 2; }
 };
 
-struct DecodeArgs {
+struct DecodeArgs : UnitArgs {
   Batch products;                      // if gated: gate and up; the result goes to the gate's `out`
-  int32_t lanes_log2;                  // log2 of the lanes that share a row of weights
-  int32_t n_units;                     // units of a row: groups, or 16 bytes of floats
-  int32_t n_cols;
-  RowPlanes planes;
-  QuantizedRows quantized;
-  ConstRows x;
   int32_t n_rows;
   int32_t n_parts;                     // thread blocks that share weights: each has kMostRows rows, the last one the rest
-  bool aligned;                        // rows of x are 16-byte aligned
-};
-
-// A unit of a row of quantized weights: 32 columns.
-template <TensorType kType>
-struct BlockUnit {
-  using F = Format<kType>;
-  using Loaded = LoadedGroup;
-  using Weights = ProductGroup;
-  struct Input {
-    uint32_t q[8];
-    int sums;   // two of 16 bits: of columns 0 .. 15 and 16 .. 31
-    float d;
-  };
-
-  // Where a lane's units lie, of a row of weights and of a row of activations. advance(n): n is a multiple of eight.
-  struct Place : GroupPlace<kType> {
-    Place() = default;
-    __device__ __forceinline__ Place(const std::byte* row, const DecodeArgs& a, int unit) : GroupPlace<kType>(row, a.planes, unit) {}
-  };
-  struct InputPlace {
-    const int8_t* q;
-    const int16_t* sums;
-    const float* d;
-    InputPlace() = default;
-    __device__ __forceinline__ InputPlace(const DecodeArgs& a, int row, int unit)
-        : q(a.quantized.q + row * a.quantized.n_padded + 32 * unit),
-          sums(a.quantized.sums + row * (a.quantized.n_padded / 16) + 2 * unit),
-          d(a.quantized.d + row * (a.quantized.n_padded / 32) + unit) {}
-    __device__ __forceinline__ void advance(int n) { q += 32 * n, sums += 2 * n, d += n; }
-  };
-
-  static __device__ __forceinline__ Loaded load(const Place& at, int ahead = 0) { return load_group<kType>(at, ahead); }
-  static __device__ __forceinline__ Weights unpack(const Loaded& in, int unit) { return unpack_products<kType>(in, unit); }
-  static __device__ __forceinline__ Input input(const DecodeArgs&, const InputPlace& at, int, int ahead = 0) {
-    const uint4* q = reinterpret_cast<const uint4*>(at.q + 32 * ahead);
-    const uint4 first = load_result(q), second = load_result(q + 1);
-    return {{first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w},
-            load_result(reinterpret_cast<const int*>(at.sums + 2 * ahead)),
-            load_result(at.d + ahead)};
-  }
-  // n[0] * (sum of columns 0 .. 15) + n[1] * (sum of the others) + c. n: of eight bits.
-  static __device__ __forceinline__ int add_sums(const Input& x, int n0, int n1, int c) {
-    return __dp2a_lo(x.sums, (n0 & 0xFF) | (n1 & 0xFF) << 8, c);
-  }
-  // Products of whole numbers stay below 2^24, so they are exact as floats, and d * (scale * dot) is (d * scale) * dot rounded once.
-  static __device__ __forceinline__ float add(float sum, const Weights& w, const Input& x) {
-    int dot[2] = {0, 0};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) dot[0] = __dp4a(static_cast<int>(w.code[j]), static_cast<int>(x.q[j]), dot[0]);
-    if constexpr (F::kNibbles) {
-      int sixteenths = 0, upper = 0;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        sixteenths = dot_unsigned(w.code[4 + j], x.q[4 + j], sixteenths);
-        if constexpr (F::kPlanes.high != 0) upper = dot_unsigned(w.upper[j], x.q[4 + j], upper);
-      }
-      dot[1] = (sixteenths + upper * 256) >> 4;
-    } else {
-#pragma unroll
-      for (int j = 4; j < 8; ++j) dot[1] = __dp4a(static_cast<int>(w.code[j]), static_cast<int>(x.q[j]), dot[1]);
-    }
-    const Factors& f = w.factors;
-    float value;
-    if constexpr (F::kHalves) {
-      if constexpr (F::kOffset != 0) dot[0] = add_sums(x, -F::kOffset, 0, dot[0]), dot[1] = add_sums(x, 0, -F::kOffset, dot[1]);
-      if constexpr (F::kFloatScales) {
-        value = __fmul_rn(f.own[0], static_cast<float>(dot[0]));
-        value = fmaf(f.own[1], static_cast<float>(dot[1]), value);
-      } else {
-        value = __fmul_rn(f.d, static_cast<float>(f.scale[0] * dot[0]));
-        value = fmaf(f.d, static_cast<float>(f.scale[1] * dot[1]), value);
-      }
-      if constexpr (F::kMin) {
-        value = fmaf(-f.dmin, static_cast<float>(add_sums(x, f.min[0], 0, 0)), value);
-        value = fmaf(-f.dmin, static_cast<float>(add_sums(x, 0, f.min[1], 0)), value);
-      }
-    } else {
-      int both = dot[0] + dot[1];
-      if constexpr (F::kOffset != 0) both = add_sums(x, -F::kOffset, -F::kOffset, both);
-      value = __fmul_rn(f.d, static_cast<float>(f.scale[0] * both));
-      if constexpr (F::kMin) value = fmaf(-f.dmin, static_cast<float>(f.min[0] * add_sums(x, 1, 1, 0)), value);
-    }
-    return fmaf(x.d, value, sum);
-  }
-};
-
-// A unit of a row of F32, F16 or BF16: 16 bytes, 4 or 8 columns. Behind the last column weights are zeros, and x is not read.
-template <TensorType kType>
-struct FloatUnit {
-  static constexpr int kColumns = FloatFormat<kType>::kChunk;
-  using Loaded = uint4;
-  struct Floats {
-    float v[kColumns];
-  };
-  using Weights = Floats;
-  using Input = Floats;
-
-  struct Place {
-    const std::byte* at;
-    Place() = default;
-    __device__ __forceinline__ Place(const std::byte* row, const DecodeArgs&, int unit) : at(row + 16 * unit) {}
-    __device__ __forceinline__ void advance(int n) { at += 16 * n; }
-  };
-  struct InputPlace {
-    const float* x;
-    InputPlace() = default;
-    __device__ __forceinline__ InputPlace(const DecodeArgs& a, int row, int unit) : x(a.x.data + row * a.x.stride + kColumns * unit) {}
-    __device__ __forceinline__ void advance(int n) { x += kColumns * n; }
-  };
-
-  static __device__ __forceinline__ Loaded load(const Place& place, int ahead = 0) { return load_once(place.at + 16 * ahead); }
-  static __device__ __forceinline__ Weights unpack(const Loaded& in, int) {
-    Weights out;
-    unpack_floats<kType>(in, out.v);
-    return out;
-  }
-  static __device__ __forceinline__ Input input(const DecodeArgs& a, const InputPlace& place, int unit, int ahead = 0) {
-    const float* x = place.x + kColumns * ahead;
-    const int n = min(a.n_cols - kColumns * (unit + ahead), kColumns);
-    Input out;
-    if (a.aligned && n == kColumns) {
-#pragma unroll
-      for (int i = 0; i < kColumns; i += 4) {
-        const float4 four = load_result(reinterpret_cast<const float4*>(x + i));
-        out.v[i] = four.x, out.v[i + 1] = four.y, out.v[i + 2] = four.z, out.v[i + 3] = four.w;
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) out.v[i] = i < n ? load_result(x + i) : 0.0f;
-    }
-    return out;
-  }
-  static __device__ __forceinline__ float add(float sum, const Weights& w, const Input& x) {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) sum = fmaf(w.v[i], x.v[i], sum);
-    return sum;
-  }
 };
 
 template <class Unit, int kRows, bool kGated>
@@ -299,7 +155,6 @@ void launch_rows(Queue& queue, DecodeArgs* a) {
 
 template <class Unit, bool kGated>
 void launch_all_rows(Queue& queue, DecodeArgs a, int32_t n_rows) {
-  while ((1 << a.lanes_log2) < min(a.n_units, 32)) ++a.lanes_log2;
   a.n_rows = n_rows;
   if (n_rows == 1) launch_rows<Unit, 1, kGated>(queue, &a);
   else if (n_rows == 2) launch_rows<Unit, 2, kGated>(queue, &a);
@@ -310,17 +165,9 @@ void launch_all_rows(Queue& queue, DecodeArgs a, int32_t n_rows) {
 template <bool kGated>
 void launch_products(Queue& queue, DecodeArgs a, int32_t n_rows) {
   const Weight& weight = a.products.list[0].weight;
-  a.planes = row_planes(weight.type, weight.n_cols);
-  a.n_cols = static_cast<int32_t>(weight.n_cols);
-  a.aligned = reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && a.x.stride % 4 == 0;
-  with_block_type(weight.type, [&](auto type) {
-    a.n_units = a.n_cols / 32;
-    launch_all_rows<BlockUnit<type()>, kGated>(queue, a, n_rows);
-  });
-  with_float_type(weight.type, [&](auto type) {
-    a.n_units = static_cast<int32_t>(a.planes.bytes / 16);
-    launch_all_rows<FloatUnit<type()>, kGated>(queue, a, n_rows);
-  });
+  a.set(weight);
+  with_block_type(weight.type, [&](auto type) { launch_all_rows<BlockUnit<type()>, kGated>(queue, a, n_rows); });
+  with_float_type(weight.type, [&](auto type) { launch_all_rows<FloatUnit<type()>, kGated>(queue, a, n_rows); });
 }
 
 // A warp has a group of 32 columns. A row of 4096 columns takes 16 thread blocks.
