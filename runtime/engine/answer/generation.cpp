@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/clock.h"
+#include "runtime/engine/answer/constraint.h"
 #include "runtime/engine/answer/prompt.h"
 
 namespace orrery::engine {
@@ -32,7 +33,11 @@ Generation::Generation(Session* session, const GenerateOptions& options, text::T
       ignore_end_(options.ignore_end),
       conversational_(conversational),
       sampler_(options.sampling, session->model().description().n_vocab),
-      stream_(std::move(stream)) {}
+      stream_(std::move(stream)) {
+  if (options.grammar) constraint_ = std::make_unique<Constraint>(options.grammar, options.ignore_end);
+}
+
+Generation::~Generation() = default;
 
 Result<std::unique_ptr<Generation>> Generation::make(Session* session, const GenerateOptions& options,
                                                      bool conversational) {
@@ -49,6 +54,7 @@ Result<std::unique_ptr<Generation>> Generation::make(Session* session, const Gen
 Result<std::unique_ptr<Generation>> Generation::answer(Session* session, const GenerateOptions& options) {
   if (session->conversation().messages.empty())
     return error(Code::invalid_argument, "the conversation has no message to answer");
+  if (options.grammar_tokens > 0) return error(Code::invalid_argument, "grammar_tokens is %u: an answer to a conversation begins anew", options.grammar_tokens);
   return make(session, options, true);
 }
 
@@ -63,7 +69,11 @@ Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<c
                         "the prompt of %zu tokens is longer than the session's context of %u", tokens.size(),
                         session->n_context());
   if (tokens.empty()) return error(Code::invalid_argument, "the prompt has no tokens");
+  if (options.grammar_tokens > tokens.size() || (options.grammar_tokens > 0 && !options.grammar))
+    return error(Code::invalid_argument, "grammar_tokens is %u, of %zu tokens and %s", options.grammar_tokens, tokens.size(),
+                 options.grammar ? "a grammar" : "no grammar");
   ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, false));
+  for (size_t i = tokens.size() - options.grammar_tokens; i < tokens.size(); ++i) ORRERY_TRY(g->constraint_->accept(tokens[i]));
   g->prompt_.assign(tokens.begin(), tokens.end());
   return g;
 }
@@ -157,7 +167,7 @@ Status Generation::prompt_step(Event* event) {
     const uint32_t n = session_->next_chunk(total - held);
     const Span<const int32_t> chunk(prompt_.data() + held, n);
     const bool last = held + n == total;
-    auto part = session_->prefill_part(chunk, &cancel_, last, nullptr, last ? sampler_.ask(prompt_) : nullptr);
+    auto part = session_->prefill_part(chunk, &cancel_, last, nullptr, last ? ask(prompt_) : nullptr);
     if (!part.ok()) {
       Status failed = part.take_status();
       if (failed.code() != Code::cancelled) return failed;
@@ -165,7 +175,7 @@ Status Generation::prompt_step(Event* event) {
       return ok_status();
     }
   } else {
-    Status status = session_->refresh_logits(sampler_.ask(prompt_), &cancel_);
+    Status status = session_->refresh_logits(ask(prompt_), &cancel_);
     if (status.code() == Code::cancelled) {
       finish(Finish::cancelled, event);
       return ok_status();
@@ -183,6 +193,7 @@ Generation::Need Generation::need() const {
   if (stage_ == Stage::finished || (stage_ == Stage::text && !chunk_.empty())) return Need::nothing;
   if (stage_ == Stage::prepare || stage_ == Stage::prompt) return Need::other;
   if (pending_ != Finish::none || cancelled() || (max_tokens_ > 0 && generated_ >= max_tokens_)) return Need::nothing;   // it ends
+  if (constraint_ && constraint_->must_end()) return Need::nothing;
   if (step_thrown_ || !step_status_.ok() || session_->tokens().size() == session_->n_computed()) return Need::nothing;
   if (session_->tokens().size() > session_->n_context()) return Need::other;
   return session_->decodes_together() ? Need::step : Need::other;
@@ -192,12 +203,49 @@ void Generation::step_together(Span<Generation* const> generations) {
   std::array<Session::DecodeCall, static_cast<size_t>(kMostTogether)> calls;
   for (size_t i = 0; i < generations.size(); ++i) {
     Generation& g = *generations[i];
-    calls[i].session = g.session_, calls[i].shortlist = g.sampler_.ask(g.session_->tokens()), calls[i].cancel = &g.cancel_;
+    calls[i].session = g.session_, calls[i].shortlist = g.ask(g.session_->tokens()), calls[i].cancel = &g.cancel_;
   }
   Session::decode_together({calls.data(), generations.size()});
   for (size_t i = 0; i < generations.size(); ++i)
     generations[i]->step_status_ = std::move(calls[i].status), generations[i]->step_thrown_ = calls[i].thrown;
 }
+
+// What the session's step asks of the answer: tokens of a draft, by the sampler and under the grammar.
+class Generation::BySampler final : public Drafter {
+ public:
+  explicit BySampler(Generation* g)
+      : sampler_(g->sampler_), constraint_(g->constraint_.get()), cancel_(g->cancel_),
+        n_tokens_(g->session_->tokens().size()), n_accepted_(constraint_ ? constraint_->n_tokens() : 0) {
+    sampler_.begin_draft();
+  }
+  ~BySampler() {
+    sampler_.end_draft();
+    if (constraint_) constraint_->rewind(n_accepted_);
+  }
+  int32_t draft(Span<const float> logits, Span<const int32_t> tokens) override {
+    return follow(tokens.subspan(n_tokens_, tokens.size() - n_tokens_)) ? sampler_.draft(logits, tokens) : -1;
+  }
+  int32_t likeliest(Span<const float> logits, Span<const int32_t> guesses) override {
+    return follow(guesses) ? sampler_.likeliest(logits) : -1;
+  }
+  size_t n_allowed(Span<const int32_t> guesses) override { return constraint_ ? constraint_->n_allowed(guesses) : guesses.size(); }
+  size_t forced(int32_t* tokens, size_t most) override { return constraint_ ? constraint_->forced(tokens, most) : 0; }
+
+ private:
+  // The grammar stands behind `drafted`, which have grown by at most one token. False: nothing but an end may follow.
+  bool follow(Span<const int32_t> drafted) {
+    if (!constraint_) return true;
+    const size_t n_known = constraint_->n_tokens() - n_accepted_;
+    if (drafted.size() > n_known && !constraint_->draft(drafted[drafted.size() - 1])) return false;
+    if (constraint_->must_end() || !constraint_->prepare(&cancel_).ok()) return false;
+    sampler_.set_mask(constraint_->mask());
+    return true;
+  }
+  Sampler& sampler_;
+  Constraint* const constraint_;
+  const std::atomic<bool>& cancel_;
+  const size_t n_tokens_, n_accepted_;
+};
 
 // Computes the last chosen token, which gives the logits of the next one.
 Status Generation::next_token() {
@@ -206,17 +254,21 @@ Status Generation::next_token() {
   if (session_->tokens().size() == session_->n_computed()) return ok_status();
   // A guess beyond the answer's last token is never used.
   const uint64_t left = max_tokens_ > 0 ? max_tokens_ - generated_ : session_->n_context();
-  struct BySampler final : Drafter {
-    explicit BySampler(Sampler* sampler) : sampler_(*sampler) { sampler_.begin_draft(); }
-    ~BySampler() { sampler_.end_draft(); }
-    int32_t draft(Span<const float> logits, Span<const int32_t> tokens) override { return sampler_.draft(logits, tokens); }
-    Sampler& sampler_;
-  } drafter(&sampler_);
-  return session_->decode(sampler_.ask(session_->tokens()), &cancel_, static_cast<uint32_t>(left - 1), &drafter);
+  BySampler drafter(this);
+  return session_->decode(ask(session_->tokens()), &cancel_, static_cast<uint32_t>(left - 1), &drafter);
+}
+
+// The request for the choice behind `tokens`, under the grammar. Where the mask cannot be made, choose() says why.
+Shortlist* Generation::ask(Span<const int32_t> tokens) {
+  if (constraint_) {
+    if (!constraint_->prepare(&cancel_).ok()) return nullptr;
+    sampler_.set_mask(constraint_->mask());
+  }
+  return sampler_.ask(tokens);
 }
 
 // Chooses a token by the step's shortlist, or else by all logits.
-Result<Choice> Generation::choose() {
+Result<Choice> Generation::choose_allowed() {
   Choice choice;
   Sampler::Outcome outcome = sampler_.choose(session_->tokens(), &choice);
   while (outcome == Sampler::Outcome::wants_more) {
@@ -226,6 +278,30 @@ Result<Choice> Generation::choose() {
   if (outcome == Sampler::Outcome::chosen) return choice;
   ORRERY_TRY(session_->fetch_logits(&cancel_));
   return sampler_.choose(session_->logits(), session_->tokens());
+}
+
+Result<Choice> Generation::choose() {
+  if (!constraint_) return choose_allowed();
+  ORRERY_TRY(constraint_->prepare(&cancel_));
+  if (constraint_->must_end()) return Choice();
+  sampler_.set_mask(constraint_->mask());
+  ORRERY_ASSIGN(const Choice choice, choose_allowed());
+  return choose_in_time(choice);
+}
+
+// A chosen token that leaves no room to complete the answer is chosen again, among those that do.
+Result<Choice> Generation::choose_in_time(Choice choice) {
+  uint64_t left = UINT64_MAX;   // tokens that may follow this one
+  if (max_tokens_ > 0) left = max_tokens_ - generated_ - 1;
+  const bool may_drop = conversational_ && session_->options().overflow == Overflow::drop_oldest;
+  if (!may_drop) left = std::min<uint64_t>(left, session_->n_context() - session_->tokens().size());
+  ORRERY_ASSIGN(const bool narrowed, constraint_->close_in_time(choice.token, static_cast<uint32_t>(std::min<uint64_t>(left, UINT32_MAX)), &cancel_));
+  if (!narrowed) return choice;
+  sampler_.set_mask(constraint_->mask());
+  ORRERY_TRY(session_->fetch_logits(&cancel_));
+  Result<Choice> again = sampler_.choose(session_->logits(), session_->tokens());
+  if (!again.ok() && again.status().code() == Code::invalid_argument) return choice;   // the caller's bias bans them all
+  return again;
 }
 
 // The context is full in the middle of an answer: drops the oldest turns and computes the other tokens again.
@@ -243,6 +319,7 @@ Status Generation::make_room(Event* event) {
 
 Status Generation::sample_step(Event* event) {
   if (pending_ == Finish::none && cancelled()) pending_ = Finish::cancelled;
+  if (pending_ == Finish::none && constraint_ && constraint_->must_end()) pending_ = Finish::end;
   if (pending_ == Finish::none && max_tokens_ > 0 && generated_ >= max_tokens_) pending_ = Finish::length;
   if (pending_ == Finish::none && session_->tokens().size() > session_->n_context()) {
     const bool may_drop = conversational_ && session_->options().overflow == Overflow::drop_oldest;
@@ -264,12 +341,15 @@ Status Generation::sample_step(Event* event) {
       Status failed = choice.take_status();
       if (failed.code() != Code::cancelled) return failed;
       pending_ = Finish::cancelled;
+    } else if (choice->token < 0) {
+      pending_ = Finish::end;   // the grammar allows nothing else
     } else if (!ignore_end_ && session_->model().tokenizer().is_end_of_generation(choice->token)) {
       pending_ = Finish::end;
     } else {
       const text::Tokenizer& tokenizer = session_->model().tokenizer();
       session_->push_generated(choice->token);
       answer_ids_.push_back(choice->token);
+      if (constraint_) ORRERY_TRY(constraint_->accept(choice->token));
       if (++generated_ == 1) first_token_us_ = now_us() - start_us_;
       event->type = EventType::token;
       event->token = choice->token;
@@ -308,6 +388,7 @@ void Generation::finish(Finish reason, Event* event) {
   event->type = EventType::done;
   event->finish = finish_;
   event->stop_index = finish_ == Finish::stop ? static_cast<uint32_t>(stream_.stop_index()) : 0;
+  event->complete = constraint_ && finish_ != Finish::stop && constraint_->complete();
   event->prompt_tokens = prompt_tokens_;
   event->reused_tokens = reused_tokens_;
   event->generated_tokens = generated_;

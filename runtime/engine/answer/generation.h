@@ -15,13 +15,21 @@
 #include "runtime/engine/session/session.h"
 #include "runtime/text/streaming/stream.h"
 
+namespace orrery::text::grammar {
+class Grammar;
+}
+
 namespace orrery::engine {
+
+class Constraint;
 
 struct GenerateOptions {
   uint32_t max_tokens = 0;          // 0: until the context is full
   SamplingOptions sampling;
   std::vector<std::string> stop;
   bool ignore_end = false;
+  std::shared_ptr<text::grammar::Grammar> grammar;   // of the model's vocabulary; null: none
+  uint32_t grammar_tokens = 0;      // of proceed(): so many last tokens belong to the grammar's text already
 };
 
 enum class EventType : uint32_t { progress = 1, token = 2, text = 3, done = 4 };
@@ -36,6 +44,7 @@ struct Event {
   Span<const TokenLogprob> top;              // valid until the next call
   Finish finish = Finish::none;
   uint32_t stop_index = 0;
+  bool complete = false;                     // done: the text is whole by the grammar
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
   uint64_t first_token_us = 0, prefill_us = 0, decode_us = 0;
 };
@@ -48,6 +57,8 @@ class Generation {
   // Continues these tokens. The conversation does not change.
   static Result<std::unique_ptr<Generation>> proceed(Session* session, Span<const int32_t> tokens,
                                                      const GenerateOptions& options);
+
+  ~Generation();
 
   // The event's text and spans stay valid until the next call. After an error or a std::bad_alloc the generation is finished, and the
   // session keeps the tokens that it had computed.
@@ -78,8 +89,12 @@ class Generation {
   Status tell_prompt(Event* event);
   Status prompt_step(Event* event);
   Status sample_step(Event* event);
+  class BySampler;
   Status next_token();
+  Shortlist* ask(Span<const int32_t> tokens);
   Result<Choice> choose();
+  Result<Choice> choose_allowed();
+  Result<Choice> choose_in_time(Choice choice);
   Status make_room(Event* event);
   void finish(Finish reason, Event* event);
   void end(Finish reason) noexcept;
@@ -90,6 +105,7 @@ class Generation {
   bool ignore_end_;
   bool conversational_;                  // made by answer(), not by proceed()
   Sampler sampler_;
+  std::unique_ptr<Constraint> constraint_;   // the answer's grammar; null: none
   text::TextStream stream_;
   std::atomic<bool> cancel_{false};
 

@@ -118,6 +118,21 @@ void Sampler::penalize(Span<const int32_t> tokens) {
   }
 }
 
+void Sampler::apply_mask() {
+  if (mask_.empty()) return;
+  for (size_t i = 0; i < logits_.size(); ++i)
+    if (!allowed(static_cast<int32_t>(i))) logits_[i] = kMinusInfinity;
+}
+
+int32_t Sampler::likeliest(Span<const float> logits) const {
+  int32_t best = -1;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const auto token = static_cast<int32_t>(i);
+    if (allowed(token) && logits[i] == logits[i] && (best < 0 || logits[i] > logits[static_cast<size_t>(best)])) best = token;
+  }
+  return best;
+}
+
 // The order of candidates: falling logits, rising ids among equal logits.
 bool Sampler::better(int32_t a, int32_t b) const {
   const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
@@ -130,11 +145,15 @@ double Sampler::weight(int32_t token, float most, double inverse) const {
 
 int32_t Sampler::draw() {
   std::iota(order_.begin(), order_.end(), 0);
-  size_t n = order_.size();
-  if (takes_top_k()) {
+  return draw_of(order_.size());
+}
+
+// Draws from the first n candidates, which are in the order of ids. All others have no weight.
+int32_t Sampler::draw_of(size_t n) {
+  if (options_.top_k > 0 && options_.top_k < n) {
+    const auto begin = order_.begin(), end = begin + static_cast<ptrdiff_t>(n);
     n = options_.top_k;
-    std::nth_element(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n) - 1, order_.end(),
-                     [&](int32_t a, int32_t b) { return better(a, b); });
+    std::nth_element(begin, begin + static_cast<ptrdiff_t>(n) - 1, end, [&](int32_t a, int32_t b) { return better(a, b); });
   }
   return draw_of_k(n);
 }
@@ -227,14 +246,17 @@ Result<Choice> Sampler::choose(Span<const float> logits, Span<const int32_t> tok
 
   for (const LogitBias& b : options_.bias) logits_[static_cast<size_t>(b.token)] += b.bias;
   penalize(tokens);
+  apply_mask();
   if (options_.hook) {
     if (options_.hook(options_.hook_user, logits_.data(), logits_.size(), tokens.data(), tokens.size()) != 0)
       return error(Code::cancelled, "cancelled by the logits hook");
     for (float& x : logits_) x = as_number(x);
+    apply_mask();   // a hook bans, and allows nothing that the grammar bans
   }
   const auto best = std::max_element(logits_.begin(), logits_.end());
   if (*best == kMinusInfinity)
-    return error(Code::invalid_argument, "bias or hook ban every token of the vocabulary");
+    return mask_.empty() ? error(Code::invalid_argument, "bias or hook ban every token of the vocabulary")
+                         : error(Code::invalid_argument, "the grammar, with bias or hook, bans every token of the vocabulary");
 
   Choice choice;
   choice.token = options_.temperature > 0.0f ? draw() : static_cast<int32_t>(best - logits_.begin());
@@ -249,12 +271,23 @@ Result<Choice> Sampler::choose(Span<const float> logits, Span<const int32_t> tok
 // sums.
 Shortlist* Sampler::ask(Span<const int32_t> tokens) {
   const SamplingOptions& o = options_;
+  asked_allowed_ = false;
   const bool draws = o.temperature > 0.0f, by_k = draws && takes_top_k(), by_p = draws && !by_k && o.top_p < 1.0f;
   const bool of_all = draws_of_all();
   const size_t n_sums = of_all ? (logits_.size() + Shortlist::kSumLogits - 1) / Shortlist::kSumLogits : 0;
   shortlist_.forget();
   constexpr size_t kMost = ShortlistRequest::kMostBest;
-  if (o.hook || (by_k && o.top_k > kMost) || n_sums > Shortlist::kMostSums) return nullptr;
+  if (o.hook) return nullptr;
+  if (!mask_.empty()) {
+    std::vector<int32_t>& wanted = shortlist_.ask(0.0, 0);
+    shortlist_.set_best(static_cast<int32_t>(o.n_logprobs));
+    if (ask_allowed(&wanted)) {
+      asked_allowed_ = true;
+      return &shortlist_;
+    }
+    if (by_p || of_all) return nullptr;   // a sum over the allowed tokens
+  }
+  if ((by_k && o.top_k > kMost) || n_sums > Shortlist::kMostSums) return nullptr;
 
   std::vector<int32_t>& wanted = shortlist_.ask(by_p || of_all ? inverse_temperature() : 0.0, static_cast<int32_t>(n_sums));
   bool fits = true;
@@ -269,9 +302,22 @@ Shortlist* Sampler::ask(Span<const int32_t> tokens) {
   for (const int32_t t : penalized(tokens)) count_[static_cast<size_t>(t)] = 0;
   if (!fits) return nullptr;
 
-  const size_t n_best = !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : of_all ? 0 : kMost;
+  const size_t n_best = !mask_.empty() ? kMost : !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : of_all ? 0 : kMost;
   shortlist_.set_best(static_cast<int32_t>(std::min(kMost, std::max<size_t>(n_best, o.n_logprobs))));
   return &shortlist_;
+}
+
+// Lists all allowed tokens. False: there are too many.
+bool Sampler::ask_allowed(std::vector<int32_t>* wanted) const {
+  for (size_t w = 0; w < mask_.size(); ++w) {
+    for (uint32_t bits = mask_[w], i = 0; bits != 0; bits >>= 1, ++i) {
+      const size_t token = 32 * w + i;
+      if ((bits & 1) == 0 || token >= logits_.size()) continue;
+      if (wanted->size() == Shortlist::kMostTokens) return false;
+      wanted->push_back(static_cast<int32_t>(token));
+    }
+  }
+  return !wanted->empty();
 }
 
 // Applies bias and penalties to the shortlist's logits. False: one is not finite afterwards, so the choice needs all logits.
@@ -305,7 +351,18 @@ size_t Sampler::rank_shortlist() {
     if (count_[static_cast<size_t>(e.token)] == 0) order_[n++] = e.token;
   for (const int32_t t : moved) count_[static_cast<size_t>(t)] = 0;
   std::sort(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n), [&](int32_t a, int32_t b) { return better(a, b); });
-  return n;
+  const auto end = std::remove_if(order_.begin(), order_.begin() + static_cast<ptrdiff_t>(n), [&](int32_t t) { return !allowed(t); });
+  return static_cast<size_t>(end - order_.begin());
+}
+
+// Fills order_ with all allowed tokens, in the order of ids, from a shortlist that has them. Returns their number.
+size_t Sampler::list_allowed(int32_t* best) {
+  const Span<const int32_t> tokens = shortlist_.tokens();
+  std::copy(tokens.begin(), tokens.end(), order_.begin());
+  *best = order_[0];
+  for (const int32_t t : tokens)
+    if (better(t, *best)) *best = t;
+  return tokens.size();
 }
 
 Sampler::Outcome Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
@@ -323,6 +380,12 @@ Sampler::Outcome Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
       if (!draw_of_tail(&token)) return Outcome::open;
       break;
     default:
+      if (asked_allowed_) {
+        const size_t n = list_allowed(&token);
+        if (!is_finite(logits_[static_cast<size_t>(token)])) return Outcome::open;
+        if (options_.temperature > 0.0f) token = draw_of(n);
+        break;
+      }
       if (draws_of_all()) return more_or_open(find_block());
       const size_t n = rank_shortlist();
       if (n == 0 || !is_finite(logits_[static_cast<size_t>(order_[0])])) return Outcome::open;

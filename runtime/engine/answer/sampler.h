@@ -1,4 +1,4 @@
-// The sampler: logits in, one token out. Order: bias, penalties, the caller's hook. At temperature 0 it then takes the highest logit, of
+// The sampler: logits in, one token out. Order: bias, penalties, the mask of a grammar, the caller's hook. At temperature 0 it then takes the highest logit, of
 // equal ones the lowest id; else temperature, top-k, top-p, min-p and one draw. The same seed and logits give the same tokens on every
 // platform. It allocates nothing after construction.
 //
@@ -7,6 +7,9 @@
 // bit. If every token may be drawn, it asks for sums of blocks, and then for the logits of one block. If top-p reaches beyond the best, it
 // asks for sums of bands of the other logits, and then for the logits of two bands. If this does not decide the token, the sampler is open
 // and the caller gives it all logits.
+//
+// A mask bans tokens. If it allows few, the sampler asks for their logits, and has all that it needs. If it allows many, the best logits decide
+// where a choice needs no sum over the others; else the choice takes all logits.
 #pragma once
 
 #include <array>
@@ -68,8 +71,12 @@ class Sampler {
   Sampler(SamplingOptions options, int32_t n_vocab);
 
   // logits: (n_vocab), not changed. tokens: the sequence so far. Errors: cancelled by the hook; bad_model if no logit is a number;
-  // invalid_argument if bias or hook ban every token.
+  // invalid_argument if bias, grammar and hook ban every token.
   Result<Choice> choose(Span<const float> logits, Span<const int32_t> tokens);
+
+  // Allows only the tokens whose bits are set, in the next choices: bit i of word w is token 32 w + i, and tokens behind the last word are
+  // banned. The words stay the caller's. Empty: allows all.
+  void set_mask(Span<const uint32_t> mask) { mask_ = mask; }
 
   // The request for the next choice after `tokens`. Null: the choice needs all logits.
   Shortlist* ask(Span<const int32_t> tokens);
@@ -81,6 +88,7 @@ class Sampler {
   // back to the first of these random numbers.
   void begin_draft() { rng_before_draft_ = rng_; }
   int32_t draft(Span<const float> logits, Span<const int32_t> tokens);   // -1: the logits choose no token
+  int32_t likeliest(Span<const float> logits) const;   // of the allowed tokens; -1: none
   void end_draft() { rng_ = rng_before_draft_; }
 
  private:
@@ -88,6 +96,12 @@ class Sampler {
     return options_.repetition_penalty != 1.0f || options_.frequency_penalty != 0.0f || options_.presence_penalty != 0.0f;
   }
   bool takes_top_k() const { return options_.top_k > 0 && options_.top_k < logits_.size(); }
+  bool allowed(int32_t token) const {
+    const auto word = static_cast<size_t>(token) >> 5;
+    return mask_.empty() || (word < mask_.size() && (mask_[word] >> (token & 31) & 1) != 0);
+  }
+  void apply_mask();
+  bool ask_allowed(std::vector<int32_t>* wanted) const;
   void merge_biases();
   bool better(int32_t a, int32_t b) const;
   Span<const int32_t> penalized(Span<const int32_t> tokens) const;
@@ -96,11 +110,13 @@ class Sampler {
   double inverse_temperature() const { return 1.0 / static_cast<double>(options_.temperature); }
   double weight(int32_t token, float most, double inverse) const;
   int32_t draw();
+  int32_t draw_of(size_t n);
   int32_t draw_of_k(size_t n);
   int32_t draw_of_weights(size_t n, double sum, double heaviest);
   bool draws_of_all() const { return options_.temperature > 0.0f && !takes_top_k() && options_.top_p >= 1.0f && options_.min_p <= 0.0f; }
   bool move_tokens(Span<const int32_t> tokens);
   size_t rank_shortlist();
+  size_t list_allowed(int32_t* best);
   Outcome draw_of_shortlist(size_t n, int32_t* token);
   Outcome keep_top_p(size_t n, size_t* n_kept, double* held);
   bool find_bands();
@@ -115,6 +131,8 @@ class Sampler {
   double uniform();
 
   SamplingOptions options_;
+  Span<const uint32_t> mask_;
+  bool asked_allowed_ = false;       // the shortlist has the logits of all allowed tokens
   std::vector<float> logits_;        // (n_vocab) working copy
   std::vector<int32_t> order_;       // (n_vocab) candidate ids
   std::vector<double> weight_;       // (n_vocab) of the candidates

@@ -28,7 +28,7 @@ Status Session::follow(Span<const int32_t> tokens, const std::atomic<bool>* canc
   return ok_status();
 }
 
-Status Session::draft_by_model(size_t n, const std::atomic<bool>* cancel) {
+Result<size_t> Session::draft_by_model(size_t n, const std::atomic<bool>* cancel, Drafter* drafter) {
   struct Timed {
     SessionStats& stats;
     const uint64_t start_us = now_us();
@@ -41,10 +41,12 @@ Status Session::draft_by_model(size_t n, const std::atomic<bool>* cancel) {
     ORRERY_TRY(draft_->decode(nullptr, cancel));
     ORRERY_TRY(draft_->fetch_logits(cancel));
     const Span<const float> logits = draft_->logits().first(std::min(draft_->n_logits(), n_logits()));   // without padding of its own
-    token = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    token = drafter ? drafter->likeliest(logits, {guesses_->tokens() + 1, i - 1})
+                    : static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    if (token < 0) return i - 1;
     guesses_->tokens()[i] = token;
   }
-  return ok_status();
+  return n;
 }
 
 }  // namespace orrery::engine

@@ -45,6 +45,16 @@ class Guesses {
     if (n > 0) since_draft_ = 0;
     return n;
   }
+  // The length of n guesses that are as good as certain: as many as pay.
+  size_t n_that_pay(size_t n, const GuessCosts& costs) const {
+    double best = 1.0;
+    size_t length = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const double gain = static_cast<double>(i + 2) / (1.0 + costs[i]);
+      if (gain > best) best = gain, length = i + 1;
+    }
+    return length;
+  }
   void judge_draft(bool right) { drafts_right_ += ((right ? 1.0 : 0.0) - drafts_right_) / 16; }
   // The tokens of a step, (kRows), to be filled in: the session's next token, then its guesses.
   int32_t* tokens() { return tokens_.data(); }

@@ -17,7 +17,7 @@ namespace orrery::engine {
 
 namespace {
 
-constexpr uint64_t kBytesAtOnce = uint64_t{16} << 20;   // copied in one turn
+constexpr uint64_t kPrefixBytesAtOnce = uint64_t{16} << 20;   // copied in one turn
 
 }  // namespace
 
@@ -53,7 +53,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   if (n_pages * kTokens <= from) return ok_status();
   RecurrentState::Bytes state;
   if (state_) state = std::make_shared<std::vector<std::byte>>(pages.back().state(), pages.back().state() + state_->bytes());
-  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kBytesAtOnce / table_->format().page_bytes(), 1));
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / table_->format().page_bytes(), 1));
   Status status = ok_status();
   for (uint32_t page = first; page < n_pages && status.ok();) {
     const uint32_t end = std::min(n_pages, page + at_once);

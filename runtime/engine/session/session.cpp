@@ -529,8 +529,10 @@ Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atom
   const uint32_t most = std::min({options_.speculate_tokens ? options_.speculate_tokens : kMostGuesses, most_guesses,
                                   n_context_ - n_computed() - 1});
   forget_guesses();
-  size_t n = 0;
-  if (options_.speculate == Speculate::policy) {
+  size_t n = guesses_ && drafter && options_.speculate != Speculate::policy ? drafter->forced(guesses_->tokens() + 1, most) : 0;
+  if (n > 0) {
+    n = guesses_->n_that_pay(n, guess_costs());
+  } else if (options_.speculate == Speculate::policy) {
     n = guesses_->draft_length(most, guess_costs(), resident_->can_draft(n_computed()));
     if (n > 0) {
       ORRERY_ASSIGN(n, draft(token, n, cancel, drafter));
@@ -540,11 +542,13 @@ Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atom
     const auto n_known = static_cast<int32_t>(draft_->n_logits());
     const bool known = std::all_of(tokens_.begin(), tokens_.end(), [n_known](int32_t t) { return t < n_known; });
     n = draft_->parked() || !known ? 0 : guesses_->draft_length(most, guess_costs(), true);
-    if (n > 0) ORRERY_TRY(draft_by_model(n, cancel));
+    if (n > 0) {
+      ORRERY_ASSIGN(n, draft_by_model(n, cancel, drafter));
+    }
   } else if (guesses_) {
     const Span<const int32_t> guess = guesses_->ngrams.guess(tokens_, most, guess_costs());
     std::copy(guess.begin(), guess.end(), guesses_->tokens() + 1);
-    n = guess.size();
+    n = drafter ? drafter->n_allowed(guess) : guess.size();
   }
   if (n == 0) return SessionStep(this, {{&token, 1}, Phase::decode, cancel, 1, logits_.data(), shortlist}).run();
   guesses_->tokens()[0] = token;

@@ -57,11 +57,17 @@ struct SessionStats {
   uint64_t host_to_device_bytes = 0, device_to_host_bytes = 0;
 };
 
-// Chooses tokens of a draft, as the sampler would.
+// What an answer knows about its next tokens: chooses tokens of a draft as the sampler would, and checks guesses.
 class Drafter {
  public:
   // The token that would follow `tokens`; -1: none.
   virtual int32_t draft(Span<const float> logits, Span<const int32_t> tokens) = 0;
+  // The likeliest token that may follow `guesses`, by a draft model's logits; -1: none.
+  virtual int32_t likeliest(Span<const float> logits, Span<const int32_t> guesses) = 0;
+  // The number of first `guesses` that the answer may hold.
+  virtual size_t n_allowed(Span<const int32_t> guesses) = 0;
+  // Tokens that the answer's form demands, most of them at most. Returns their number.
+  virtual size_t forced(int32_t* tokens, size_t most) = 0;
 
  protected:
   ~Drafter() = default;
@@ -253,7 +259,7 @@ class Session {
   Result<size_t> draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
   Status open_draft();
   // Fills guesses_->tokens() with n tokens that the draft model chooses behind tokens().
-  Status draft_by_model(size_t n, const std::atomic<bool>* cancel);
+  Result<size_t> draft_by_model(size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
   Status follow(Span<const int32_t> tokens, const std::atomic<bool>* cancel);   // a draft session computes all of them but the last
   GuessCosts guess_costs() const;
   // Whether generated tokens attend to the resident KV.

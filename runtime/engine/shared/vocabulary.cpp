@@ -6,12 +6,20 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/engine/shared/grammars.h"
 #include "runtime/text/unicode/utf8.h"
 
 namespace orrery::engine {
 
 namespace {
 constexpr std::string_view kTemplateKey = "tokenizer.chat_template";
+}
+
+Vocabulary::Vocabulary(text::Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)), grammars_(std::make_shared<Grammars>()) {}
+
+Result<std::shared_ptr<text::grammar::Grammar>> Vocabulary::grammar(std::string_view source,
+                                                                    const text::grammar::GrammarOptions& options) const {
+  return grammars_->get(tokenizer_, source, options);
 }
 
 Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_gguf(const gguf::File& file) {

@@ -12,7 +12,14 @@
 #include "runtime/text/jinja/chat_template.h"
 #include "runtime/text/tokenizer/tokenizer.h"
 
+namespace orrery::text::grammar {
+class Grammar;
+struct GrammarOptions;
+}
+
 namespace orrery::engine {
+
+class Grammars;
 
 class Vocabulary {
  public:
@@ -24,16 +31,19 @@ class Vocabulary {
   Status check_same_tokens(const Vocabulary& draft) const;
   // The source of the file's template of that name ("": the default). Null: the file has no such template.
   const std::string* template_source(const std::string& name) const;
+  // A grammar over these tokens: compiled, or found among the last ones.
+  Result<std::shared_ptr<text::grammar::Grammar>> grammar(std::string_view source, const text::grammar::GrammarOptions& options) const;
   // The texts of two control tokens that templates print. "": the vocabulary lacks the token.
   std::string bos_text() const { return token_text(tokenizer_.bos()); }
   std::string eos_text() const { return token_text(tokenizer_.eos()); }
 
  private:
-  explicit Vocabulary(text::Tokenizer tokenizer) : tokenizer_(std::move(tokenizer)) {}
+  explicit Vocabulary(text::Tokenizer tokenizer);
   std::string token_text(int32_t id) const;
 
   text::Tokenizer tokenizer_;
   std::map<std::string, std::string> templates_;   // by name; "": the default
+  const std::shared_ptr<Grammars> grammars_;
 };
 
 // The template of a conversation, and its input besides the messages.

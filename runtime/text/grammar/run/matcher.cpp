@@ -8,6 +8,7 @@ Matcher::Matcher(std::shared_ptr<MatcherShared> shared)
     : shared_(std::move(shared)),
       space_(shared_->network),
       masks_(shared_->network, *shared_->trie, shared_->masks),
+      closing_(shared_->network, *shared_->trie),
       stack_(shared_->trie->depth() + 2) {
   history_.push_back(space_.start());
 }
@@ -21,6 +22,7 @@ void Matcher::make_room() {
   history_.back() = last;
   kept_from_ = history_.size() - 1;
   for (Cached& c : cached_) c.configuration = Space::kUnset;
+  closing_.forget();
 }
 
 uint32_t Matcher::follow(int32_t token) {
@@ -191,6 +193,30 @@ std::string Matcher::forced(size_t most) {
     out += static_cast<char>(byte);
   }
   return out;
+}
+
+bool Matcher::can_close_after(int32_t token, uint32_t left) {
+  const uint32_t to = follow(token);
+  if (to == Space::kTooAmbiguous) return false;
+  return to == Space::kRefused ? may_end() : closing_.fits(shared_->costs(), &space_, to, left);
+}
+
+Result<bool> Matcher::closing_mask(uint32_t left, uint32_t* words, const std::atomic<bool>* cancel) {
+  ORRERY_ASSIGN(const uint32_t* const allowed, mask(cancel));
+  std::copy_n(allowed, n_words(), words);
+  Pace pace(cancel);
+  bool any = false;
+  for (size_t w = 0; w < n_words(); ++w) {
+    for (uint32_t bit = 0; bit < 32; ++bit) {
+      if ((words[w] >> bit & 1) == 0) continue;
+      if (pace.stop()) return error(Code::cancelled, "making a mask was cancelled");
+      if (can_close_after(static_cast<int32_t>(32 * w + bit), left))
+        any = true;
+      else
+        words[w] &= ~(1u << bit);
+    }
+  }
+  return any;
 }
 
 size_t Matcher::match(const Network& network, std::string_view text, bool* complete) {

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/base/span.h"
+#include "runtime/text/grammar/run/closing.h"
 #include "runtime/text/grammar/run/local_masks.h"
 
 namespace orrery::text::grammar {
@@ -18,6 +21,12 @@ struct MatcherShared {
   const std::shared_ptr<const TokenTrie> trie;
   MaskCache masks;
   const size_t cache_bytes;  // of the masks, and of each matcher's configurations
+  const Costs& costs() {     // made on first use
+    std::call_once(costs_once, [this] { costs_made.emplace(network, *trie); });
+    return *costs_made;
+  }
+  std::once_flag costs_once;
+  std::optional<Costs> costs_made;
 };
 
 class Matcher {
@@ -38,6 +47,13 @@ class Matcher {
   bool must_end() const { return ended_ || (space_.may_end(now()) && space_.n_items(now()) == 0); }
   // The bytes that follow in any case, at most `most`.
   std::string forced(size_t most);
+  // A number of tokens that suffices to complete the text: of the shortest text that completes it. 0: it may end. kNever: none is known.
+  uint32_t tokens_to_end() { return closing_.tokens(shared_->costs(), &space_, now()); }
+  // Whether `left` tokens suffice to complete the text, before the next token or after `token`, which is allowed.
+  bool can_close(uint32_t left) { return ended_ || closing_.fits(shared_->costs(), &space_, now(), left); }
+  bool can_close_after(int32_t token, uint32_t left);
+  // The tokens of mask() after which `left` tokens suffice: words (n_words). False: there are none.
+  Result<bool> closing_mask(uint32_t left, uint32_t* words, const std::atomic<bool>* cancel = nullptr);
   size_t n_words() const { return shared_->trie->n_words(); }
   size_t memory_bytes() const { return space_.memory_bytes(); }
 
@@ -58,6 +74,7 @@ class Matcher {
   std::shared_ptr<MatcherShared> shared_;
   Space space_;
   MaskMaker masks_;
+  Closing closing_;
   std::vector<int32_t> tokens_;
   std::vector<uint32_t> history_;  // (n_tokens + 1) configurations; those before `kept_from_` are forgotten
   size_t kept_from_ = 0;

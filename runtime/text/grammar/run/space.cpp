@@ -5,7 +5,6 @@
 namespace orrery::text::grammar {
 namespace {
 
-constexpr uint32_t kBottomState = 0xFFFFFFFF, kUnknownState = 0xFFFFFFFE;
 constexpr uint32_t kWideNode = 16;         // entries of a node
 constexpr size_t kLinear = 12;  // items that are found without a table
 

@@ -39,16 +39,22 @@ class Space {
   bool may_end(uint32_t configuration) const { return configurations_[configuration].may_end; }
   bool escapes(uint32_t configuration) const { return configurations_[configuration].escapes; }  // the end of a rule leads to kUnknown
 
+  // A stack's top and the node below it. Nodes below have smaller numbers; kBottom and kUnknown have one entry, of kBottomState or kUnknownState.
+  struct Entry {
+    uint32_t state, count, parent;
+    bool operator==(const Entry& o) const { return state == o.state && count == o.count && parent == o.parent; }
+  };
+  static constexpr uint32_t kBottomState = 0xFFFFFFFF, kUnknownState = 0xFFFFFFFE;
+  const Entry* entries(uint32_t node) const { return &entries_[nodes_[node].begin]; }
+  uint32_t n_entries(uint32_t node) const { return nodes_[node].n; }
+  size_t n_nodes() const { return nodes_.size(); }
+
   size_t memory_bytes() const;
   void clear();
   // Takes over a configuration of another space of the same network.
   uint32_t copy(const Space& other, uint32_t configuration);
 
  private:
-  struct Entry {
-    uint32_t state, count, parent;
-    bool operator==(const Entry& o) const { return state == o.state && count == o.count && parent == o.parent; }
-  };
   struct Node {
     uint32_t begin, n;    // in entries_
     uint32_t popped;      // the configuration after_pop(), or kUnset

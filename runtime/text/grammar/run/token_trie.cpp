@@ -117,6 +117,17 @@ int32_t TokenTrie::longest_prefix(std::string_view text) const {
   return best;
 }
 
+std::vector<int32_t> TokenTrie::cut(std::string_view text, size_t most) const {
+  std::vector<int32_t> tokens;
+  while (!text.empty() && tokens.size() < most) {
+    const int32_t token = longest_prefix(text);
+    if (token < 0) break;
+    tokens.push_back(token);
+    text.remove_prefix(bytes(token).size());
+  }
+  return tokens;
+}
+
 size_t TokenTrie::memory_bytes() const {
   return nodes_.capacity() * sizeof(Node) + text_.capacity() + offset_.capacity() * sizeof(uint32_t);
 }

@@ -42,6 +42,8 @@ class TokenTrie {
   }
   // The token of exactly these bytes, or -1; the longest token that begins `text`.
   int32_t longest_prefix(std::string_view text) const;
+  // The text as tokens, the longest one each time; at most `most`, and none from a byte on that begins no token.
+  std::vector<int32_t> cut(std::string_view text, size_t most) const;
   size_t memory_bytes() const;
 
   // Masks of automata that call no rule, by a digest of the automaton, so that grammars share them: text in quotes, numbers, keys.

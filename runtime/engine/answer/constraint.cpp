@@ -1,0 +1,55 @@
+#include "runtime/engine/answer/constraint.h"
+
+#include <algorithm>
+
+namespace orrery::engine {
+
+Status Constraint::prepare(const std::atomic<bool>* cancel) {
+  ORRERY_ASSIGN(const uint32_t* const allowed, matcher_.mask(cancel));
+  std::copy_n(allowed, words_.size(), words_.begin());
+  only_end_ = false;
+  if (!ignore_end_ || !matcher_.may_end()) return ok_status();
+  for (const int32_t id : grammar_->trie().ends()) words_[static_cast<size_t>(id) >> 5] &= ~(1u << (id & 31));
+  only_end_ = std::all_of(words_.begin(), words_.end(), [](uint32_t w) { return w == 0; });
+  return ok_status();
+}
+
+Status Constraint::accept(int32_t token) {
+  only_end_ = false;
+  ORRERY_ASSIGN(const bool accepted, matcher_.accept(token));
+  if (!accepted) return error(Code::invalid_argument, "the grammar does not allow token %d after %zu tokens of the answer", token, matcher_.n_tokens());
+  return ok_status();
+}
+
+Result<bool> Constraint::close_in_time(int32_t token, uint32_t left, const std::atomic<bool>* cancel) {
+  if (left >= text::grammar::Closing::kMostClosing || matcher_.can_close_after(token, left) || !matcher_.can_close(left + 1)) return false;
+  closing_.resize(words_.size());
+  ORRERY_ASSIGN(const bool any, matcher_.closing_mask(left, closing_.data(), cancel));
+  if (!any) return false;
+  for (size_t i = 0; i < words_.size(); ++i) closing_[i] &= words_[i];
+  if (std::all_of(closing_.begin(), closing_.end(), [](uint32_t w) { return w == 0; })) return false;
+  words_.swap(closing_);
+  return true;
+}
+
+bool Constraint::draft(int32_t token) {
+  Result<bool> accepted = matcher_.accept(token);
+  return accepted.ok() && *accepted;
+}
+
+size_t Constraint::n_allowed(Span<const int32_t> guesses) {
+  const size_t before = matcher_.n_tokens();
+  size_t n = 0;
+  while (n < guesses.size() && draft(guesses[n])) ++n;
+  matcher_.rewind(before);
+  return n;
+}
+
+size_t Constraint::forced(int32_t* tokens, size_t most) {
+  constexpr size_t kBytesOfAToken = 24;   // of forced text; more than tokens of such text have
+  const std::vector<int32_t> forced = grammar_->trie().cut(matcher_.forced(most * kBytesOfAToken), most);
+  std::copy(forced.begin(), forced.end(), tokens);
+  return forced.size();
+}
+
+}  // namespace orrery::engine

@@ -1,0 +1,177 @@
+#include "runtime/text/grammar/run/closing.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+
+namespace orrery::text::grammar {
+namespace {
+
+uint32_t sum(uint32_t a, uint32_t b) { return a == kNever || b == kNever ? kNever : static_cast<uint32_t>(std::min<uint64_t>(uint64_t{a} + b, kNever - 1)); }
+uint32_t times(uint32_t n, uint32_t a) {
+  if (n == 0) return 0;
+  return a == kNever ? kNever : static_cast<uint32_t>(std::min<uint64_t>(uint64_t{n} * a, kNever - 1));
+}
+
+}  // namespace
+
+// Every variable (of a state, or of a rule: leaving, one round, the whole) is the least of sums of others. They are settled in rising order,
+// so each sum is made once, when its last part is settled.
+Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) {
+  for (int c = 0; c < 256; ++c) {
+    const char byte = static_cast<char>(c);
+    n_tokens_[c + 1] = n_tokens_[c] + (trie.longest_prefix({&byte, 1}) >= 0);
+  }
+  const uint32_t n_states = network.n_states(), n_rules = static_cast<uint32_t>(network.rules.size());
+  const uint32_t leave = n_states, round = leave + n_rules, whole = round + n_rules, n = whole + n_rules;
+  struct Sum {
+    uint32_t to, a, b, more;  // to <= a + b + more; b: kNever where there is one part
+  };
+  std::vector<Sum> sums;
+  std::vector<uint32_t> cost(n, kNever), begin(n + 1, 0), of;
+  using Entry = std::pair<uint32_t, uint32_t>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue;
+  std::vector<bool> settled(n, false);
+  const auto at_most = [&](uint32_t v, uint32_t c) {
+    if (c < cost[v]) queue.push({cost[v] = c, v});
+  };
+  for (uint32_t s = 0; s < n_states; ++s) {
+    const State &state = network.states[s], &next = network.states[s + 1];
+    const NetworkRule& rule = network.rules[state.rule];
+    const bool boundary = rule.counted && s == rule.boundary;
+    const auto end_of = [&](Edge::Action action) {
+      return action == Edge::begins_round ? round + state.rule : action == Edge::leaves_rounds ? leave + state.rule : s;
+    };
+    for (uint32_t e = state.edges; e < next.edges; ++e) {
+      const Edge& edge = network.edges[e];
+      if (n_tokens_[edge.last + 1] > n_tokens_[edge.first]) sums.push_back({end_of(edge.action), edge.target, kNever, 1});
+    }
+    for (uint32_t c = state.calls; c < next.calls; ++c)
+      sums.push_back({end_of(network.calls[c].action), network.calls[c].target, whole + network.calls[c].rule, 0});
+    if (state.final) at_most(boundary ? leave + state.rule : s, 0);
+    if (state.ends_round || boundary) at_most(s, 0);
+  }
+  for (uint32_t r = 0; r < n_rules; ++r) {
+    const NetworkRule& rule = network.rules[r];
+    if (!rule.counted) sums.push_back({whole + r, rule.start, kNever, 0});
+  }
+  for (const Sum& x : sums) {
+    ++begin[x.a + 1];
+    if (x.b != kNever) ++begin[x.b + 1];
+  }
+  for (uint32_t v = 0; v < n; ++v) begin[v + 1] += begin[v];
+  of.resize(begin[n]);
+  std::vector<uint32_t> at(begin.begin(), begin.end() - 1);
+  for (uint32_t i = 0; i < sums.size(); ++i) {
+    of[at[sums[i].a]++] = i;
+    if (sums[i].b != kNever) of[at[sums[i].b]++] = i;
+  }
+  // A counted rule: from its start to the boundary, its rounds, and out.
+  const auto try_counted = [&](uint32_t r) {
+    const NetworkRule& rule = network.rules[r];
+    if (!rule.counted || !settled[rule.start] || !settled[leave + r] || (rule.least > 0 && !settled[round + r])) return;
+    at_most(whole + r, sum(sum(cost[rule.start], cost[leave + r]), times(rule.least, cost[round + r])));
+  };
+  while (!queue.empty()) {
+    const auto [c, v] = queue.top();
+    queue.pop();
+    if (settled[v]) continue;
+    settled[v] = true;
+    for (uint32_t i = begin[v]; i < begin[v + 1]; ++i) {
+      const Sum& x = sums[of[i]];
+      if (settled[x.a] && (x.b == kNever || settled[x.b])) at_most(x.to, sum(sum(cost[x.a], x.b == kNever ? 0 : cost[x.b]), x.more));
+    }
+    if (v >= leave && v < whole) try_counted((v - leave) % n_rules);
+    if (v < n_states && v == network.rules[network.states[v].rule].start) try_counted(network.states[v].rule);
+  }
+  state_.assign(cost.begin(), cost.begin() + n_states);
+  leave_.assign(cost.begin() + leave, cost.begin() + round);
+  round_.assign(cost.begin() + round, cost.begin() + whole);
+  rule_.assign(cost.begin() + whole, cost.end());
+}
+
+uint32_t Costs::to_end(uint32_t state, uint32_t count) const {
+  const State& s = network_.states[state];
+  const NetworkRule& rule = network_.rules[s.rule];
+  if (!rule.counted || s.suffix) return state_[state];
+  return sum(sum(state_[state], leave_[s.rule]), times(rule.least - std::min(rule.least, count), round_[s.rule]));
+}
+
+void Closing::forget() {
+  below_.clear();
+  tokens_.clear();
+}
+
+uint32_t Closing::bytes(const Costs& costs, const Space& space, uint32_t configuration) {
+  if (configuration == Space::kTooAmbiguous) return kNever;
+  if (space.may_end(configuration)) return 0;
+  below_.resize(space.n_nodes(), Space::kUnset);
+  uint32_t least = kNever;
+  for (uint32_t i = 0; i < space.n_items(configuration); ++i) {
+    const Item item = space.items(configuration)[i];
+    todo_.assign(1, item.node);
+    while (!todo_.empty()) {  // nodes below first
+      const uint32_t node = todo_.back();
+      if (below_[node] != Space::kUnset) {
+        todo_.pop_back();
+        continue;
+      }
+      uint32_t its = kNever;
+      bool known = true;
+      for (uint32_t e = 0; e < space.n_entries(node); ++e) {
+        const Space::Entry& entry = space.entries(node)[e];
+        if (entry.state == Space::kBottomState) its = 0;
+        if (entry.state >= Space::kUnknownState) continue;
+        if (below_[entry.parent] == Space::kUnset) {
+          todo_.push_back(entry.parent);
+          known = false;
+          continue;
+        }
+        its = std::min(its, sum(costs.to_end(entry.state, entry.count), below_[entry.parent]));
+      }
+      if (!known) continue;
+      below_[node] = its == kNever ? kNever - 1 : its;  // kUnset is kNever
+      todo_.pop_back();
+    }
+    least = std::min(least, sum(costs.to_end(item.state, item.count), below_[item.node]));
+  }
+  return least > kMostClosing ? kNever : least;
+}
+
+std::string Closing::text(const Costs& costs, Space* space, uint32_t configuration) {
+  std::string out;
+  uint32_t at = configuration;
+  for (uint32_t left = bytes(costs, *space, at); left > 0; --left) {
+    bool found = false;
+    uint32_t tried = 0;  // classes, which are numbered in the order of bytes
+    for (uint32_t c = 0; c < 256 && !found; ++c) {
+      if (network_.byte_class[c] < tried || !costs.is_token(c)) continue;
+      tried = network_.byte_class[c] + 1u;
+      const uint32_t to = space->step(at, static_cast<uint8_t>(c));
+      if (to == Space::kRefused || bytes(costs, *space, to) != left - 1) continue;
+      out += static_cast<char>(c);
+      at = to;
+      found = true;
+    }
+    if (!found) return std::string();
+  }
+  return out;
+}
+
+uint32_t Closing::tokens(const Costs& costs, Space* space, uint32_t configuration) {
+  const uint32_t least = bytes(costs, *space, configuration);
+  if (least == kNever || least == 0) return least;
+  const auto [at, is_new] = tokens_.emplace(configuration, kNever);
+  if (!is_new) return at->second;
+  const auto n = static_cast<uint32_t>(trie_.cut(text(costs, space, configuration), SIZE_MAX).size());
+  return tokens_[configuration] = n == 0 ? kNever : n;
+}
+
+bool Closing::fits(const Costs& costs, Space* space, uint32_t configuration, uint32_t left) {
+  const uint32_t least = bytes(costs, *space, configuration);
+  if (least == kNever || least <= left) return least != kNever;
+  if (least > uint64_t{left} * trie_.depth()) return false;
+  return tokens(costs, space, configuration) <= left;
+}
+
+}  // namespace orrery::text::grammar

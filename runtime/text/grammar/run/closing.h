@@ -1,0 +1,59 @@
+// How far an answer is from its end: the shortest text that completes it, and the tokens of that text. So an answer whose length is limited
+// can be kept from beginning what it has no room to close.
+//
+// Only bytes that are tokens by themselves are counted on, so every such text can be written.
+//
+// The least bytes of every state and rule are found once (Knuth's generalisation of Dijkstra's algorithm: a rule costs what its cheapest way
+// costs). A configuration's least bytes are the least over its items and their stacks. Of the shortest texts the first one by bytes is taken,
+// cut into tokens greedily. The text behind one of its tokens is again the shortest text there, so an answer that can be closed with n tokens
+// left has a token after which n - 1 suffice.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/text/grammar/run/space.h"
+#include "runtime/text/grammar/run/token_trie.h"
+
+namespace orrery::text::grammar {
+
+constexpr uint32_t kNever = 0xFFFFFFFF;  // no such text completes the answer, or it is longer than kMostClosing
+
+// The least bytes on the way to an end, for every state of a network.
+class Costs {
+ public:
+  Costs(const Network& network, const TokenTrie& trie);
+  // From a state with a count of rounds to the end of its rule.
+  uint32_t to_end(uint32_t state, uint32_t count) const;
+  bool is_token(uint32_t byte) const { return n_tokens_[byte + 1] > n_tokens_[byte]; }
+
+ private:
+  const Network& network_;
+  uint32_t n_tokens_[257] = {};  // of the bytes below each
+  std::vector<uint32_t> state_;  // to the end of its rule; within a counted rule's rounds: to the boundary
+  std::vector<uint32_t> leave_, round_, rule_;  // (rules) from the boundary to the rule's end, and through one round; the whole rule
+};
+
+// One matcher's. Holds for one space until forget().
+class Closing {
+ public:
+  static constexpr uint32_t kMostClosing = 1u << 14;  // bytes
+
+  Closing(const Network& network, const TokenTrie& trie) : network_(network), trie_(trie) {}
+  void forget();
+  uint32_t bytes(const Costs& costs, const Space& space, uint32_t configuration);
+  std::string text(const Costs& costs, Space* space, uint32_t configuration);  // the shortest; only where bytes() is not kNever
+  uint32_t tokens(const Costs& costs, Space* space, uint32_t configuration);
+  // Whether `left` tokens suffice.
+  bool fits(const Costs& costs, Space* space, uint32_t configuration, uint32_t left);
+
+ private:
+  const Network& network_;
+  const TokenTrie& trie_;
+  std::vector<uint32_t> below_;  // (nodes) least bytes of a node's stacks; kUnset: not known
+  std::vector<uint32_t> todo_;
+  std::unordered_map<uint32_t, uint32_t> tokens_;  // by configuration
+};
+
+}  // namespace orrery::text::grammar
