@@ -194,6 +194,7 @@ def python_conformance():
 
 def python_idioms():
     run([sys.executable, os.path.join(HERE, "python", "tests", "test_orrery.py"), MODEL], **PYTHON)
+    run([sys.executable, os.path.join(HERE, "python", "tests", "test_forms.py")], **PYTHON)
 
 
 def python_chat():

@@ -13,7 +13,7 @@ static_assert(sizeof(orrery_token_logprob) == sizeof(orrery::engine::TokenLogpro
 namespace orrery::capi {
 namespace {
 
-Result<engine::GenerateOptions> generate_options(const orrery_generate_options* given) {
+Result<engine::GenerateOptions> generate_options(const orrery_generate_options* given, const engine::Vocabulary& vocabulary) {
   orrery_generate_options o;
   ORRERY_TRY(read_options(given, &orrery_generate_options_init, "orrery_generate_options", &o));
   engine::GenerateOptions out;
@@ -41,6 +41,8 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   }
   if (o.n_logit_bias > 0) ORRERY_REQUIRE(o.logit_bias);
   for (uint64_t i = 0; i < o.n_logit_bias; ++i) s.bias.push_back({o.logit_bias[i].token, o.logit_bias[i].bias});
+  ORRERY_ASSIGN(out.grammar, grammar_of(o, vocabulary));
+  out.grammar_tokens = o.grammar_tokens;
   return out;
 }
 
@@ -58,6 +60,7 @@ orrery_event to_event(const engine::Event& from) {
   e.logprob = from.logprob;
   e.finish_reason = static_cast<uint32_t>(from.finish);
   e.stop_index = from.stop_index;
+  e.complete = from.complete;
   e.prompt_tokens = from.prompt_tokens;
   e.reused_tokens = from.reused_tokens;
   e.generated_tokens = from.generated_tokens;
@@ -77,7 +80,7 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
     ORRERY_REQUIRE(generation);
     ORRERY_TRY(check_process(session->session->model().runtime()));
     const AccountScope scope(session->account);
-    ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options));
+    ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options, *session->session->model().vocabulary()));
     auto handle = std::make_unique<orrery_generation>();
     handle->account = session->account;
     handle->session = session->session;

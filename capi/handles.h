@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -21,6 +22,7 @@
 #include "runtime/engine/shared/runtime.h"
 #include "runtime/engine/session/session.h"
 #include "runtime/engine/shared/vocabulary.h"
+#include "runtime/text/grammar/grammar.h"
 
 // `account` comes first, so that it outlives the rest: the handle and all that it stands for are charged to it.
 struct orrery_runtime {
@@ -38,6 +40,13 @@ struct orrery_model {
 struct orrery_session {
   orrery::AccountRef account;
   std::shared_ptr<orrery::engine::Session> session;
+};
+struct orrery_matcher {
+  orrery::AccountRef account;
+  std::shared_ptr<const orrery::engine::Vocabulary> vocabulary;
+  std::shared_ptr<orrery::text::grammar::Grammar> grammar;
+  std::optional<orrery::text::grammar::Matcher> matcher;
+  std::atomic<bool> busy{false};
 };
 struct orrery_generation {
   orrery::AccountRef account;   // the session's
@@ -208,5 +217,7 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
 Result<KvType> kv_type(uint32_t given);   // of an ORRERY_KV_ value
 uint32_t kv_type_number(KvType type);     // and back
 Result<engine::TemplateChoice> template_choice(const orrery_template_options* given);
+// The grammar of the caller's options, compiled or found. Null: they have none.
+Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate_options& o, const engine::Vocabulary& vocabulary);
 
 }  // namespace orrery::capi

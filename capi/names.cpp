@@ -139,4 +139,22 @@ const char* orrery_finish_reason_name(uint32_t reason) {
   }
 }
 
+const char* orrery_grammar_kind_name(uint32_t kind) {
+  switch (kind) {
+    ORRERY_NAME(ORRERY_GRAMMAR_GBNF)
+    ORRERY_NAME(ORRERY_GRAMMAR_JSON_SCHEMA)
+    ORRERY_NAME(ORRERY_GRAMMAR_REGEX)
+    default: return "unknown grammar kind";
+  }
+}
+
+const char* orrery_whitespace_name(uint32_t whitespace) {
+  switch (whitespace) {
+    ORRERY_NAME(ORRERY_WHITESPACE_FREE)
+    ORRERY_NAME(ORRERY_WHITESPACE_COMPACT)
+    ORRERY_NAME(ORRERY_WHITESPACE_SPACED)
+    default: return "unknown whitespace";
+  }
+}
+
 }  // extern "C"

@@ -17,70 +17,64 @@
  *     orrery_generation_free(answer);  orrery_session_free(chat);  orrery_model_free(model);  orrery_runtime_free(rt);
  *
  * Conventions
- *   Errors     A function that can fail returns an orrery_status; ORRERY_OK is 0. Its last parameter is an orrery_error that
- *              the caller owns, and receives the detail; NULL: the detail is not wanted. A failed call changes nothing, and
- *              sets its out parameters to NULL or 0. The library never aborts, exits, prints or installs a handler.
- *   Structs    Every struct that a caller hands over begins with struct_size. Its _init function takes sizeof the struct as
- *              the caller was compiled, sets struct_size, and fills in the defaults. Set fields after it. Reserved fields
- *              are zero. A call returns ORRERY_INVALID_ARGUMENT for a struct whose struct_size no version has had, of which
- *              0 is one; of an orrery_error it then writes nothing.
- *   Versions   What a program and a library of another version do with each other:
- *
- *                                                     | older program, newer library   | newer program, older library
- *                a struct in _init                    | the program's fields get their | fields that the library does not
- *                                                     | defaults; nothing behind them  | know become 0
- *                                                     | is written                     |
- *                a struct of options                  | fields that the program lacks  | works while the fields that the
- *                                                     | have their defaults            | library does not know are 0; else
- *                                                     |                                | ORRERY_UNSUPPORTED, with the byte
- *                a struct of results, an event,       | is filled as far as it reaches | fields that the library does not
- *                an error                             |                                | know keep what _init wrote: 0
- *                a constant that the other one lacks  | the program skips event types  | the library returns
- *                                                     | and shows names that it does   | ORRERY_INVALID_ARGUMENT, with the
- *                                                     | not know                       | number
- *                a function that the other one lacks  | is not called                  | is not found by the loader
- *                a function that has changed          | ORRERY_ABI_VERSION differs from orrery_abi_version(): do not call
- *                                                     | on. ORRERY_UNSTABLE marks functions that change without that
- *
- *   Handles    Handles count references: free them in any order. NULL is accepted. A session keeps its model, and a model
- *              keeps its runtime.
- *   Strings    Strings are UTF-8. The library copies inputs, unless a function says otherwise. Each function says how long a
- *              `const char *` result lives. Results are whole UTF-8, also where a file is not: bytes that are not UTF-8
- *              become U+FFFD, or '?' in error and log messages. An input that is not UTF-8 is ORRERY_INVALID_ARGUMENT, and
- *              the message names the input. Three strings are bytes: paths (on Windows they are UTF-8), the text of
- *              orrery_tokenize(), and the text of tokens (orrery_detokenize(), `text` of a TOKEN event).
- *   Sizes out  A function that fills a caller's buffer takes the buffer's capacity, and sets *n to the size that it needs.
- *              NULL with capacity 0 asks for the size alone. A buffer that is too small stays as it is, and the function
- *              returns ORRERY_INVALID_ARGUMENT.
- *   Callbacks  A log, progress, hook or event function must not free the handle that calls it. It may call orrery_cancel()
- *              and orrery_session_cancel(). A log function calls nothing of this header: a step may wait for it. A callback
- *              returns: it must not leave by longjmp() or by an exception. After a longjmp() the session stays ORRERY_BUSY
- *              for good, and its memory is lost. An exception of a hook, progress or event function ends the call with
- *              ORRERY_INTERNAL; an exception of a log function may end the process.
- *   Threads    Any number of threads may use a runtime, a model or a vocabulary. A session and its generations belong to one
- *              thread at a time: a second call meanwhile returns ORRERY_BUSY. Any thread may call orrery_session_cancel()
- *              while the session's handle is held, and orrery_cancel() while the generation's is. Callbacks run on the thread
- *              that called in. Threads that want a token of sessions of one model at the same time share a step.
- *   Memory     Opening a session reserves the memory that it needs, as orrery_plan() foretells. Generating allocates nothing
- *              on the device (a GPU's driver does: driver_bytes). If the system does not lock a part of a policy's KV for a GPU, the
- *              call that needs it returns ORRERY_OUT_OF_PINNED_MEMORY, and the session stays as it was. A refusal names the option
- *              that helps. The library's allocator is its own, never the application's operator new. host_bytes counts what it has
- *              allocated for a handle: not the arena, the reservoir, mapped files and weights that were read. Where a build has
- *              no allocator of its own (sanitizers, systems other than Linux), host_bytes is 0.
- *   fork()     A child process must not use its parent's handles. It may free them, in any order: that returns at once, and
- *              gives no memory back. orrery_cancel() and orrery_session_cancel() do nothing. Other calls with a runtime, a
- *              model, a session or a generation of the parent return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations
- *              have no threads, and stay usable. The child may use what it creates itself, but no GPU ("cuda": ORRERY_UNSUPPORTED) if
- *              its parent has asked for one. exec() closes every descriptor of the library.
- *   Signals    The library's threads block all signals. A system call that a signal interrupts is repeated. A signal handler may
- *              call orrery_cancel(), and nothing else of this header.
+ *   Errors     A function that can fail returns an orrery_status; ORRERY_OK is 0. Its last parameter is an orrery_error that the caller
+ *              owns, and receives the detail; NULL: the detail is not wanted. A failed call changes nothing, and sets its out parameters to
+ *              NULL or 0. The library never aborts, exits, prints or installs a handler.
+ *   Structs    Every struct that a caller hands over begins with struct_size. Its _init function takes sizeof the struct as the caller was
+ *              compiled, sets struct_size, and fills in the defaults. Set fields after it. Reserved fields are zero. A call returns
+ *              ORRERY_INVALID_ARGUMENT for a struct whose struct_size no version has had, of which 0 is one; of an orrery_error it then
+ *              writes nothing.
+ *   Versions   An older program with a newer library: _init gives the program's fields their defaults, and writes nothing behind them.
+ *              Options that the program lacks have their defaults; results, events and errors are filled as far as its structs reach. It
+ *              skips types of events, and shows names, that it does not know. A newer program with an older library: options that the
+ *              library does not know must be 0, as _init leaves them; else ORRERY_UNSUPPORTED, with the byte. Fields of results that it
+ *              does not know stay 0. A constant that it lacks is ORRERY_INVALID_ARGUMENT, with the number. A function that it lacks is not
+ *              found by the loader. A function has changed: ORRERY_ABI_VERSION differs from orrery_abi_version(): do not call on.
+ *              ORRERY_UNSTABLE marks functions that change without that.
+ *   Sources    `fd` is of a regular file or a memory file (memfd_create), open for reading: the whole file is the model. A call does not
+ *              use or move its position; the caller keeps fd, and may close it after the call. `bytes` (n_bytes) hold a whole GGUF file and
+ *              begin at a multiple of 8. Errors are those of the function that takes a path, and ORRERY_IO: fd is not open, or not a file;
+ *              ORRERY_INVALID_ARGUMENT: fd is negative, or bytes begin elsewhere. A split model opens by its path alone: else it is
+ *              ORRERY_BAD_MODEL.
+ *   Handles    Handles count references: free them in any order. NULL is accepted. A session keeps its model, and a model keeps its
+ *              runtime.
+ *   Strings    Strings are UTF-8. The library copies inputs, unless a function says otherwise. Each function says how long a `const char *`
+ *              result lives. Results are whole UTF-8, also where a file is not: bytes that are not UTF-8 become U+FFFD, or '?' in error and
+ *              log messages. An input that is not UTF-8 is ORRERY_INVALID_ARGUMENT, and the message names the input. Three strings are
+ *              bytes: paths (on Windows they are UTF-8), the text of orrery_tokenize(), and the text of tokens (orrery_detokenize(), `text`
+ *              of a TOKEN event).
+ *   Sizes out  A function that fills a caller's buffer takes the buffer's capacity, and sets *n to the size that it needs. NULL with
+ *              capacity 0 asks for the size alone. A buffer that is too small stays as it is, and the function returns
+ *              ORRERY_INVALID_ARGUMENT.
+ *   Callbacks  A log, progress, hook or event function must not free the handle that calls it. It may call orrery_cancel() and
+ *              orrery_session_cancel(). A log function calls nothing of this header: a step may wait for it. A callback returns: it must
+ *              not leave by longjmp() or by an exception. After a longjmp() the session stays ORRERY_BUSY for good, and its memory is lost.
+ *              An exception of a hook, progress or event function ends the call with ORRERY_INTERNAL; an exception of a log function may
+ *              end the process.
+ *   Threads    Any number of threads may use a runtime, a model or a vocabulary. A session and its generations belong to one thread at a
+ *              time: a second call meanwhile returns ORRERY_BUSY. Any thread may call orrery_session_cancel() while the session's handle is
+ *              held, and orrery_cancel() while the generation's is. Callbacks run on the thread that called in. Threads that want a token
+ *              of sessions of one model at the same time share a step.
+ *   Memory     Opening a session reserves the memory that it needs, as orrery_plan() foretells. Generating allocates nothing on the device
+ *              (a GPU's driver does: driver_bytes). If the system does not lock a part of a policy's KV for a GPU, the call that needs it
+ *              returns ORRERY_OUT_OF_PINNED_MEMORY, and the session stays as it was. A refusal names the option that helps. The library's
+ *              allocator is its own, never the application's operator new. host_bytes counts what it has allocated for a handle: not the
+ *              arena, the reservoir, mapped files and weights that were read. Where a build has no allocator of its own (sanitizers,
+ *              systems other than Linux), host_bytes is 0.
+ *   fork()     A child process must not use its parent's handles. It may free them, in any order: that returns at once, and gives no memory
+ *              back. orrery_cancel() and orrery_session_cancel() do nothing. Other calls with a runtime, a model, a session or a generation
+ *              of the parent return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations have no threads, and stay usable. The child may
+ *              use what it creates itself, but no GPU ("cuda": ORRERY_UNSUPPORTED) if its parent has asked for one. exec() closes every
+ *              descriptor of the library.
+ *   Signals    The library's threads block all signals. A system call that a signal interrupts is repeated. A signal handler may call
+ *              orrery_cancel(), and nothing else of this header.
  *   Suspending While the machine sleeps, no time limit runs, and no figure in *_us grows. A GPU may be lost: see "Lost GPU".
- *   Floats     Every call rounds to nearest, with subnormal numbers and without traps, whichever settings the thread has
- *              (fesetround(), FTZ, DAZ, feenableexcept()); on return it has them and its flags back. Callbacks run with ours.
+ *   Floats     Every call rounds to nearest, with subnormal numbers and without traps, whichever settings the thread has (fesetround(),
+ *              FTZ, DAZ, feenableexcept()); on return it has them and its flags back. Callbacks run with ours.
  *   Stacks     1 MiB of stack is enough for every call, without sanitizers; callbacks come on top.
  *   Lost GPU   After ORRERY_DEVICE_LOST every step of that runtime fails in the same way. Messages can still be read
- *              (orrery_session_message()); KV cannot be saved. Free the generations, sessions, models and the runtime, in
- *              any order, and create them again. That fails while PyTorch, say, holds the context. Other errors leave all as it was.
+ *              (orrery_session_message()); KV cannot be saved. Free the generations, sessions, models and the runtime, in any order, and
+ *              create them again. That fails while PyTorch, say, holds the context. Other errors leave all as it was.
  * C99 and C++17. Versioned by ORRERY_ABI_VERSION: bindings compare it with orrery_abi_version() when they load the library.
  */
 #ifndef ORRERY_H
@@ -208,8 +202,7 @@ typedef struct orrery_runtime_options {
   int32_t log_level;            /* the most verbose level wanted; default ORRERY_LOG_WARNING */
   uint32_t max_sessions;        /* sessions that may hold device memory at once, over all models; default 16 */
   uint64_t reservoir_bytes;     /* host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the CPU backend */
-  /* A simulated link for measurement: KV that is fetched while tokens are generated arrives no faster than this. Does not
-     change results. */
+  /* A simulated link for measurement: KV that is fetched for generated tokens arrives no faster than this. Results stay the same. */
   uint64_t link_bytes_per_second; /* 0: as fast as it goes */
   uint32_t link_latency_us;     /* of each request, beside its bytes' time */
   uint32_t reservoir_mode;      /* ORRERY_RESERVOIR_; default PAGEABLE. Does not change results */
@@ -225,8 +218,8 @@ ORRERY_API void orrery_runtime_free(orrery_runtime *runtime);   /* in a child of
 
 /* Changes how many threads the CPU backend computes with, and their priority, between two steps: a step that runs on another
    thread ends first. Results are the same to the last bit. Allowed from any thread, but not from a callback.
-     n_threads  1 to 1024, at most the larger of two numbers: the processors that the process had when the runtime was created,
-                and the threads that it was created with. 0: the default of orrery_runtime_options
+     n_threads  at most 1024, the processors that the process had when the runtime was created, or the threads that it was created with
+                if they are more. 0: the default of orrery_runtime_options
      priority   ORRERY_PRIORITY_
    ORRERY_INVALID_ARGUMENT: a value out of range; the message names the largest. ORRERY_OUT_OF_HOST_MEMORY: the system starts
    no more threads; the old ones stay. ORRERY_UNSUPPORTED: a GPU computes. */
@@ -254,11 +247,7 @@ typedef struct orrery_vocab orrery_vocab;
 /* Opens the vocabulary of the GGUF file at `path`. The file needs a tokenizer, and no tensors.
    ORRERY_IO: the file cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer. */
 ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **vocab, orrery_error *error);
-/* Opens a vocabulary from an open file, or from memory that holds a whole GGUF file. After the call both are the caller's alone.
-     fd      of a regular file or a memory file (memfd_create), open for reading. The call does not use or move its position
-     bytes   (n_bytes) begins at a multiple of 8
-   Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or
-   bytes does not begin at a multiple of 8. */
+/* Open a vocabulary from an open file, or from memory, which after the call is the caller's alone. See "Sources". */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab **vocab, orrery_error *error);
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_vocab_open_memory(const void *bytes, size_t n_bytes, orrery_vocab **vocab, orrery_error *error);
@@ -353,8 +342,7 @@ ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_
 /* Reads the header of the model at `path` only. Any options may be NULL. */
 ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime, const orrery_model_options *model,
                                      const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
-/* The same for a model in an open file, or in memory, as orrery_vocab_open_fd() and orrery_vocab_open_memory() take them. A split
-   model is planned by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL. */
+/* The same for a model in an open file, or in memory. See "Sources". */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options *runtime, const orrery_model_options *model,
                                         const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
@@ -385,13 +373,9 @@ ORRERY_UNSTABLE ORRERY_API void orrery_plan_region_init(orrery_plan_region *regi
 /* Writes the plan of orrery_plan(), with its arguments, region by region. Regions without bytes are left out.
      regions   (capacity). _init has filled the first one; the others may hold anything. Every region then has the struct_size
                of the first one, which is also the distance between two. *n_regions depends on the options. See "Sizes out"
-   The regions add up exactly to the fields of orrery_plan_result:
-     device_bytes      device_bytes of all regions
-     weights_bytes, workspace_bytes, digests_bytes, staging_bytes   device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING
-     full_kv_bytes     full_heads_bytes of all regions
-     compressed_kv_bytes   device_bytes of KV, less full_kv_bytes
-     reservoir_bytes   reservoir_bytes of all regions
-     weights_mapped_bytes, host_bytes   host_bytes of WEIGHTS, of all others
+   The regions add up exactly to orrery_plan_result. Over all regions: device_bytes, reservoir_bytes, full_kv_bytes (full_heads_bytes).
+   device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING: weights_bytes, workspace_bytes, digests_bytes, staging_bytes; of KV, less
+   full_kv_bytes: compressed_kv_bytes. host_bytes of WEIGHTS: weights_mapped_bytes; of all others: host_bytes.
    Errors are those of orrery_plan(), and of "Sizes out". */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_plan_regions(const char *path, const orrery_runtime_options *runtime,
@@ -428,20 +412,13 @@ ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t 
 
 ORRERY_API orrery_status orrery_model_open(orrery_runtime *runtime, const char *path, const orrery_model_options *options,
                                            orrery_model **model, orrery_error *error);
-/* Opens a model from an open file.
-     fd    of a regular file or a memory file (memfd_create), open for reading. The whole file is the model. The caller keeps
-           fd, and may close it when the call has returned. The call does not use or move its position
-   Errors are those of orrery_model_open(). ORRERY_IO: fd is not open, or not a file. */
+/* Opens a model from an open file. See "Sources". */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_model_open_fd(orrery_runtime *runtime, int32_t fd, const orrery_model_options *options,
                                               orrery_model **model, orrery_error *error);
-/* Opens a model from memory that holds a whole GGUF file.
-     bytes     begins at a multiple of 8. With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until the model, its
-               sessions and their generations have been freed; other contents change answers, and nothing else. With
-               ORRERY_LOAD_READ the call copies the tensors, and the memory is the caller's again when it has returned
-     n_bytes   of the file
-   Errors are those of orrery_model_open(). ORRERY_INVALID_ARGUMENT: bytes does not begin at a multiple of 8.
-   A split model opens by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL. */
+/* Opens a model from memory. See "Sources". With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until the model, its sessions
+   and their generations have been freed; other contents change answers, and nothing else. With ORRERY_LOAD_READ the call copies the
+   tensors, and the memory is the caller's again when it has returned. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_model_open_memory(orrery_runtime *runtime, const void *bytes, size_t n_bytes,
                                                   const orrery_model_options *options, orrery_model **model, orrery_error *error);
@@ -499,12 +476,9 @@ ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate)
      "duoattention", "razorattention", "heterocache", "synckv"                  keep some heads whole
      "freekv", "quest", "arkvale", "raas", "shadowkv", "shadowkv+"              find pages or chunks of tokens by digests
      "omnikv", "loki", "infinigen", "keycodes"                                  find single tokens at every step
-   orrery_policies() describes each of them: its paper, its options with defaults, its costs, and its differences from the
-   paper and from published code. */
-
+   orrery_policies() describes each of them: paper, options, costs, and differences from the paper and from published code. */
 /* The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate", "keep",
-   "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}].
-     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
+   "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}]. See "Sizes out"; not NUL-terminated.
    "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses depends on the thing that it
    names. "page": the method, as text for people. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
@@ -555,8 +529,7 @@ struct orrery_session_options {
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
-/* Opens a session, and takes the memory that orrery_plan() foretells. The session keeps the model.
-     options   NULL: the defaults. Strings and arrays are copied
+/* Opens a session, and takes the memory that orrery_plan() foretells.
    ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room (bytes_requested, bytes_available), or has max_sessions sessions; the
    message names the largest context that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget
    is too small for the policy; the message names the option, or the smallest budget. */
@@ -564,8 +537,7 @@ ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_s
                                              orrery_session **session, orrery_error *error);
 ORRERY_API void orrery_session_free(orrery_session *session);
 
-/* Cancels the work that the session does now, and returns at once.
-     session   the caller holds the handle until the call has returned. The session's generations may be freed at any time
+/* Cancels the work that the session does now, and returns at once. The session's generations may be freed meanwhile, the session not.
    A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A running call returns ORRERY_CANCELLED:
    orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load, _save_buffer and _load_buffer have changed nothing. If
    nothing runs, nothing happens. Allowed from any thread and from callbacks other than log functions, but not from a signal handler. */
@@ -574,38 +546,33 @@ ORRERY_API void orrery_session_cancel(orrery_session *session);
 /* The conversation. A generation renders it with the chat template, reuses the KV of the tokens that the session already holds
    (the common prefix), computes the others, answers, and adds the answer as a message. */
 
-/* Adds a message. Takes time in proportion to its length.
-     role      "system", "user", "assistant", or a role that the template knows; not empty
-     content   the text. Control tokens that it spells out are text to the model */
+/* Adds a message. `role`: "system", "user", "assistant", or another that the template knows; not empty. Control tokens that `content`
+   spells out are text to the model. */
 ORRERY_API orrery_status orrery_session_add_message(orrery_session *session, const char *role, const char *content, orrery_error *error);
 /* Adds a message as a JSON object with "role", for templates that read more than role and content (tool calls, ...).
    ORRERY_INVALID_ARGUMENT: not JSON (line, column), not an object, or without a role. */
 ORRERY_API orrery_status orrery_session_add_message_json(orrery_session *session, const char *message_json, orrery_error *error);
 /* The number of messages; 0 for NULL, and while another call uses the session. */
 ORRERY_API size_t orrery_session_n_messages(const orrery_session *session);
-/* Writes a message as a JSON object.
-     i      from 0 to orrery_session_n_messages() - 1; else ORRERY_INVALID_ARGUMENT
-     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" */
+/* Writes message i, from 0 to orrery_session_n_messages() - 1, as a JSON object. See "Sizes out"; not NUL-terminated. */
 ORRERY_API orrery_status orrery_session_message(const orrery_session *session, size_t i, char *json, size_t capacity,
                                                 size_t *json_bytes, orrery_error *error);
 /* Sets template, tools and variables of the next turns: options, copied; NULL: the defaults of the model.
    ORRERY_UNSUPPORTED_TEMPLATE: the template cannot be compiled: line, column. */
 ORRERY_API orrery_status orrery_session_set_template(orrery_session *session, const orrery_template_options *options, orrery_error *error);
-/* Cuts the conversation. The next turn reuses the KV of the messages that stay.
-     n_messages   how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the conversation has */
+/* Cuts the conversation to its first n_messages. The next turn reuses their KV. ORRERY_INVALID_ARGUMENT: it has fewer. */
 ORRERY_API orrery_status orrery_session_rewind_messages(orrery_session *session, size_t n_messages, orrery_error *error);
 
 /* The number of tokens that the session holds; 0 for NULL. */
 ORRERY_API size_t orrery_session_n_tokens(const orrery_session *session);
-/* Writes these tokens to tokens (capacity), and their number to *n_tokens. See "Sizes out". */
+/* Writes these tokens. See "Sizes out". */
 ORRERY_API orrery_status orrery_session_tokens(const orrery_session *session, int32_t *tokens, size_t capacity,
                                                size_t *n_tokens, orrery_error *error);
-/* Cuts the tokens. The messages stay, and the next turn computes the missing tokens again, or takes kept KV (reuse_prompts).
-     n_tokens   how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the session holds */
+/* Cuts the tokens to the first n_tokens. The messages stay, and the next turn computes the missing tokens again, or takes kept KV
+   (reuse_prompts). ORRERY_INVALID_ARGUMENT: the session holds fewer. */
 ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n_tokens, orrery_error *error);
 
 /* Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes a page.
-     fork   the new session, freed with orrery_session_free()
    If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use fails with
    ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than "full", a fork continues exactly as
    the session does. A parked fork and a loaded session select the resident KV again (selects_again of orrery_stats). */
@@ -619,17 +586,15 @@ ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_ses
 
 /* Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
      path   of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not writable
-   The new file gets the mode of the old one, and its owner if the system permits; without an old file the mode is 0600. Other hard links
-   keep the old content. Extended attributes and access control lists are not copied.
-   The new file is written beside the old one as .orrery-HASH-N, flushed and renamed; then its directory is flushed if the file system can
-   do that. After any error, crash or power cut, the old file or the new one is there, whole. A process that is killed while it saves may
-   leave .orrery-HASH-N behind; the next save of the same file removes it. Up to 32 processes may save the same file at once: the last one
-   wins. */
+   The new file gets the mode of the old one (else 0600), and its owner if the system permits; no extended attributes or access control
+   lists. Other hard links keep the old content. It is written as .orrery-HASH-N beside the old one, flushed and renamed: after any error,
+   crash or power cut, the old file or the new one is there, whole. A process that is killed meanwhile may leave .orrery-HASH-N behind,
+   which the next save of the same file removes. Up to 32 processes may save the same file at once: the last one wins. */
 ORRERY_API orrery_status orrery_session_save(orrery_session *session, const char *path, orrery_error *error);
 /* Loads from a regular file: no call waits for a FIFO or acts on a device. A session that holds tokens reads a file of more than 64 MiB
    twice. If the second reading fails or finds other bytes, it has lost its tokens and keeps its conversation; the message says so. */
 ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char *path, orrery_error *error);
-/* Saves to memory: bytes (capacity), *n_bytes of saved session. See "Sizes out". */
+/* Saves to memory. See "Sizes out". */
 ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,
                                                     size_t *n_bytes, orrery_error *error);
 /* Loads from memory: bytes (n_bytes), the caller's again after the call. */
@@ -719,23 +684,18 @@ ORRERY_UNSTABLE ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_o
 /* Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while tokens are generated
    (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256 random tokens that are read four times,
    they attend to the token after an earlier occurrence of their own (RazorAttention, section 3.2).
-     tokens       of all texts, one text behind the other
-     n_tokens     (n_texts) tokens of each text, at least 16
-     options      NULL: the defaults
-     calibration  the result, freed with orrery_calibration_free()
+     tokens       of all texts, one text behind the other; n_tokens (n_texts): of each text, at least 16
    The same texts give the same profile under any number of threads. It takes the memory of one session of the longest text and n_steps,
    of at least 1,025 tokens. Windowed layers are scored as if they had no window; policies skip them. ORRERY_CANCELLED: by `progress`. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,
                                           size_t n_texts, const orrery_calibrate_options *options,
                                           orrery_calibration **calibration, orrery_error *error);
-/* Writes the profile as JSON, for orrery_session_options.head_profile.
-     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" */
+/* Writes the profile as JSON, for orrery_session_options.head_profile. See "Sizes out"; not NUL-terminated. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *calibration, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
-/* Writes the measurements behind the profile as JSON, for pictures. All are means over texts.
-     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
+/* Writes the measurements behind the profile as JSON, for pictures. All are means over texts. See "Sizes out".
    "n_steps"; "text_tokens": [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets;
    "drift": [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap": [layer][layer], the part of a
    head's set that its best match in the other layer has (on the diagonal: the best match of another head of the layer; null: the
@@ -745,9 +705,8 @@ ORRERY_API orrery_status orrery_calibration_steps(const orrery_calibration *cali
                                                   size_t *json_bytes, orrery_error *error);
 ORRERY_UNSTABLE ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
 
-/* Checks a profile, and writes it as orrery_calibration_profile() does.
-     profile_json  in that format, or in the published HeteroCache format. A published profile fits every model of its shape
-     json          (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" */
+/* Checks a profile, in that format or in the published HeteroCache format, and writes it as orrery_calibration_profile() does. A published
+   profile fits every model of its shape. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity,
                                                     size_t *json_bytes, orrery_error *error);
@@ -755,29 +714,40 @@ ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, ch
      gates       text: a line for each layer with a number from 0 to 1 for each KV head, separated by tabs or spaces
      sparsity    0 to 1: heads whose gate is at least this quantile of all gates stay whole under "duoattention", as far as the
                  budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads
-     json   (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
    ORRERY_INVALID_ARGUMENT names line and column. */
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, double sparsity, char *json, size_t capacity,
                                                           size_t *json_bytes, orrery_error *error);
 
 /* ---- Generation: one answer under way --------------------------------------------------------------------------- */
-
 typedef struct orrery_generation orrery_generation;
 typedef struct orrery_logit_bias {
   int32_t token;
   float bias;                        /* added to the token's logit; -INFINITY bans it */
 } orrery_logit_bias;
 
-/* Called before each token is chosen, after bias and penalties. Returns 0 to continue, another value to cancel.
-     logits   (n_vocab) the function may change them
+/* Called before each token is chosen, after bias, penalties and grammar. Returns 0 to continue, another value to cancel.
+     logits   (n_vocab) the function may change them; what a grammar bans stays banned
      tokens   (n_tokens) of the session so far */
 typedef int32_t (*orrery_logits_fn)(void *user, float *logits, size_t n_vocab, const int32_t *tokens, size_t n_tokens);
+
+/* Grammars: what an answer may be. Each token is chosen among those that the grammar allows, and the answer ends where nothing else may
+   follow. Text and log-probabilities are the model's otherwise; guesses (ORRERY_SPECULATE_) change nothing, and include text that the
+   grammar forces. The library does not put a schema into the prompt: say there what you want. A grammar is compiled once for a vocabulary
+   and kept while it is in use or among the last 32. */
+#define ORRERY_GRAMMAR_GBNF 0         /* rules, as llama.cpp's files have them */
+#define ORRERY_GRAMMAR_JSON_SCHEMA 1  /* drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name */
+#define ORRERY_GRAMMAR_REGEX 2        /* ECMA-262: the whole answer matches */
+ORRERY_UNSTABLE ORRERY_API const char *orrery_grammar_kind_name(uint32_t kind);
+#define ORRERY_WHITESPACE_FREE 0      /* of JSON: nothing, one space, or one line break and at most 32 blanks */
+#define ORRERY_WHITESPACE_COMPACT 1   /* nothing */
+#define ORRERY_WHITESPACE_SPACED 2    /* ", " and ": " */
+ORRERY_UNSTABLE ORRERY_API const char *orrery_whitespace_name(uint32_t whitespace);
 
 typedef struct orrery_generate_options {
   uint32_t struct_size;
   uint32_t max_tokens;               /* 0: until the model ends the answer or the context is full */
-  float temperature;                 /* default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p */
+  float temperature;                 /* default 0: greedy. The order: bias, penalties, grammar, hook, temperature, top_k, top_p, min_p */
   float top_p;                       /* default 1: off */
   float min_p;                       /* default 0: off */
   uint32_t top_k;                    /* default 0: off */
@@ -793,16 +763,22 @@ typedef struct orrery_generate_options {
   orrery_logits_fn logits_hook;      /* NULL: none */
   void *logits_user;
   uint32_t n_logprobs;               /* alternatives reported with each token; at most 20; default 0 */
-  uint32_t ignore_end;               /* 1: end-of-generation tokens do not end the answer */
+  uint32_t ignore_end;               /* 1: end-of-generation tokens do not end the answer; a grammar that allows nothing else does */
+  const char *grammar;               /* a grammar's source, at most 4 MiB; NULL (default): none. Near max_tokens or the context's end only
+                                        what can still be closed is allowed: the answer is whole unless the limit is below its least text */
+  const char *grammar_root;          /* GBNF: the rule that an answer is; NULL: "root" */
+  uint32_t grammar_kind;             /* ORRERY_GRAMMAR_ */
+  uint32_t grammar_whitespace;       /* ORRERY_WHITESPACE_: JSON schema */
+  uint32_t grammar_tokens;           /* orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0 */
+  uint32_t reserved;
 } orrery_generate_options;
 ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);
 
 /* Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work.
-     options      NULL: the defaults. Strings and arrays are copied
-     generation   the answer under way, freed with orrery_generation_free()
    While the generation is unfinished and not freed, the session is ORRERY_BUSY for everything but cancelling and reading.
-   ORRERY_INVALID_ARGUMENT: an option is out of range, a stop string is empty or not UTF-8 (the message says which one), or the
-   conversation has no message. */
+   ORRERY_INVALID_ARGUMENT: an option is out of range, a stop string is empty or not UTF-8 (the message says which one), the conversation
+   has no message, or the grammar has a fault: line, column. ORRERY_UNSUPPORTED: the grammar needs what this version has not, which the
+   message names, or more than 8 MiB of automata; later, from orrery_next(), it has become too ambiguous. */
 ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_generate_options *options,
                                          orrery_generation **generation, orrery_error *error);
 /* Begins a continuation of tokens. The conversation does not change.
@@ -847,7 +823,7 @@ typedef struct orrery_event {
   float logprob;                   /* TOKEN */
   uint32_t finish_reason;          /* DONE: ORRERY_FINISH_ */
   uint32_t stop_index;             /* DONE by STOP */
-  uint32_t reserved;
+  uint32_t complete;               /* DONE: 1: the text is whole by the grammar; 0 without one */
   uint64_t prompt_tokens, reused_tokens, generated_tokens;   /* DONE: of this answer */
   uint64_t first_token_us, prefill_us, decode_us;            /* DONE: from the first orrery_next() to the first token;
                                                                 time in the model for the prompt, for the answer */
@@ -892,6 +868,30 @@ ORRERY_API void orrery_cancel(orrery_generation *generation);
    waits for that call. A callback of the generation must not call it: there, and after a longjmp() out of a callback, it cancels and
    returns without freeing. Call it again when the callback has returned. */
 ORRERY_API void orrery_generation_free(orrery_generation *generation);
+
+/* A grammar over tokens, for samplers of the caller's own and for checks. One thread at a time uses a matcher: else ORRERY_BUSY. */
+typedef struct orrery_matcher orrery_matcher;
+/* `options`: grammar and its grammar_ fields but grammar_tokens, with the errors of orrery_generate(); the others are not read. */
+ORRERY_UNSTABLE
+ORRERY_API orrery_status orrery_matcher_create(const orrery_vocab *vocab, const orrery_generate_options *options, orrery_matcher **matcher,
+                                               orrery_error *error);
+/* The tokens that may come next: bit i of words[w] is token 32 w + i. Ends of generation are among them where the text may end. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_mask(orrery_matcher *matcher, uint32_t *words, size_t capacity, size_t *n_words,
+                                                             orrery_error *error);
+/* Goes on with the first tokens that are allowed; *n_accepted: how many. Goes back to the first n_tokens of all accepted ones. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_accept(orrery_matcher *matcher, const int32_t *tokens, size_t n_tokens,
+                                                               size_t *n_accepted, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_rewind(orrery_matcher *matcher, size_t n_tokens, orrery_error *error);
+/* Tokens of the text that follows in any case; none where there is a choice. See "Sizes out". */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_forced(orrery_matcher *matcher, int32_t *tokens, size_t capacity, size_t *n_tokens,
+                                                               orrery_error *error);
+/* Reads a text from its beginning: *matched_bytes of it can begin an answer; *complete is 1 if the whole text is one. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_match(orrery_matcher *matcher, const char *text, size_t text_bytes,
+                                                              size_t *matched_bytes, uint32_t *complete, orrery_error *error);
+/* Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [what is accepted and does not constrain]}. See "Sizes out". */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_describe(orrery_matcher *matcher, char *json, size_t capacity, size_t *json_bytes,
+                                                                 orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API void orrery_matcher_free(orrery_matcher *matcher);
 
 #ifdef __cplusplus
 }

@@ -69,7 +69,7 @@ static int show(const orrery_event *e) {  /* whether it is the last */
   if (e->type == ORRERY_EVENT_TOKEN) printf("token %d ", e->token), quote(e->text, e->text_bytes);
   if (e->n_top) printf(" near %d", (int)floor(.5 - e->logprob));
   for (uint32_t i = 0; i < e->n_top; ++i) printf(" %d", e->top[i].token);
-  if (e->type == ORRERY_EVENT_DONE) printf("done %u %u %d %d %d", e->finish_reason, e->stop_index, (int)e->prompt_tokens, (int)e->reused_tokens, (int)e->generated_tokens);
+  if (e->type == ORRERY_EVENT_DONE) printf("done %u %u %d %d %d%s", e->finish_reason, e->stop_index, (int)e->prompt_tokens, (int)e->reused_tokens, (int)e->generated_tokens, e->complete ? " complete" : "");
   return puts(""), e->type == ORRERY_EVENT_DONE;
 }
 static int32_t counted(void *limit, const orrery_event *e) { return show(e), ++n_seen == *(size_t *)limit; }

@@ -64,6 +64,9 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
       p = plan;
     if (file) fclose(file);
     free(bytes);
+  } else if (IS("matcher")) {
+    OPTIONS(generate, o);
+    orrery_matcher_create(from, &o, (orrery_matcher **)&p, &err);
   } else if (IS("save_buffer")) {
     if (GIVES(char, orrery_session_save_buffer, from)) p = memcpy(malloc(n), buf, n);
   } else if (IS("calibrate")) {
@@ -80,6 +83,7 @@ static int make(const char *verb, void *from) {  /* whether it is a verb that ma
   if (strncmp(verb, "model", 5) == 0) verb = "model";
   if (strncmp(verb, "plan", 4) == 0) verb = "plan";
   if (strncmp(verb, "vocab", 5) == 0) verb = "vocab";
+  if (IS("matcher")) verb = "x";
   t->verb = IS("continue") ? "generate" : IS("fork") ? "session" : strdup(verb), t->p = p, t->n = n;
   return 1;
 }
@@ -91,6 +95,7 @@ static void release(thing *t) {
   if (t->verb[0] == 's') orrery_session_free(t->p);
   if (t->verb[0] == 'c') orrery_calibration_free(t->p);
   if (t->verb[0] == 'g') orrery_generation_free(t->p);
+  if (t->verb[0] == 'x') orrery_matcher_free(t->p);
   t->p = NULL;
 }
 
@@ -116,6 +121,28 @@ static void regions(const orrery_plan_result *plan) {
   puts(yes(bytes == plan->device_bytes));
 }
 
+static void matcher(const char *verb, orrery_matcher *m, int i) {
+  size_t count = 0;
+  uint32_t complete;
+  if (IS("allowed") && GIVES(uint32_t, orrery_matcher_mask, m)) {
+    for (size_t k = 0; k < n; ++k)
+      for (uint32_t bits = ((uint32_t *)buf)[k]; bits; bits &= bits - 1) ++count;
+    printf("%zu\n", count);
+  }
+  if (IS("accept")) {
+    int32_t *tokens = numbers(2, &n);
+    if (!orrery_matcher_accept(m, tokens, n, &count, &err)) printf("%zu\n", count);
+  }
+  if (IS("rewind_matcher")) orrery_matcher_rewind(m, i, &err);
+  if (IS("forced") && GIVES(int32_t, orrery_matcher_forced, m)) {
+    printf("%zu", n);
+    for (size_t k = 0; k < n; ++k) printf(" %d", ((int32_t *)buf)[k]);
+    puts("");
+  }
+  if (IS("match") && !orrery_matcher_match(m, rest(2), strlen(rest(2)), &count, &complete, &err)) printf("%zu %s\n", count, yes(complete));
+  if (IS("describe")) found(GIVES(char, orrery_matcher_describe, m), rest(2));
+}
+
 /* Verbs that make nothing. p: what argument 1 names; i: argument 2 as a number. */
 static void step(const char *verb, void *p, int i) {
   size_t count;
@@ -129,6 +156,7 @@ static void step(const char *verb, void *p, int i) {
   if (IS("free")) release(at(w[1]));
   if (IS("info") || IS("compare")) info(at(w[1]), IS("compare"));
   if (IS("flags")) printf("%u\n", orrery_token_flags(p, i));
+  matcher(verb, p, i);
   if (IS("say")) orrery_session_add_message(p, w[2], rest(3), &err);
   if (IS("say_json")) orrery_session_add_message_json(p, rest(2), &err);
   if (IS("rewind_messages")) orrery_session_rewind_messages(p, i, &err);

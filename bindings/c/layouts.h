@@ -285,9 +285,14 @@ static const field_layout generate_options_fields[] = {
     {"logits_hook", FIELD_FN, 80, 8, 0, 0, 88, 0, "orrery_logits_fn"},
     {"n_logprobs", FIELD_U32, 96, 4, 0, 0, 0, 0, 0},
     {"ignore_end", FIELD_U32, 100, 4, 0, 0, 0, 0, 0},
+    {"grammar", FIELD_CSTR, 104, 8, 0, 0, 0, 0, 0},
+    {"grammar_root", FIELD_CSTR, 112, 8, 0, 0, 0, 0, 0},
+    {"grammar_kind", FIELD_U32, 120, 4, 0, 0, 0, 0, 0},
+    {"grammar_whitespace", FIELD_U32, 124, 4, 0, 0, 0, 0, 0},
+    {"grammar_tokens", FIELD_U32, 128, 4, 0, 0, 0, 0, 0},
 };
 static void init_generate_options(void *p) { orrery_generate_options_init(p, sizeof(orrery_generate_options)); }
-static const struct_layout generate_options_layout = {"generate_options", 104, 15, generate_options_fields, init_generate_options};
+static const struct_layout generate_options_layout = {"generate_options", 136, 20, generate_options_fields, init_generate_options};
 
 static const field_layout event_fields[] = {
     {"type", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -299,6 +304,7 @@ static const field_layout event_fields[] = {
     {"logprob", FIELD_F32, 56, 4, 0, 0, 0, 0, 0},
     {"finish_reason", FIELD_U32, 60, 4, 0, 0, 0, 0, 0},
     {"stop_index", FIELD_U32, 64, 4, 0, 0, 0, 0, 0},
+    {"complete", FIELD_U32, 68, 4, 0, 0, 0, 0, 0},
     {"prompt_tokens", FIELD_U64, 72, 8, 0, 0, 0, 0, 0},
     {"reused_tokens", FIELD_U64, 80, 8, 0, 0, 0, 0, 0},
     {"generated_tokens", FIELD_U64, 88, 8, 0, 0, 0, 0, 0},
@@ -307,7 +313,7 @@ static const field_layout event_fields[] = {
     {"decode_us", FIELD_U64, 112, 8, 0, 0, 0, 0, 0},
 };
 static void init_event(void *p) { orrery_event_init(p, sizeof(orrery_event)); }
-static const struct_layout event_layout = {"event", 120, 15, event_fields, init_event};
+static const struct_layout event_layout = {"event", 120, 16, event_fields, init_event};
 
 /* The name of a constant; kind: as in orrery_KIND_name(). NULL: there is no such kind. */
 static const char *constant_name(const char *kind, int64_t value) {
@@ -320,6 +326,8 @@ static const char *constant_name(const char *kind, int64_t value) {
   if (strcmp(kind, "load_mode") == 0) return orrery_load_mode_name((uint32_t)value);
   if (strcmp(kind, "overflow") == 0) return orrery_overflow_name((uint32_t)value);
   if (strcmp(kind, "speculate") == 0) return orrery_speculate_name((uint32_t)value);
+  if (strcmp(kind, "grammar_kind") == 0) return orrery_grammar_kind_name((uint32_t)value);
+  if (strcmp(kind, "whitespace") == 0) return orrery_whitespace_name((uint32_t)value);
   if (strcmp(kind, "event_type") == 0) return orrery_event_type_name((uint32_t)value);
   if (strcmp(kind, "finish_reason") == 0) return orrery_finish_reason_name((uint32_t)value);
   return 0;

@@ -152,6 +152,24 @@ public static class Speculate {
     public const uint Draft = 3;
 }
 
+public static class Grammar {
+    /// <summary>rules, as llama.cpp's files have them</summary>
+    public const uint Gbnf = 0;
+    /// <summary>drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name</summary>
+    public const uint JsonSchema = 1;
+    /// <summary>ECMA-262: the whole answer matches</summary>
+    public const uint Regex = 2;
+}
+
+public static class Whitespace {
+    /// <summary>of JSON: nothing, one space, or one line break and at most 32 blanks</summary>
+    public const uint Free = 0;
+    /// <summary>nothing</summary>
+    public const uint Compact = 1;
+    /// <summary>", " and ": "</summary>
+    public const uint Spaced = 2;
+}
+
 public static class EventType {
     /// <summary>done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens.
     /// First done is 0, before the first token is computed; at last done = total. Both come again if old turns make
@@ -523,6 +541,12 @@ internal unsafe struct orrery_generate_options {
     public IntPtr logits_user;
     public uint @n_logprobs;
     public uint @ignore_end;
+    public IntPtr grammar;
+    public IntPtr grammar_root;
+    public uint @grammar_kind;
+    public uint @grammar_whitespace;
+    public uint @grammar_tokens;
+    public uint @reserved;
     public static orrery_generate_options New() {
         var value = new orrery_generate_options();
         Native.orrery_generate_options_init(ref value, (UIntPtr)sizeof(orrery_generate_options));
@@ -551,7 +575,7 @@ internal unsafe struct orrery_event {
     public float @logprob;
     public uint @finish_reason;
     public uint @stop_index;
-    public uint @reserved;
+    public uint @complete;
     public ulong @prompt_tokens;
     public ulong @reused_tokens;
     public ulong @generated_tokens;
@@ -618,6 +642,13 @@ internal sealed class GenerationHandle : SafeHandle {
     public GenerationHandle() : base(IntPtr.Zero, true) {}
     public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
     protected override bool ReleaseHandle() { Native.orrery_generation_free(handle); return true; }
+}
+
+internal sealed class MatcherHandle : SafeHandle {
+    internal object Keep;  // callbacks that C may call as long as the handle is there
+    public MatcherHandle() : base(IntPtr.Zero, true) {}
+    public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
+    protected override bool ReleaseHandle() { Native.orrery_matcher_free(handle); return true; }
 }
 
 internal static partial class Native {
@@ -785,6 +816,10 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_head_profile_import_gates(byte[] @gates, double @sparsity, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_grammar_kind_name(uint @kind);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_whitespace_name(uint @whitespace);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_generate_options_init(ref orrery_generate_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_generate(SessionHandle @session, ref orrery_generate_options @options, out GenerationHandle @generation, ref orrery_error @error);
@@ -806,6 +841,22 @@ internal static partial class Native {
     internal static extern void orrery_cancel(GenerationHandle @generation);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_generation_free(IntPtr @generation);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_matcher_create(VocabHandle @vocab, ref orrery_generate_options @options, out MatcherHandle @matcher, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_matcher_mask(MatcherHandle @matcher, uint[] @words, UIntPtr @capacity, ref UIntPtr @n_words, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_matcher_accept(MatcherHandle @matcher, int[] @tokens, UIntPtr @n_tokens, ref UIntPtr @n_accepted, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_matcher_rewind(MatcherHandle @matcher, UIntPtr @n_tokens, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_matcher_forced(MatcherHandle @matcher, int[] @tokens, UIntPtr @capacity, ref UIntPtr @n_tokens, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_matcher_match(MatcherHandle @matcher, byte[] @text, UIntPtr @text_bytes, ref UIntPtr @matched_bytes, uint[] @complete, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_matcher_describe(MatcherHandle @matcher, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern void orrery_matcher_free(IntPtr @matcher);
 }
 
 public static partial class Library {
@@ -821,6 +872,8 @@ public static partial class Library {
             case "load_mode": return Native.Text(Native.orrery_load_mode_name((uint)value));
             case "overflow": return Native.Text(Native.orrery_overflow_name((uint)value));
             case "speculate": return Native.Text(Native.orrery_speculate_name((uint)value));
+            case "grammar_kind": return Native.Text(Native.orrery_grammar_kind_name((uint)value));
+            case "whitespace": return Native.Text(Native.orrery_whitespace_name((uint)value));
             case "event_type": return Native.Text(Native.orrery_event_type_name((uint)value));
             case "finish_reason": return Native.Text(Native.orrery_finish_reason_name((uint)value));
             default: return null;
@@ -1098,7 +1151,8 @@ public sealed class CalibrateOptions {
 public sealed class GenerateOptions {
     /// <summary>0: until the model ends the answer or the context is full</summary>
     public uint MaxTokens;
-    /// <summary>default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p</summary>
+    /// <summary>default 0: greedy. The order: bias, penalties, grammar, hook, temperature, top_k, top_p,
+    /// min_p</summary>
     public float Temperature;
     /// <summary>default 1: off</summary>
     public float TopP;
@@ -1124,8 +1178,19 @@ public sealed class GenerateOptions {
     public LogitsHook LogitsHook;
     /// <summary>alternatives reported with each token; at most 20; default 0</summary>
     public uint NLogprobs;
-    /// <summary>1: end-of-generation tokens do not end the answer</summary>
+    /// <summary>1: end-of-generation tokens do not end the answer; a grammar that allows nothing else does</summary>
     public uint IgnoreEnd;
+    /// <summary>a grammar's source, at most 4 MiB; NULL (default): none. Near max_tokens or the context's end only what
+    /// can still be closed is allowed: the answer is whole unless the limit is below its least text</summary>
+    public string Grammar;
+    /// <summary>GBNF: the rule that an answer is; NULL: "root"</summary>
+    public string GrammarRoot;
+    /// <summary>ORRERY_GRAMMAR_</summary>
+    public uint GrammarKind;
+    /// <summary>ORRERY_WHITESPACE_: JSON schema</summary>
+    public uint GrammarWhitespace;
+    /// <summary>orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0</summary>
+    public uint GrammarTokens;
     public GenerateOptions() {
         var raw = orrery_generate_options.New();
         MaxTokens = raw.max_tokens;
@@ -1140,6 +1205,9 @@ public sealed class GenerateOptions {
         PenaltyTokens = raw.penalty_tokens;
         NLogprobs = raw.n_logprobs;
         IgnoreEnd = raw.ignore_end;
+        GrammarKind = raw.grammar_kind;
+        GrammarWhitespace = raw.grammar_whitespace;
+        GrammarTokens = raw.grammar_tokens;
     }
     internal orrery_generate_options ToNative(Keep keep) {
         var raw = orrery_generate_options.New();
@@ -1160,6 +1228,11 @@ public sealed class GenerateOptions {
         if (LogitsHook != null) raw.logits_hook = keep.Callbacks.OrreryLogitsFn(LogitsHook);
         raw.n_logprobs = NLogprobs;
         raw.ignore_end = IgnoreEnd;
+        raw.grammar = keep.Text(Grammar);
+        raw.grammar_root = keep.Text(GrammarRoot);
+        raw.grammar_kind = GrammarKind;
+        raw.grammar_whitespace = GrammarWhitespace;
+        raw.grammar_tokens = GrammarTokens;
         return raw;
     }
 }

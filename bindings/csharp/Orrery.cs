@@ -217,6 +217,16 @@ public sealed class Vocab : IDisposable {
 
     public uint TokenFlags(int token) { return Native.orrery_token_flags(handle, token); }
 
+    /// <summary>A grammar over these tokens, by the grammar options of Session.Generate.</summary>
+    public Matcher Matcher(GenerateOptions options) {
+        using (var keep = new Keep()) {
+            var o = options.ToNative(keep);
+            MatcherHandle matcher = null;
+            Native.Check((ref orrery_error e) => Native.orrery_matcher_create(handle, ref o, out matcher, ref e));
+            return new Matcher(matcher);
+        }
+    }
+
     public string RenderChat(string messagesJson, TemplateOptions options = null) {
         using (var keep = new Keep()) {
             var o = (options ?? new TemplateOptions()).ToNative(keep);
@@ -268,6 +278,56 @@ public sealed class Model : IDisposable {
                 handle, tokens, lengths, Native.Size(lengths.Length), ref o, out calibration, ref e));
             return new Calibration(calibration);
         }
+    }
+}
+
+/// <summary>A grammar and a place in it, for samplers of your own and for checks. One thread at a time.</summary>
+public sealed class Matcher : IDisposable {
+    readonly MatcherHandle handle;
+
+    internal Matcher(MatcherHandle handle) { this.handle = handle; }
+
+    public void Dispose() { handle.Dispose(); }
+
+    /// <summary>Bit i of word w: token 32 w + i may come next.</summary>
+    public uint[] Mask() {
+        return Native.Sized((uint[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_matcher_mask(handle, to, capacity, ref n, ref e));
+    }
+
+    /// <summary>Goes on with the first tokens that are allowed. Returns how many.</summary>
+    public int Accept(int[] tokens) {
+        var n = UIntPtr.Zero;
+        Native.Check((ref orrery_error e) => Native.orrery_matcher_accept(handle, tokens, Native.Size(tokens.Length), ref n, ref e));
+        return (int)n;
+    }
+
+    /// <summary>Goes back to the first nTokens accepted ones.</summary>
+    public void Rewind(int nTokens) {
+        Native.Check((ref orrery_error e) => Native.orrery_matcher_rewind(handle, Native.Size(nTokens), ref e));
+    }
+
+    /// <summary>Tokens of the text that follows in any case.</summary>
+    public int[] Forced() {
+        return Native.Sized((int[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_matcher_forced(handle, to, capacity, ref n, ref e));
+    }
+
+    /// <summary>How many bytes of a text can begin an answer; complete: the whole text is one.</summary>
+    public int Match(string text, out bool complete) {
+        byte[] bytes = Encoding.UTF8.GetBytes(text);
+        var matched = UIntPtr.Zero;
+        var whole = new uint[1];
+        Native.Check((ref orrery_error e) =>
+            Native.orrery_matcher_match(handle, bytes, Native.Size(bytes.Length), ref matched, whole, ref e));
+        complete = whole[0] != 0;
+        return (int)matched;
+    }
+
+    /// <summary>JSON: rules, states, bytes, and notices of what does not constrain.</summary>
+    public string Describe() {
+        return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+            Native.orrery_matcher_describe(handle, to, capacity, ref n, ref e));
     }
 }
 

@@ -189,6 +189,19 @@ public sealed class Generation : IDisposable, IEnumerable<Event> {
         GC.KeepAlive(function);
     }
 
+    /// <summary>Runs to the end of an answer under a grammar, and returns its text: JSON under a JSON schema. Throws an
+    /// InvalidDataException where the answer was cut before it was whole.</summary>
+    public string Whole() {
+        var text = new StringBuilder();
+        bool complete = false;
+        foreach (var e in this) {
+            text.Append(e.Text);
+            complete |= e.Complete;
+        }
+        if (!complete) throw new System.IO.InvalidDataException("the answer was cut before it was whole: " + text);
+        return text.ToString();
+    }
+
     public IEnumerator<Event> GetEnumerator() {
         try {
             for (;;) {
@@ -214,6 +227,7 @@ public sealed class Event {
     public readonly KeyValuePair<int, float>[] Top;        // Token: the likeliest, with their log-probabilities
     public readonly uint FinishReason, StopIndex;          // Done
     public readonly ulong PromptTokens, ReusedTokens, GeneratedTokens, FirstTokenUs, PrefillUs, DecodeUs;  // Done
+    public readonly bool Complete;                         // Done: the text is whole by the grammar
 
     /// What the event points to lives until the next call: it is copied.
     internal unsafe Event(ref orrery_event e) {
@@ -230,6 +244,7 @@ public sealed class Event {
         FirstTokenUs = e.first_token_us;
         PrefillUs = e.prefill_us;
         DecodeUs = e.decode_us;
+        Complete = e.complete != 0;
         if (Type == EventType.Text) Text = Encoding.UTF8.GetString(Native.Bytes(e.text, e.text_bytes));
         if (Type != EventType.Token) return;
         Bytes = Native.Bytes(e.text, e.text_bytes);

@@ -33,7 +33,7 @@ def parameters(header, function):
             kind, slots = ("BYTES", 2) if counted and following[0][1] == name + "_bytes" else ("STRING", 1)
         elif ctype.const and base == "void" and counted:
             kind, slots = "BYTES", 2
-        elif base in ("int32_t", "float", "size_t") and pointers == 1:
+        elif base in ("int32_t", "uint32_t", "float", "size_t") and pointers == 1:
             kind, slots = "ARRAY", 2 if counted else 1
         else:
             raise ValueError("%s of %s" % (name, function.name))

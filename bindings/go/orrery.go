@@ -410,3 +410,71 @@ func (c *Calibration) Steps() (string, error) {
 		return C.orrery_calibration_steps((*C.orrery_calibration)(p), (*C.char)(unsafe.Pointer(to)), capacity, n, e)
 	}))
 }
+
+// Matcher is a grammar and a place in it, for samplers of your own and for checks. One goroutine at a time.
+type Matcher struct{ *handle }
+
+// Matcher makes a grammar over these tokens, by the grammar options of Session.Generate.
+func (v *Vocab) Matcher(options *GenerateOptions) (*Matcher, error) {
+	k := newKeep()
+	defer k.free()
+	defer k.callbacks.release()
+	o, out := options.c(k), new(*C.orrery_matcher)
+	if k.err != nil {
+		return nil, k.err
+	}
+	if err := v.call(func(p unsafe.Pointer, e errorOut) status {
+		return C.orrery_matcher_create((*C.orrery_vocab)(p), o, out, e)
+	}); err != nil {
+		return nil, err
+	}
+	return &Matcher{newHandle(unsafe.Pointer(*out), func(p unsafe.Pointer) { C.orrery_matcher_free((*C.orrery_matcher)(p)) })}, nil
+}
+
+// Mask has the tokens that may come next: bit i of word w is token 32 w + i.
+func (m *Matcher) Mask() ([]uint32, error) {
+	return sizedOf(m.handle, func(p unsafe.Pointer, to *uint32, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_matcher_mask((*C.orrery_matcher)(p), (*C.uint32_t)(to), capacity, n, e)
+	})
+}
+
+// Accept goes on with the first tokens that are allowed, and returns how many.
+func (m *Matcher) Accept(tokens []int32) (int, error) {
+	ids, n := (*C.int32_t)(first(tokens)), new(C.size_t)
+	err := m.call(func(p unsafe.Pointer, e errorOut) status {
+		return C.orrery_matcher_accept((*C.orrery_matcher)(p), ids, C.size_t(len(tokens)), n, e)
+	})
+	return int(*n), err
+}
+
+// Rewind goes back to the first n accepted tokens.
+func (m *Matcher) Rewind(n int) error {
+	return m.call(func(p unsafe.Pointer, e errorOut) status {
+		return C.orrery_matcher_rewind((*C.orrery_matcher)(p), C.size_t(n), e)
+	})
+}
+
+// Forced has tokens of the text that follows in any case.
+func (m *Matcher) Forced() ([]int32, error) {
+	return sizedOf(m.handle, func(p unsafe.Pointer, to *int32, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_matcher_forced((*C.orrery_matcher)(p), (*C.int32_t)(to), capacity, n, e)
+	})
+}
+
+// Match says how many bytes of a text can begin an answer, and whether the whole text is one.
+func (m *Matcher) Match(text string) (matched int, complete bool, err error) {
+	k := newKeep()
+	defer k.free()
+	data, n, whole := k.chars(text), new(C.size_t), new(C.uint32_t)
+	err = m.call(func(p unsafe.Pointer, e errorOut) status {
+		return C.orrery_matcher_match((*C.orrery_matcher)(p), data, C.size_t(len(text)), n, whole, e)
+	})
+	return int(*n), *whole != 0, err
+}
+
+// Describe is JSON: rules, states, bytes, and notices of what does not constrain.
+func (m *Matcher) Describe() (string, error) {
+	return text(sizedOf(m.handle, func(p unsafe.Pointer, to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_matcher_describe((*C.orrery_matcher)(p), (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}

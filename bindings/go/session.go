@@ -14,6 +14,8 @@ import "C"
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"strings"
 	"sync"
 	"unsafe"
@@ -331,6 +333,27 @@ func (g *Generation) Each(on func(Event) bool) (err error) {
 	return err
 }
 
+// ErrCut says that an answer was cut before it was whole by its grammar.
+var ErrCut = errors.New("orrery: the answer was cut before it was whole")
+
+// JSON runs to the end of an answer under a JSON schema and stores the value in v, as json.Unmarshal does. The schema is
+// GenerateOptions.Grammar, with GrammarKind: GrammarJsonSchema.
+func (g *Generation) JSON(v any) error {
+	text, complete := "", false
+	err := g.Each(func(event Event) bool {
+		text += event.Text
+		complete = complete || event.Complete
+		return true
+	})
+	if err == nil && !complete {
+		err = ErrCut
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(text), v)
+}
+
 // TokenLogprob is one of Event.Top.
 type TokenLogprob struct {
 	Token   int32
@@ -350,6 +373,7 @@ type Event struct {
 	StopIndex                                   uint32         // Done, by a stop string
 	PromptTokens, ReusedTokens, GeneratedTokens uint64         // Done
 	FirstTokenUs, PrefillUs, DecodeUs           uint64         // Done
+	Complete                                    bool           // Done: the text is whole by the grammar
 }
 
 // toEvent copies what the event points to: it lives until the next call.
@@ -357,7 +381,7 @@ func toEvent(e *C.orrery_event) Event {
 	event := Event{Type: uint32(e._type), Done: uint64(e.done), Total: uint64(e.total), Token: int32(e.token), Logprob: float32(e.logprob),
 		FinishReason: uint32(e.finish_reason), StopIndex: uint32(e.stop_index), PromptTokens: uint64(e.prompt_tokens),
 		ReusedTokens: uint64(e.reused_tokens), GeneratedTokens: uint64(e.generated_tokens), FirstTokenUs: uint64(e.first_token_us),
-		PrefillUs: uint64(e.prefill_us), DecodeUs: uint64(e.decode_us)}
+		PrefillUs: uint64(e.prefill_us), DecodeUs: uint64(e.decode_us), Complete: e.complete != 0}
 	switch event.Type {
 	case EventTypeText:
 		event.Text = C.GoStringN(e.text, C.int(e.text_bytes))

@@ -164,6 +164,24 @@ const (
 )
 
 const (
+	// rules, as llama.cpp's files have them
+	GrammarGbnf = 0
+	// drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name
+	GrammarJsonSchema = 1
+	// ECMA-262: the whole answer matches
+	GrammarRegex = 2
+)
+
+const (
+	// of JSON: nothing, one space, or one line break and at most 32 blanks
+	WhitespaceFree = 0
+	// nothing
+	WhitespaceCompact = 1
+	// ", " and ": "
+	WhitespaceSpaced = 2
+)
+
+const (
 	// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First
 	// done is 0, before the first token is computed; at last done = total. Both come again if old turns make room in
 	// the middle of an answer
@@ -211,6 +229,10 @@ func ConstantName(kind string, value int64) string {
 		return C.GoString(C.orrery_overflow_name(C.uint32_t(value)))
 	case "speculate":
 		return C.GoString(C.orrery_speculate_name(C.uint32_t(value)))
+	case "grammar_kind":
+		return C.GoString(C.orrery_grammar_kind_name(C.uint32_t(value)))
+	case "whitespace":
+		return C.GoString(C.orrery_whitespace_name(C.uint32_t(value)))
 	case "event_type":
 		return C.GoString(C.orrery_event_type_name(C.uint32_t(value)))
 	case "finish_reason":
@@ -589,7 +611,7 @@ func (o *CalibrateOptions) c(k *keep) *C.orrery_calibrate_options {
 type GenerateOptions struct {
 	// 0: until the model ends the answer or the context is full
 	MaxTokens uint32
-	// default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p
+	// default 0: greedy. The order: bias, penalties, grammar, hook, temperature, top_k, top_p, min_p
 	Temperature float32
 	// default 1: off
 	TopP float32
@@ -615,8 +637,19 @@ type GenerateOptions struct {
 	LogitsHook func(logits []float32, tokens []int32) bool
 	// alternatives reported with each token; at most 20; default 0
 	NLogprobs uint32
-	// 1: end-of-generation tokens do not end the answer
+	// 1: end-of-generation tokens do not end the answer; a grammar that allows nothing else does
 	IgnoreEnd uint32
+	// a grammar's source, at most 4 MiB; NULL (default): none. Near max_tokens or the context's end only what can still
+	// be closed is allowed: the answer is whole unless the limit is below its least text
+	Grammar string
+	// GBNF: the rule that an answer is; NULL: "root"
+	GrammarRoot string
+	// ORRERY_GRAMMAR_
+	GrammarKind uint32
+	// ORRERY_WHITESPACE_: JSON schema
+	GrammarWhitespace uint32
+	// orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0
+	GrammarTokens uint32
 }
 
 // DefaultGenerateOptions has the library's defaults.
@@ -637,6 +670,9 @@ func DefaultGenerateOptions() GenerateOptions {
 	o.PenaltyTokens = uint32(p.penalty_tokens)
 	o.NLogprobs = uint32(p.n_logprobs)
 	o.IgnoreEnd = uint32(p.ignore_end)
+	o.GrammarKind = uint32(p.grammar_kind)
+	o.GrammarWhitespace = uint32(p.grammar_whitespace)
+	o.GrammarTokens = uint32(p.grammar_tokens)
 	return o
 }
 
@@ -679,6 +715,15 @@ func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 	}
 	p.n_logprobs = C.uint32_t(o.NLogprobs)
 	p.ignore_end = C.uint32_t(o.IgnoreEnd)
+	if o.Grammar != "" {
+		p.grammar = (*C.char)(k.str(o.Grammar))
+	}
+	if o.GrammarRoot != "" {
+		p.grammar_root = (*C.char)(k.str(o.GrammarRoot))
+	}
+	p.grammar_kind = C.uint32_t(o.GrammarKind)
+	p.grammar_whitespace = C.uint32_t(o.GrammarWhitespace)
+	p.grammar_tokens = C.uint32_t(o.GrammarTokens)
 	return p
 }
 

@@ -146,6 +146,22 @@ export const Speculate: {
   /** the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM */
   readonly DRAFT: 3;
 };
+export const Grammar: {
+  /** rules, as llama.cpp's files have them */
+  readonly GBNF: 0;
+  /** drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name */
+  readonly JSON_SCHEMA: 1;
+  /** ECMA-262: the whole answer matches */
+  readonly REGEX: 2;
+};
+export const Whitespace: {
+  /** of JSON: nothing, one space, or one line break and at most 32 blanks */
+  readonly FREE: 0;
+  /** nothing */
+  readonly COMPACT: 1;
+  /** ", " and ": " */
+  readonly SPACED: 2;
+};
 export const EventType: {
   /**
    * done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First done
@@ -175,7 +191,7 @@ export const FinishReason: {
    */
   readonly CANCELLED: 5;
 };
-export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'region_kind' | 'load_mode' | 'overflow' | 'speculate' | 'event_type' | 'finish_reason';
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'region_kind' | 'load_mode' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'event_type' | 'finish_reason';
 export interface RuntimeOptions {
   /**
    * 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more than
@@ -335,7 +351,7 @@ export interface CalibrateOptions {
 export interface GenerateOptions {
   /** 0: until the model ends the answer or the context is full */
   maxTokens?: number;
-  /** default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p */
+  /** default 0: greedy. The order: bias, penalties, grammar, hook, temperature, top_k, top_p, min_p */
   temperature?: number;
   /** default 1: off */
   topP?: number;
@@ -361,8 +377,21 @@ export interface GenerateOptions {
   logitsHook?: (logits: Float32Array, tokens: Int32Array) => unknown;
   /** alternatives reported with each token; at most 20; default 0 */
   nLogprobs?: number;
-  /** 1: end-of-generation tokens do not end the answer */
+  /** 1: end-of-generation tokens do not end the answer; a grammar that allows nothing else does */
   ignoreEnd?: number;
+  /**
+   * a grammar's source, at most 4 MiB; NULL (default): none. Near max_tokens or the context's end only what can still
+   * be closed is allowed: the answer is whole unless the limit is below its least text
+   */
+  grammar?: string;
+  /** GBNF: the rule that an answer is; NULL: "root" */
+  grammarRoot?: string;
+  /** ORRERY_GRAMMAR_ */
+  grammarKind?: number;
+  /** ORRERY_WHITESPACE_: JSON schema */
+  grammarWhitespace?: number;
+  /** orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0 */
+  grammarTokens?: number;
 }
 export interface DeviceInfo {
   /** compute capability times 10: 89 is 8.9 */

@@ -47,7 +47,7 @@ function show(e) {
   if (e.type === 'text') print('text', quote(e.text));
   const near = e.top && e.top.length ? ['near', Math.floor(0.5 - e.logprob), ...e.top.map((t) => t.token)] : [];
   if (e.type === 'token') print('token', e.token, quote(e.bytes), ...near);
-  if (e.type === 'done') print('done', e.finishReason, e.stopIndex, e.promptTokens, e.reusedTokens, e.generatedTokens);
+  if (e.type === 'done') print('done', e.finishReason, e.stopIndex, e.promptTokens, e.reusedTokens, e.generatedTokens, ...(e.complete ? ['complete'] : []));
   return e.type === 'done';
 }
 
@@ -107,6 +107,7 @@ async function step(verb, w, rest, t) {
     session: () => t[w[1]].session(take('session')), fork: () => t[w[1]].fork(),
     plan: () => orrery.plan(rest(1), planOptions()),
     calibrate: () => t[w[1]].calibrate(rest(3).split('|').map((x) => t[w[2]].tokenize(x)), take('calibrate')),
+    matcher: () => t[w[1]].matcher(take('generate')),
     generate: () => t[w[1]].generate(take('generate')), save_buffer: () => t[w[1]].saveBuffer(),
     continue: () => t[w[1]].generateTokens(w.slice(2), take('generate')),
     damage: () => Buffer.from(t[w[0]].map((b, i) => (i === t[w[0]].length - 1 ? b ^ 1 : b))),
@@ -119,6 +120,10 @@ async function step(verb, w, rest, t) {
     devices: () => print(yes(orrery.devices().every((d) => d.name || d.refused))), cancel_session: () => self.cancel(),
     status: () => print(orrery.statusName(Number(w[0]))), callback: () => callback(w[0], w[1], w.slice(2)),
     calls: () => print(yes(calls[w[0]])), free: () => self.close(), compare: () => compare(fields(self), w[1], w[2]),
+    allowed: () => print(Array.from(self.mask(), (word) => word.toString(2).replace(/0/g, '').length).reduce((a, b) => a + b, 0)),
+    accept: () => print(self.accept(w.slice(1))), rewind_matcher: () => self.rewind(Number(w[1])),
+    forced: () => print(self.forced().length, ...self.forced()), describe: () => print(yes(JSON.stringify(self.describe()).includes(rest(1)))),
+    match: () => print(self.match(rest(1)).matchedBytes, yes(self.match(rest(1)).complete)),
     info: () => print(...w.slice(1).map((n) => field(fields(self)[camel(n)]))),
     tokenize: () => print(...self.tokenize(rest(2), Number(w[1]))), flags: () => print(self.tokenFlags(Number(w[1]))),
     detokenize: () => print(quote(self.detokenize(w.slice(2), Number(w[1])))),

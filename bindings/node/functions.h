@@ -23,6 +23,7 @@ static void free_orrery_model(void *p) { orrery_model_free(p); }
 static void free_orrery_session(void *p) { orrery_session_free(p); }
 static void free_orrery_calibration(void *p) { orrery_calibration_free(p); }
 static void free_orrery_generation(void *p) { orrery_generation_free(p); }
+static void free_orrery_matcher(void *p) { orrery_matcher_free(p); }
 static void invoke_orrery_abi_version(slot *a, slot *result) { (void)a, result->i = orrery_abi_version(); }
 static void invoke_orrery_version(slot *a, slot *result) { (void)a, result->p = (void *)orrery_version(); }
 static void invoke_orrery_build_info(slot *a, slot *result) { (void)a, result->p = (void *)orrery_build_info(); }
@@ -155,6 +156,10 @@ static void invoke_orrery_head_profile_import(slot *a, slot *result) { (void)a, 
 static const parameter parameters_orrery_head_profile_import[] = {{P_STRING, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_head_profile_import_gates(slot *a, slot *result) { (void)a, result->i = orrery_head_profile_import_gates((const char *)a[0].p, a[1].d, (char *)a[2].p, (size_t)a[3].i, (size_t *)a[4].p, (orrery_error *)a[5].p); }
 static const parameter parameters_orrery_head_profile_import_gates[] = {{P_STRING, 1, 0}, {P_F64, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_grammar_kind_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_grammar_kind_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_grammar_kind_name[] = {{P_U32, 1, 0}};
+static void invoke_orrery_whitespace_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_whitespace_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_whitespace_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_generate(slot *a, slot *result) { (void)a, result->i = orrery_generate((orrery_session *)a[0].p, (const orrery_generate_options *)a[1].p, (orrery_generation **)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_generate[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &generate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_generate_tokens(slot *a, slot *result) { (void)a, result->i = orrery_generate_tokens((orrery_session *)a[0].p, (const int32_t *)a[1].p, (size_t)a[2].i, (const orrery_generate_options *)a[3].p, (orrery_generation **)a[4].p, (orrery_error *)a[5].p); }
@@ -171,6 +176,22 @@ static void invoke_orrery_cancel(slot *a, slot *result) { (void)a, (void)result,
 static const parameter parameters_orrery_cancel[] = {{P_HANDLE, 1, 0}};
 static void invoke_orrery_generation_free(slot *a, slot *result) { (void)a, (void)result, orrery_generation_free((orrery_generation *)a[0].p); }
 static const parameter parameters_orrery_generation_free[] = {{P_HANDLE, 1, 0}};
+static void invoke_orrery_matcher_create(slot *a, slot *result) { (void)a, result->i = orrery_matcher_create((const orrery_vocab *)a[0].p, (const orrery_generate_options *)a[1].p, (orrery_matcher **)a[2].p, (orrery_error *)a[3].p); }
+static const parameter parameters_orrery_matcher_create[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &generate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_matcher_mask(slot *a, slot *result) { (void)a, result->i = orrery_matcher_mask((orrery_matcher *)a[0].p, (uint32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_matcher_mask[] = {{P_HANDLE, 1, 0}, {P_OUT_U32, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_matcher_accept(slot *a, slot *result) { (void)a, result->i = orrery_matcher_accept((orrery_matcher *)a[0].p, (const int32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_matcher_accept[] = {{P_HANDLE, 1, 0}, {P_ARRAY, 2, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_matcher_rewind(slot *a, slot *result) { (void)a, result->i = orrery_matcher_rewind((orrery_matcher *)a[0].p, (size_t)a[1].i, (orrery_error *)a[2].p); }
+static const parameter parameters_orrery_matcher_rewind[] = {{P_HANDLE, 1, 0}, {P_U64, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_matcher_forced(slot *a, slot *result) { (void)a, result->i = orrery_matcher_forced((orrery_matcher *)a[0].p, (int32_t *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_matcher_forced[] = {{P_HANDLE, 1, 0}, {P_OUT_I32, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_matcher_match(slot *a, slot *result) { (void)a, result->i = orrery_matcher_match((orrery_matcher *)a[0].p, (const char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (uint32_t *)a[4].p, (orrery_error *)a[5].p); }
+static const parameter parameters_orrery_matcher_match[] = {{P_HANDLE, 1, 0}, {P_BYTES, 2, 0}, {P_ARRAY, 1, 0}, {P_ARRAY, 1, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_matcher_describe(slot *a, slot *result) { (void)a, result->i = orrery_matcher_describe((orrery_matcher *)a[0].p, (char *)a[1].p, (size_t)a[2].i, (size_t *)a[3].p, (orrery_error *)a[4].p); }
+static const parameter parameters_orrery_matcher_describe[] = {{P_HANDLE, 1, 0}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_matcher_free(slot *a, slot *result) { (void)a, (void)result, orrery_matcher_free((orrery_matcher *)a[0].p); }
+static const parameter parameters_orrery_matcher_free[] = {{P_HANDLE, 1, 0}};
 
 static const function functions[] = {
     {"orrery_abi_version", R_INTEGER, 0, invoke_orrery_abi_version, 0, 0},
@@ -241,6 +262,8 @@ static const function functions[] = {
     {"orrery_calibration_free", R_VOID, 1, invoke_orrery_calibration_free, 0, parameters_orrery_calibration_free},
     {"orrery_head_profile_import", R_STATUS, 3, invoke_orrery_head_profile_import, 0, parameters_orrery_head_profile_import},
     {"orrery_head_profile_import_gates", R_STATUS, 4, invoke_orrery_head_profile_import_gates, 0, parameters_orrery_head_profile_import_gates},
+    {"orrery_grammar_kind_name", R_STRING, 1, invoke_orrery_grammar_kind_name, 0, parameters_orrery_grammar_kind_name},
+    {"orrery_whitespace_name", R_STRING, 1, invoke_orrery_whitespace_name, 0, parameters_orrery_whitespace_name},
     {"orrery_generate", R_STATUS, 4, invoke_orrery_generate, free_orrery_generation, parameters_orrery_generate},
     {"orrery_generate_tokens", R_STATUS, 5, invoke_orrery_generate_tokens, free_orrery_generation, parameters_orrery_generate_tokens},
     {"orrery_event_type_name", R_STRING, 1, invoke_orrery_event_type_name, 0, parameters_orrery_event_type_name},
@@ -249,4 +272,12 @@ static const function functions[] = {
     {"orrery_run", R_STATUS, 3, invoke_orrery_run, 0, parameters_orrery_run},
     {"orrery_cancel", R_VOID, 1, invoke_orrery_cancel, 0, parameters_orrery_cancel},
     {"orrery_generation_free", R_VOID, 1, invoke_orrery_generation_free, 0, parameters_orrery_generation_free},
+    {"orrery_matcher_create", R_STATUS, 4, invoke_orrery_matcher_create, free_orrery_matcher, parameters_orrery_matcher_create},
+    {"orrery_matcher_mask", R_STATUS, 3, invoke_orrery_matcher_mask, 0, parameters_orrery_matcher_mask},
+    {"orrery_matcher_accept", R_STATUS, 4, invoke_orrery_matcher_accept, 0, parameters_orrery_matcher_accept},
+    {"orrery_matcher_rewind", R_STATUS, 3, invoke_orrery_matcher_rewind, 0, parameters_orrery_matcher_rewind},
+    {"orrery_matcher_forced", R_STATUS, 3, invoke_orrery_matcher_forced, 0, parameters_orrery_matcher_forced},
+    {"orrery_matcher_match", R_STATUS, 5, invoke_orrery_matcher_match, 0, parameters_orrery_matcher_match},
+    {"orrery_matcher_describe", R_STATUS, 3, invoke_orrery_matcher_describe, 0, parameters_orrery_matcher_describe},
+    {"orrery_matcher_free", R_VOID, 1, invoke_orrery_matcher_free, 0, parameters_orrery_matcher_free},
 };

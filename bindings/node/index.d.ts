@@ -20,11 +20,12 @@ export type Event =
   | { type: 'text'; text: string }
   | {
       type: 'done'; finishReason: number; stopIndex: number; promptTokens: number; reusedTokens: number;
-      generatedTokens: number; firstTokenUs: number; prefillUs: number; decodeUs: number;
+      generatedTokens: number; firstTokenUs: number; prefillUs: number; decodeUs: number; complete: boolean;
     };
 
 export interface GenerateOptions extends abi.GenerateOptions {
   signal?: AbortSignal; // cancels the answer
+  schema?: object | string; // a JSON schema that the answer fits; see value()
 }
 
 declare class Handle {
@@ -46,7 +47,16 @@ export class Vocab extends Handle {
   tokenize(text: string | Buffer, flags?: number): Int32Array;
   detokenize(tokens: Iterable<number>, flags?: number): Buffer;
   tokenFlags(token: number): number;
+  matcher(options: GenerateOptions): Matcher;
   renderChat(messages: string | object[], options?: abi.TemplateOptions): string;
+}
+export class Matcher extends Handle {
+  mask(): Uint32Array; // bit i of word w: token 32 w + i may come next
+  accept(tokens: Iterable<number>): number; // how many of the first ones are allowed
+  rewind(nTokens: number): void;
+  forced(): Int32Array;
+  match(text: string | Buffer): { matchedBytes: number; complete: boolean };
+  describe(): { rules: number; states: number; bytes: number; notices: string[] };
 }
 export class Model extends Handle {
   info(): abi.ModelInfo;
@@ -88,6 +98,7 @@ export class Generation extends Handle implements AsyncIterable<Event> {
   run(onEvent: (event: Event) => unknown): Promise<void>;
   cancel(): void;
   text(): AsyncGenerator<string>;
+  value<T = any>(): Promise<T>; // of an answer under a schema
   [Symbol.asyncIterator](): AsyncGenerator<Event>;
 }
 

@@ -78,6 +78,10 @@ class Vocab extends Handle {
   tokenFlags(token) {
     return sync.orrery_token_flags(this.handle, token);
   }
+  // A grammar over these tokens: `schema`, or the grammar options of generate().
+  matcher({ schema, ...options } = {}) {
+    return new Matcher(sync.orrery_matcher_create(this.handle, formed(options, schema)));
+  }
   renderChat(messages, options = {}) {
     return sync.orrery_render_chat(this.handle, json(messages), options).toString();
   }
@@ -198,12 +202,43 @@ class Session extends Handle {
     }
     return answer;
   }
-  // Beside the header's options: `signal`, an AbortSignal that cancels the answer.
-  generate({ signal, ...options } = {}) {
-    return new Generation(sync.orrery_generate(this.handle, options), signal);
+  // Beside the header's options: `signal`, an AbortSignal that cancels the answer; `schema`, a JSON schema that the answer fits.
+  generate({ signal, schema, ...options } = {}) {
+    return new Generation(sync.orrery_generate(this.handle, formed(options, schema)), signal);
   }
-  generateTokens(tokens, { signal, ...options } = {}) {
-    return new Generation(sync.orrery_generate_tokens(this.handle, Int32Array.from(tokens), options), signal);
+  generateTokens(tokens, { signal, schema, ...options } = {}) {
+    return new Generation(sync.orrery_generate_tokens(this.handle, Int32Array.from(tokens), formed(options, schema)), signal);
+  }
+}
+
+// A grammar and a place in it, for samplers of your own and for checks.
+class Matcher extends Handle {
+  static free = 'orrery_matcher_free';
+  // Bit i of word w: token 32 w + i may come next.
+  mask() {
+    return sync.orrery_matcher_mask(this.handle);
+  }
+  // Goes on with the first tokens that are allowed. Returns how many.
+  accept(tokens) {
+    const n = new BigUint64Array(1);
+    sync.orrery_matcher_accept(this.handle, Int32Array.from(tokens), n);
+    return Number(n[0]);
+  }
+  rewind(nTokens) {
+    sync.orrery_matcher_rewind(this.handle, nTokens);
+  }
+  // Tokens of the text that follows in any case.
+  forced() {
+    return sync.orrery_matcher_forced(this.handle);
+  }
+  // How many bytes of a text can begin an answer, and whether the whole text is one.
+  match(text) {
+    const matched = new BigUint64Array(1), complete = new Uint32Array(1);
+    sync.orrery_matcher_match(this.handle, Buffer.from(text), matched, complete);
+    return { matchedBytes: Number(matched[0]), complete: complete[0] !== 0 };
+  }
+  describe() {
+    return JSON.parse(sync.orrery_matcher_describe(this.handle).toString());
   }
 }
 
@@ -248,6 +283,16 @@ class Generation extends Handle {
       this.close();
     }
   }
+  // Runs to the end of an answer under a JSON schema; resolves to its value. An answer that was cut before it was whole rejects.
+  async value() {
+    let text = '', complete = false;
+    for await (const e of this) {
+      if (e.type === 'text') text += e.text;
+      if (e.type === 'done') complete = e.complete;
+    }
+    if (!complete) throw Object.assign(new Error('the answer was cut before it was whole'), { text });
+    return JSON.parse(text);
+  }
   // The answer's text alone, piece by piece.
   async *text() {
     for await (const e of this) if (e.type === 'text') yield e.text;
@@ -261,13 +306,16 @@ function event(raw) {
   const { token, text, logprob, top } = raw;
   if (raw.type === T.TOKEN) return { type: 'token', token, bytes: text, logprob, top };
   const { finishReason, stopIndex, promptTokens, reusedTokens, generatedTokens, firstTokenUs, prefillUs, decodeUs } = raw;
-  return { type: 'done', finishReason, stopIndex, promptTokens, reusedTokens, generatedTokens, firstTokenUs, prefillUs, decodeUs };
+  const times = { firstTokenUs, prefillUs, decodeUs };
+  return { type: 'done', finishReason, stopIndex, promptTokens, reusedTokens, generatedTokens, ...times, complete: raw.complete !== 0 };
 }
 
+const formed = (options, schema) =>
+  schema === undefined ? options : { ...options, grammar: json(schema), grammarKind: abi.Grammar.JSON_SCHEMA };
 const json = (value) => (typeof value === 'string' ? value : JSON.stringify(value));
 
 // Written so that `import {Runtime, KvType} from 'orrery'` finds every name: constants of an imported module, then plain names.
-module.exports = { ...require('./abi.js'), OrreryError, Runtime, Vocab, Model, Calibration, Session, Generation };
+module.exports = { ...require('./abi.js'), OrreryError, Runtime, Vocab, Model, Calibration, Session, Matcher, Generation };
 module.exports.abiVersion = () => sync.orrery_abi_version();
 module.exports.version = () => sync.orrery_version();
 module.exports.buildInfo = () => sync.orrery_build_info();

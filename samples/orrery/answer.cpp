@@ -44,6 +44,7 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
         answer.decode_seconds = std::chrono::duration<double>(last_token - first_token).count();
         answer.finish_reason = event.finish_reason;
         answer.stop_index = event.stop_index;
+        answer.complete = event.complete != 0;
         answer.prompt_tokens = event.prompt_tokens;
         answer.reused_tokens = event.reused_tokens;
         answer.generated_tokens = event.generated_tokens;

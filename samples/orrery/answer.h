@@ -26,6 +26,7 @@ struct Answer {
   std::string text;
   std::vector<TokenRecord> tokens;  // empty unless AnswerWishes::tokens
   uint32_t finish_reason = 0, stop_index = 0;
+  bool complete = false;            // whole by its grammar
   uint64_t prompt_tokens = 0, reused_tokens = 0, generated_tokens = 0;
   uint64_t first_token_us = 0, prefill_us = 0, decode_us = 0;  // from orrery_event
   uint64_t read_tokens = 0;   // of the prompt, reused tokens among them, when the last PROGRESS came

@@ -10,6 +10,7 @@
 
 #include "json_file.h"
 #include "system/failure.h"
+#include "terminal/output.h"
 
 namespace orrery::tool {
 namespace {
@@ -105,7 +106,42 @@ OptionGroup sampling_group(const SamplingDefaults& defaults) {
   return group;
 }
 
-Sampling::Sampling(const Args& args, const SamplingDefaults& defaults) {
+OptionGroup grammar_group() {
+  return {"Form of the answer",
+          {{"--schema", "FILE", "The answer is JSON that fits the JSON schema in FILE; a text that begins with { is the schema itself."},
+           {"--grammar", "FILE", "The answer follows the GBNF grammar in FILE; a text with ::= is the grammar itself."},
+           {"--regex", "EXPR", "The whole answer matches the regular expression (ECMA-262)."},
+           {"--whitespace", "HOW", "With --schema, white space between the parts: free (default), compact or spaced."}}};
+}
+
+Grammar Grammar::of_schema(const std::string& file_or_json) {
+  Grammar grammar;
+  const size_t first = file_or_json.find_first_not_of(" \t\r\n");
+  grammar.source = first != std::string::npos && file_or_json[first] == '{' ? file_or_json : read_text(file_or_json);
+  grammar.kind = ORRERY_GRAMMAR_JSON_SCHEMA;
+  grammar.given = true;
+  return grammar;
+}
+
+Grammar::Grammar(const Args& args) {
+  const std::string *schema = args.find("--schema"), *gbnf = args.find("--grammar"), *regex = args.find("--regex");
+  if ((schema != nullptr) + (gbnf != nullptr) + (regex != nullptr) > 1) throw UsageError("give one of --schema, --grammar and --regex");
+  const std::string* spaces = args.find("--whitespace");
+  if (spaces && !schema) throw UsageError("--whitespace needs --schema");
+  if (schema) *this = of_schema(*schema);
+  if (gbnf) source = gbnf->find("::=") != std::string::npos ? *gbnf : read_text(*gbnf), given = true;
+  if (regex) source = *regex, kind = ORRERY_GRAMMAR_REGEX, given = true;
+  if (spaces) whitespace = static_cast<uint32_t>(parse_choice(*spaces, "--whitespace", {"free", "compact", "spaced"}));
+}
+
+void Grammar::put(orrery_generate_options* options) const {
+  if (!given) return;
+  options->grammar = source.c_str();
+  options->grammar_kind = kind;
+  options->grammar_whitespace = whitespace;
+}
+
+Sampling::Sampling(const Args& args, const SamplingDefaults& defaults) : grammar_(args) {
   orrery_generate_options_init(&base_, sizeof base_);
   base_.temperature = static_cast<float>(defaults.temperature);
   base_.top_p = static_cast<float>(defaults.top_p);
@@ -134,6 +170,7 @@ orrery_generate_options Sampling::options() const {
   options.n_stop = stop_pointers_.size();
   options.logit_bias = bias_.data();
   options.n_logit_bias = bias_.size();
+  grammar_.put(&options);
   return options;
 }
 

@@ -23,6 +23,18 @@ constexpr SamplingDefaults kGreedy{};                         // scripts: the sa
 constexpr SamplingDefaults kChatting{0.7, 0.95, 1024, true};   // as samples/chat.c
 
 OptionGroup sampling_group(const SamplingDefaults& defaults);   // --max-tokens --temperature ...
+OptionGroup grammar_group();                                   // --schema --grammar --regex --whitespace
+
+// What an answer may be: a source, and options for orrery_generate_options.
+struct Grammar {
+  std::string source;
+  uint32_t kind = ORRERY_GRAMMAR_GBNF, whitespace = ORRERY_WHITESPACE_FREE;
+  bool given = false;
+  Grammar() = default;
+  explicit Grammar(const Args& args);
+  static Grammar of_schema(const std::string& file_or_json);
+  void put(orrery_generate_options* options) const;   // which points to `source` then
+};
 
 // Owns the data that orrery_generate_options points to.
 class Sampling {
@@ -33,6 +45,7 @@ class Sampling {
   uint64_t seed() const { return base_.seed; }
   bool greedy() const { return base_.temperature <= 0; }
   uint32_t max_tokens() const { return base_.max_tokens; }
+  void set_grammar(Grammar grammar) { grammar_ = std::move(grammar); }
 
   // Takes the model file's recommendation for every setting that the command line leaves open. `json` is the file's description
   // by orrery_inspect(). A value out of its range is left out. Returns what was taken: "temperature 0.6, top-k 20", or "".
@@ -52,6 +65,7 @@ class Sampling {
   std::vector<std::string> stop_;
   mutable std::vector<const char*> stop_pointers_;
   std::vector<orrery_logit_bias> bias_;
+  Grammar grammar_;
 };
 
 }  // namespace orrery::tool

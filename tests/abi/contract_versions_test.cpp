@@ -1,4 +1,4 @@
-// Programs and libraries of different versions: a test for each row of the table "Versions" in orrery.h. Shorter structs stand for older
+// Programs and libraries of different versions: a test for each sentence of "Versions" in orrery.h. Shorter structs stand for older
 // callers, longer structs for newer ones. old_caller.c is a program that does it by loading the library.
 #include <gtest/gtest.h>
 

@@ -339,6 +339,15 @@ TEST(ChatTerminal, WordsOfAFileCannotDriveTheTerminal) {
   ASSERT_TRUE(greeting.expect("Orre\xEF\xBF\xBD[31mry, context")) << greeting.screen();
 }
 
+TEST(FormSample, PrintsJsonThatFits) {
+  const std::string program = program_path("ORRERY_FORM_SAMPLE", ORRERY_FORM_SAMPLE);
+  const Finished finished = run_program(program, {demo_model(), "Bruno lives in Salem. Orla is a printer. Where does Bruno live?"});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out.substr(0, 10), "{\"name\": \"") << finished.out;
+  EXPECT_EQ(run_program(program, {}).code, 2);
+  EXPECT_EQ(run_program(program, {scratch_path("missing.gguf"), "text"}).code, 1);
+}
+
 TEST(ChatSample, AnswersStopsAndReportsErrors) {
   const std::string program = program_path("ORRERY_CHAT_SAMPLE", ORRERY_CHAT_SAMPLE);
   RunOptions options;

@@ -154,6 +154,53 @@ TEST(Run, EndsWhereItIsTold) {
   EXPECT_EQ(Json::parse(full.out).at("finish_reason"), "context");
 }
 
+TEST(Run, AnswersHaveTheirForm) {
+  const std::string schema = R"({"type": "object", "properties": {"town": {"enum": ["Oslo", "Rome"]}}, "required": ["town"]})";
+  const std::string path = scratch_path("schema.json"), gbnf = scratch_path("form.gbnf");
+  write_file(path, schema + "\n");
+  write_file(gbnf, "root ::= \"It is \" [a-z]{4} \".\"\n");
+  const std::string question = std::string(kText) + " Where does Ada live?";
+  for (const std::string& given : {path, schema}) {
+    const Json answer = ask_json({"--prompt", question, "--schema", given, "--whitespace", "compact", "--max-tokens", "40"});
+    const Json value = Json::parse(answer["text"].get<std::string>());
+    EXPECT_TRUE(value["town"] == "Oslo" || value["town"] == "Rome") << value;
+    EXPECT_EQ(answer["complete"], true);
+  }
+  const Finished regex = ask({"--prompt", question, "--regex", "(yes|no), [0-9]{3}"});
+  EXPECT_EQ(regex.out.size(), regex.out[0] == 'y' ? 9u : 8u) << regex.out;
+  EXPECT_EQ(ask({"--prompt", question, "--grammar", gbnf}).out.substr(0, 6), "It is ");
+  const Finished cut = ask({"--prompt", question, "--regex", "a long text without an end in sight", "--max-tokens", "3"});
+  EXPECT_NE(cut.err.find("not whole"), std::string::npos) << cut.err;
+  const Finished faulty = ask({"--prompt", question, "--grammar", "root ::= \"a\" )"});
+  EXPECT_EQ(faulty.code, 2);
+  EXPECT_NE(faulty.err.find("column 14"), std::string::npos) << faulty.err;
+  EXPECT_EQ(ask({"--prompt", question, "--grammar", gbnf, "--regex", "a"}).code, 2);
+  EXPECT_EQ(ask({"--prompt", question, "--whitespace", "compact"}).code, 2);
+  EXPECT_EQ(ask({"--prompt", question, "--schema", R"({"uniqueItems": true})"}).code, 3);
+}
+
+TEST(Grammar, TriesTexts) {
+  const std::string model = demo_model(), schema = R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "nonsense": 1})";
+  const Finished described = run({"grammar", model, "--schema", schema});
+  EXPECT_EQ(described.code, 0) << described.err;
+  EXPECT_NE(described.out.find("states"), std::string::npos) << described.out;
+  EXPECT_NE(described.err.find("nonsense"), std::string::npos) << described.err;
+  EXPECT_EQ(run({"grammar", model, "{\"n\": 12}", "--schema", schema}).out, "the text fits\n");
+  const Finished half = run({"grammar", model, "{\"n\": 1", "--schema", schema});
+  EXPECT_EQ(half.code, 1);
+  EXPECT_EQ(half.out, "the text is the beginning of one that fits\n");
+  const Finished wrong = run({"grammar", model, "{\"n\": x}", "--schema", schema});
+  EXPECT_EQ(wrong.code, 1);
+  EXPECT_EQ(wrong.out, "byte 6 does not fit:\n{\"n\": x}\n      ^\n");
+  const Json report = Json::parse(run({"grammar", model, "abb", "--regex", "ab*", "--json"}).out);
+  EXPECT_EQ(report["fits"], true);
+  EXPECT_EQ(report["matched_bytes"], 3);
+  RunOptions options;
+  options.input = "2026-11\n";
+  EXPECT_EQ(run({"grammar", model, "-", "--trim", "--regex", "[0-9]{4}-[0-9]{2}"}, options).code, 0);
+  EXPECT_EQ(run({"grammar", model, "text"}).code, 2);
+}
+
 TEST(Run, ABannedTokenDoesNotAppear) {
   const Json free = ask_json({"--prompt", "Who are you?", "--max-tokens", "1"});
   const int first = free.at("tokens")[0].at("id");

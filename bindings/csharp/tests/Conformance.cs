@@ -53,7 +53,11 @@ static class Conformance {
         if (e.Type == EventType.Text) Print("text", Quote(e.Text));
         if (e.Type == EventType.Token) Print(new object[] { "token", e.Token, Quote(e.Bytes) }.Concat(e.Top.Length == 0 ? new object[0]
             : new object[] { "near", (int)Math.Floor(.5 - e.Logprob) }).Concat(e.Top.Select(t => (object)t.Key)).ToArray());
-        if (e.Type == EventType.Done) Print("done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens);
+        if (e.Type == EventType.Done) {
+            var words = new List<object> { "done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens };
+            if (e.Complete) words.Add("complete");
+            Print(words.ToArray());
+        }
         return e.Type != EventType.Done;
     }
     static void Drain(Generation g, int limit) { while (limit-- != 0 && Show(g.Next())) {} }
@@ -92,6 +96,7 @@ static class Conformance {
             case "session": return At<Model>(w[1]).OpenSession(Take<SessionOptions>("session")); case "fork": return At<Session>(w[1]).Fork();
             case "plan": return Library.Plan(rest(1), Take<RuntimeOptions>("runtime"), Take<ModelOptions>("model"), Take<SessionOptions>("session"));
             case "calibrate": return At<Model>(w[1]).Calibrate(rest(3).Split('|').Select(x => At<Vocab>(w[2]).Tokenize(x)).ToList(), Take<CalibrateOptions>("calibrate"));
+            case "matcher": return At<Vocab>(w[1]).Matcher(Take<GenerateOptions>("generate") ?? new GenerateOptions());
             case "generate": return At<Session>(w[1]).Generate(Take<GenerateOptions>("generate"));
             case "continue": return At<Session>(w[1]).GenerateTokens(ids(2), Take<GenerateOptions>("generate"));
             case "save_buffer": return At<Session>(w[1]).SaveBuffer();
@@ -118,6 +123,11 @@ static class Conformance {
             case "free": ((IDisposable)t).Dispose(); break; case "info": Print(w.Skip(1).Select(name => (object)Field(Fields(t)(name))).ToArray()); break;
             case "compare": Compare(Fields(t), w[1], w[2]); break; case "tokenize": Print(string.Join(" ", ((Vocab)t).Tokenize(rest(2), (uint)n))); break;
             case "detokenize": Print(Quote(((Vocab)t).Detokenize(ids(2), (uint)n))); break; case "flags": Print(((Vocab)t).TokenFlags(n)); break;
+            case "allowed": Print(((Matcher)t).Mask().Sum(word => Convert.ToString(word, 2).Count(c => c == '1'))); break;
+            case "accept": Print(((Matcher)t).Accept(ids(1))); break; case "rewind_matcher": ((Matcher)t).Rewind(n); break;
+            case "forced": { var forced = ((Matcher)t).Forced(); Print(forced.Length + string.Concat(forced.Select(x => " " + x))); break; }
+            case "match": { bool complete; int matched = ((Matcher)t).Match(rest(1), out complete); Print(matched, Yes(complete)); break; }
+            case "describe": Print(Yes(((Matcher)t).Describe().Contains(rest(1)))); break;
             case "render": Print(Quote(((Vocab)t).RenderChat(rest(1), Take<TemplateOptions>("template")))); break;
             case "template": s.SetTemplate(Take<TemplateOptions>("template")); break; case "say": s.AddMessage(w[1], rest(2)); break;
             case "say_json": s.AddMessageJson(rest(1)); break;

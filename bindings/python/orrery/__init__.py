@@ -26,6 +26,7 @@ from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
 from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
+from .forms import schema_of, value_of
 from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, utf8
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Done:
     first_token_us: int
     prefill_us: int
     decode_us: int
+    complete: bool
 
 
 Event = Union[Progress, Token, Text, Done]
@@ -238,10 +240,57 @@ class Vocab(Handle):
         with self.use() as pointer:
             return lib.orrery_token_flags(pointer, token)
 
+    def matcher(self, schema: Any = None, **given: "Unpack[GenerateOptions]") -> "Matcher":
+        """A grammar over these tokens: a schema, or the grammar options of Session.generate()."""
+        matcher = c_void_p()
+        struct = options(_abi.orrery_generate_options, _formed(schema, dict(given)), Callbacks())
+        with self.use() as pointer:
+            call("orrery_matcher_create", pointer, byref(struct), byref(matcher))
+        return Matcher(matcher)
+
     def render_chat(self, messages_json: str, **given: "Unpack[TemplateOptions]") -> str:
         with self.use() as pointer:
             struct = options(_abi.orrery_template_options, dict(given), Callbacks())
             return bytes(sized("orrery_render_chat", c_char, pointer, utf8(messages_json), byref(struct))).decode()
+
+
+class Matcher(Handle):
+    """A grammar and a place in it, for samplers of your own and for checks. One thread at a time."""
+    _free = "orrery_matcher_free"
+
+    def mask(self) -> list[int]:
+        """Bit i of word w: token 32 w + i may come next."""
+        with self.use() as pointer:
+            return list(sized("orrery_matcher_mask", c_uint32, pointer))
+
+    def accept(self, tokens: Sequence[int]) -> int:
+        """Goes on with the first tokens that are allowed. Returns how many."""
+        n = c_size_t()
+        with self.use() as pointer:
+            call("orrery_matcher_accept", pointer, array_of(c_int32, tokens, "tokens"), len(tokens), byref(n))
+        return n.value
+
+    def rewind(self, n_tokens: int) -> None:
+        """Goes back to the first n_tokens accepted ones."""
+        with self.use() as pointer:
+            call("orrery_matcher_rewind", pointer, n_tokens)
+
+    def forced(self) -> list[int]:
+        """Tokens of the text that follows in any case."""
+        with self.use() as pointer:
+            return list(sized("orrery_matcher_forced", c_int32, pointer))
+
+    def match(self, text: Union[str, bytes]) -> tuple[int, bool]:
+        """How many bytes of a text can begin an answer, and whether the whole text is one."""
+        data, matched, complete = text.encode() if isinstance(text, str) else bytes(text), c_size_t(), c_uint32()
+        with self.use() as pointer:
+            call("orrery_matcher_match", pointer, data, len(data), byref(matched), byref(complete))
+        return matched.value, bool(complete.value)
+
+    def describe(self) -> str:
+        """JSON: rules, states, bytes, and notices of what does not constrain."""
+        with self.use() as pointer:
+            return bytes(sized("orrery_matcher_describe", c_char, pointer)).decode()
 
 
 class Model(Handle):
@@ -294,6 +343,14 @@ class Calibration(Handle):
     def steps(self) -> str:
         with self.use() as pointer:
             return bytes(sized("orrery_calibration_steps", c_char, pointer)).decode()
+
+
+def _formed(schema: Any, given: dict) -> dict:
+    if schema is None:
+        return given
+    if given.get("grammar") is not None:
+        raise TypeError("give schema or grammar, not both")
+    return {**given, "grammar": schema_of(schema), "grammar_kind": _abi.Grammar.JSON_SCHEMA}
 
 
 def floats(buffer: Any) -> Any:
@@ -419,16 +476,18 @@ class Session(Handle):
         self.add_message("user", question)
         return "".join(self.generate(**given).text())
 
-    def generate(self, **given: "Unpack[GenerateOptions]") -> "Generation":
+    def generate(self, schema: Any = None, **given: "Unpack[GenerateOptions]") -> "Generation":
         """Begins the answer to the conversation. `logits_hook(logits, tokens)` may change logits in place, and cancels by
-        returning something other than 0 or None."""
-        return self._begin("orrery_generate", (), dict(given))
+        returning something other than 0 or None. `schema` is the answer's form (see `forms`): a JSON schema as a dict or text, a
+        dataclass or another type; Generation.value() then returns the value. Say in the prompt what you want: the schema is not in it."""
+        return self._begin("orrery_generate", (), schema, dict(given))
 
-    def generate_tokens(self, tokens: Sequence[int], **given: "Unpack[GenerateOptions]") -> "Generation":
+    def generate_tokens(self, tokens: Sequence[int], schema: Any = None, **given: "Unpack[GenerateOptions]") -> "Generation":
         """Begins a continuation of exactly these tokens."""
-        return self._begin("orrery_generate_tokens", (array_of(c_int32, tokens, "tokens"), len(tokens)), dict(given))
+        return self._begin("orrery_generate_tokens", (array_of(c_int32, tokens, "tokens"), len(tokens)), schema, dict(given))
 
-    def _begin(self, name: str, tokens: tuple, given: dict) -> "Generation":
+    def _begin(self, name: str, tokens: tuple, schema: Any, given: dict) -> "Generation":
+        given = _formed(schema, given)
         def adapt_hook(hook: Callable) -> Callable:
             def enter(logits: int, n_vocab: int, tokens: int, n_tokens: int) -> Any:
                 if not isinstance(logits, int):
@@ -446,16 +505,16 @@ class Session(Handle):
         struct = options(_abi.orrery_generate_options, given, callbacks, {"logits_hook": adapt_hook})
         with self.use() as pointer:
             call(name, pointer, *tokens, byref(struct), byref(generation))
-        return Generation(generation, self, callbacks)
+        return Generation(generation, self, callbacks, schema)
 
 
 class Generation(Handle):
     """One answer under way. Iterating (also with `async for`) yields its events; leaving the loop, however, frees it."""
     _free = "orrery_generation_free"
 
-    def __init__(self, pointer: c_void_p, session: Session, callbacks: Callbacks) -> None:
+    def __init__(self, pointer: c_void_p, session: Session, callbacks: Callbacks, schema: Any = None) -> None:
         super().__init__(pointer)
-        self._session, self._callbacks = session, callbacks
+        self._session, self._callbacks, self._schema = session, callbacks, schema
 
     def next(self) -> Event:
         """Works until there is something to tell. Behind the end it repeats Done."""
@@ -483,6 +542,21 @@ class Generation(Handle):
         for event in self:
             if isinstance(event, Text):
                 yield event.text
+
+    def value(self) -> Any:
+        """Runs to the end and returns the value of the answer's schema: an instance of the dataclass or type, or what json.loads() gives.
+        ValueError: the answer was cut before it was whole; its text is the exception's second argument."""
+        if self._schema is None:
+            raise TypeError("value() needs generate(schema=...)")
+        text, complete = "", False
+        for event in self:
+            if isinstance(event, Text):
+                text += event.text
+            elif isinstance(event, Done):
+                complete = event.complete
+        if not complete:
+            raise ValueError("the answer was cut before it was whole", text)
+        return value_of(self._schema, text)
 
     def __iter__(self) -> Iterator[Event]:
         try:
@@ -558,4 +632,4 @@ def _event(e: Any) -> Event:
     if e.type == _abi.EventType.TEXT:
         return Text(data.decode())
     return Done(e.finish_reason, e.stop_index, e.prompt_tokens,
-                e.reused_tokens, e.generated_tokens, e.first_token_us, e.prefill_us, e.decode_us)
+                e.reused_tokens, e.generated_tokens, e.first_token_us, e.prefill_us, e.decode_us, bool(e.complete))

@@ -161,6 +161,24 @@ class Speculate(IntEnum):
     """the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM"""
 
 
+class Grammar(IntEnum):
+    GBNF = 0
+    """rules, as llama.cpp's files have them"""
+    JSON_SCHEMA = 1
+    """drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name"""
+    REGEX = 2
+    """ECMA-262: the whole answer matches"""
+
+
+class Whitespace(IntEnum):
+    FREE = 0
+    """of JSON: nothing, one space, or one line break and at most 32 blanks"""
+    COMPACT = 1
+    """nothing"""
+    SPACED = 2
+    """", " and ": " """
+
+
 class EventType(IntEnum):
     PROGRESS = 1
     """done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First done
@@ -588,6 +606,12 @@ class orrery_generate_options(Structure):
         ("logits_user", c_void_p),
         ("n_logprobs", c_uint32),
         ("ignore_end", c_uint32),
+        ("grammar", c_char_p),
+        ("grammar_root", c_char_p),
+        ("grammar_kind", c_uint32),
+        ("grammar_whitespace", c_uint32),
+        ("grammar_tokens", c_uint32),
+        ("reserved", c_uint32),
     ]
     INIT = "orrery_generate_options_init"
     COUNTS: dict[str, str] = {"stop": "n_stop", "logit_bias": "n_logit_bias"}
@@ -607,7 +631,7 @@ class orrery_event(Structure):
         ("logprob", c_float),
         ("finish_reason", c_uint32),
         ("stop_index", c_uint32),
-        ("reserved", c_uint32),
+        ("complete", c_uint32),
         ("prompt_tokens", c_uint64),
         ("reused_tokens", c_uint64),
         ("generated_tokens", c_uint64),
@@ -631,6 +655,8 @@ NAMES = {"log_level": "orrery_log_level_name",
          "load_mode": "orrery_load_mode_name",
          "overflow": "orrery_overflow_name",
          "speculate": "orrery_speculate_name",
+         "grammar_kind": "orrery_grammar_kind_name",
+         "whitespace": "orrery_whitespace_name",
          "event_type": "orrery_event_type_name",
          "finish_reason": "orrery_finish_reason_name"}
 
@@ -736,6 +762,8 @@ FUNCTIONS = {
     "orrery_calibration_free": (None, [c_void_p]),
     "orrery_head_profile_import": (c_int32, [c_char_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_head_profile_import_gates": (c_int32, [c_char_p, c_double, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_grammar_kind_name": (c_char_p, [c_uint32]),
+    "orrery_whitespace_name": (c_char_p, [c_uint32]),
     "orrery_generate_options_init": (None, [POINTER(orrery_generate_options), c_size_t]),
     "orrery_generate": (c_int32, [c_void_p, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_generate_tokens": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
@@ -747,6 +775,14 @@ FUNCTIONS = {
     "orrery_run": (c_int32, [c_void_p, orrery_event_fn, c_void_p, POINTER(orrery_error)]),
     "orrery_cancel": (None, [c_void_p]),
     "orrery_generation_free": (None, [c_void_p]),
+    "orrery_matcher_create": (c_int32, [c_void_p, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
+    "orrery_matcher_mask": (c_int32, [c_void_p, POINTER(c_uint32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_matcher_accept": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_matcher_rewind": (c_int32, [c_void_p, c_size_t, POINTER(orrery_error)]),
+    "orrery_matcher_forced": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_matcher_match": (c_int32, [c_void_p, c_char_p, c_size_t, POINTER(c_size_t), POINTER(c_uint32), POINTER(orrery_error)]),
+    "orrery_matcher_describe": (c_int32, [c_void_p, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_matcher_free": (None, [c_void_p]),
 }
 
 
@@ -915,7 +951,7 @@ class GenerateOptions(TypedDict, total=False):
     max_tokens: int
     """0: until the model ends the answer or the context is full"""
     temperature: float
-    """default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p"""
+    """default 0: greedy. The order: bias, penalties, grammar, hook, temperature, top_k, top_p, min_p"""
     top_p: float
     """default 1: off"""
     min_p: float
@@ -941,7 +977,19 @@ class GenerateOptions(TypedDict, total=False):
     n_logprobs: int
     """alternatives reported with each token; at most 20; default 0"""
     ignore_end: int
-    """1: end-of-generation tokens do not end the answer"""
+    """1: end-of-generation tokens do not end the answer; a grammar that allows nothing else does"""
+    grammar: str
+    """a grammar's source, at most 4 MiB; NULL (default): none. Near max_tokens or the context's end only what can still be
+    closed is allowed: the answer is whole unless the limit is below its least text
+    """
+    grammar_root: str
+    """GBNF: the rule that an answer is; NULL: "root" """
+    grammar_kind: int
+    """ORRERY_GRAMMAR_"""
+    grammar_whitespace: int
+    """ORRERY_WHITESPACE_: JSON schema"""
+    grammar_tokens: int
+    """orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0"""
 
 
 @dataclass(frozen=True)

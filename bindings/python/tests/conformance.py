@@ -31,7 +31,8 @@ def show(event):
         near = ["near %d" % math.floor(.5 - event.logprob)] if event.top else []
         print("token", event.token, quote(event.bytes), *near, *[token for token, _ in event.top])
     else:
-        print("done", event.finish_reason, event.stop_index, event.prompt_tokens, event.reused_tokens, event.generated_tokens)
+        print("done", event.finish_reason, event.stop_index, event.prompt_tokens, event.reused_tokens, event.generated_tokens,
+              *(["complete"] if event.complete else []))
     return isinstance(event, orrery.Done)
 
 def drain(generation, limit):
@@ -122,6 +123,7 @@ def step(verb, w, rest, t):
         "session": lambda: t[w[1]].session(**take("session")), "fork": lambda: t[w[1]].fork(),
         "plan": lambda: orrery.plan(rest(1), *plan_options()),
         "calibrate": lambda: t[w[1]].calibrate([t[w[2]].tokenize(x) for x in rest(3).split("|")], **take("calibrate")),
+        "matcher": lambda: t[w[1]].matcher(**take("generate")),
         "generate": lambda: t[w[1]].generate(**take("generate")), "save_buffer": lambda: t[w[1]].save_buffer(),
         "continue": lambda: t[w[1]].generate_tokens([int(x) for x in w[2:]], **take("generate")),
         "damage": lambda: t[w[0]][:-1] + bytes([t[w[0]][-1] ^ 1]),
@@ -136,6 +138,10 @@ def step(verb, w, rest, t):
         "free": lambda: t[w[0]].close(), "info": lambda: print(*[field(getattr(fields_of(t[w[0]]), n)) for n in w[1:]]),
         "compare": lambda: compare(fields_of(t[w[0]]), *w[1:]), "tokenize": lambda: print(*t[w[0]].tokenize(rest(2), int(w[1]))),
         "detokenize": lambda: print(quote(t[w[0]].detokenize([int(x) for x in w[2:]], int(w[1])))),
+        "allowed": lambda: print(sum(bin(word).count("1") for word in t[w[0]].mask())),
+        "accept": lambda: print(t[w[0]].accept([int(x) for x in w[1:]])), "rewind_matcher": lambda: t[w[0]].rewind(int(w[1])),
+        "forced": lambda: print(len(t[w[0]].forced()), *t[w[0]].forced()), "describe": lambda: print(yes(rest(1) in t[w[0]].describe())),
+        "match": lambda: print(*(yes(x) if isinstance(x, bool) else x for x in t[w[0]].match(rest(1)))),
         "flags": lambda: print(t[w[0]].token_flags(int(w[1]))), "say_json": lambda: t[w[0]].add_message_json(rest(1)),
         "render": lambda: print(quote(t[w[0]].render_chat(rest(1), **take("template")))),
         "say": lambda: t[w[0]].add_message(w[1], rest(2)), "rewind_messages": lambda: t[w[0]].rewind_messages(int(w[1])),

@@ -290,6 +290,7 @@ const Command& chat_command() {
          {"--history", "FILE", "The file for typed messages (default " ORRERY_HISTORY ")."},
          {"--no-history", nullptr, "Keep no history."}}},
        sampling_group(kChatting),
+       grammar_group(),
        session_group(),
        template_group(),
        runtime_group(),

@@ -106,6 +106,12 @@ void system_message(Request& request) {
   }
 }
 
+void schema(Request& request) {
+  if (request.argument.empty()) throw UsageError("/schema: name a file, or paste a schema; - removes it");
+  request.chat.sampling().set_grammar(request.argument == "-" ? Grammar() : Grammar::of_schema(request.argument));
+  say(request.argument == "-" ? "answers are free again" : "answers are JSON that fits this schema; it is not in the prompt: say what you want");
+}
+
 void document(Request& request) {
   if (request.argument == "-") throw UsageError("/file: standard input is the conversation itself; name a file, or paste the text");
   const size_t n_tokens = request.chat.add_document(request.argument);
@@ -124,6 +130,7 @@ constexpr SlashCommand kCommands[] = {
     {"/help", "", "this list (also help, /?)", help},
     {"/set", "[NAME [VALUE]]", "show or change sampling, limits, thinking and the system message", settings},
     {"/file", "FILE", "put a document before the next question", document},
+    {"/schema", "FILE", "answers are JSON that fits the schema in FILE; - for free answers", schema},
     {"/system", "[TEXT]", "show or set the system message; - removes it", system_message},
     {"/undo", "", "remove the last question and its answer", undo},
     {"/rewind", "[N]", "remove the last N questions and answers", rewind_turns},

@@ -55,6 +55,7 @@ Json answer_json(const Answer& answer, const orrery_vocab* vocab, bool top) {
   const auto milliseconds = [](uint64_t us) { return static_cast<double>(us) / 1000; };
   return {{"text", answer.text},
           {"finish_reason", finish_name(answer.finish_reason)},
+          {"complete", answer.complete},
           {"prompt_tokens", answer.prompt_tokens},
           {"generated_tokens", answer.generated_tokens},
           {"tokens", std::move(tokens)},
@@ -123,6 +124,7 @@ int run(const Args& args, Output& out) {
   if (!json && answer.finish_reason == ORRERY_FINISH_CONTEXT) note("the context is full: the answer ends here");
   if (!json && answer.finish_reason == ORRERY_FINISH_LENGTH && is_terminal(kStderr))
     note("the answer was cut at --max-tokens " + grouped(options.max_tokens));
+  if (!json && options.grammar && !answer.complete && !answer.interrupted()) note("the answer is not whole: its form was cut short");
   if (args.has("--stats")) note(speed_line(answer) + guesses_line(session));
   return answer.interrupted() ? kExitInterrupted : kExitOk;
 }
@@ -149,6 +151,7 @@ const Command& run_command() {
          {"--logprobs", "N", "With --json: the N likeliest alternatives of each token, at most 20."},
          {"--stats", nullptr, "Counts and speed on standard error."}}},
        sampling_group(kGreedy),
+       grammar_group(),
        session_group(),
        template_group(),
        runtime_group(),
@@ -156,6 +159,8 @@ const Command& run_command() {
       "  orrery run model.gguf --prompt 'Name three rivers.' --max-tokens 60\n"
       "  orrery run model.gguf --file report.txt --prompt 'Who wrote this?'\n"
       "  git diff | orrery run model.gguf - --system 'Review this change.'\n"
+      "  orrery run model.gguf --prompt 'Describe Lisbon as JSON.' --schema city.json\n"
+      "  orrery run model.gguf --prompt 'Is the sky blue?' --regex 'yes|no'\n"
       "  orrery run model.gguf --raw 'Once upon a time' --temperature 0.8 --seed 7 --max-tokens 100\n"
       "  orrery run model.gguf --prompt Hi --json --logprobs 5 | jq '.tokens[].logprob'\n",
       1,

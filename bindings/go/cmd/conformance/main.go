@@ -4,6 +4,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"os"
 	"reflect"
 	"sort"
@@ -15,11 +16,11 @@ import (
 
 var ( // verbs that are one method; its arguments are the step's
 	made    = map[string]any{"runtime": orrery.NewRuntime, "vocab": orrery.OpenVocab, "plan": orrery.Plan}
-	methods = map[string]string{"model": "Open", "vocab_of": "Vocab", "session": "NewSession", "fork": "Fork", "generate": "Generate",
+	methods = map[string]string{"model": "Open", "vocab_of": "Vocab", "session": "NewSession", "fork": "Fork", "generate": "Generate", "matcher": "Matcher",
 		"continue": "GenerateTokens", "save_buffer": "SaveBuffer"} // of argument 2; argument 1 names what they make
 	verbs = map[string]string{"free": "Close", "flags": "TokenFlags", "render": "RenderChat", "template": "SetTemplate", "say": "AddMessage",
 		"say_json": "AddMessageJSON", "message": "Message", "rewind_messages": "RewindMessages", "rewind": "Rewind", "save": "Save",
-		"load": "Load", "load_buffer": "LoadBuffer"} // of argument 1
+		"load": "Load", "load_buffer": "LoadBuffer", "rewind_matcher": "Rewind"} // of argument 1
 )
 
 func show(e orrery.Event) bool {
@@ -38,7 +39,11 @@ func show(e orrery.Event) bool {
 		}
 		fmt.Println(line)
 	case orrery.EventTypeDone:
-		fmt.Println("done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens)
+		words := []any{"done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens}
+		if e.Complete {
+			words = append(words, "complete")
+		}
+		fmt.Println(words...)
 	}
 	return e.Type != orrery.EventTypeDone
 }
@@ -78,8 +83,8 @@ func step(verb string, w []string) {
 	}
 	number := func(i int) int { return int(numbers(w[i : i+1])[0]) }
 	other := map[string]func(){
-		"abi":      func() { fmt.Println(orrery.AbiVersion(), orrery.Version(), yes(orrery.BuildInfo() != "")) },
-		"status":   func() { fmt.Println(orrery.Status(number(0)).Error()) },
+		"abi":     func() { fmt.Println(orrery.AbiVersion(), orrery.Version(), yes(orrery.BuildInfo() != "")) },
+		"status":  func() { fmt.Println(orrery.Status(number(0)).Error()) },
 		"name":    func() { fmt.Println(orrery.ConstantName(w[0], int64(number(1)))) },
 		"threads": func() { check(at[*orrery.Runtime](w[0]).SetThreads(int32(number(1)), int32(number(2)))) },
 		"devices": func() {
@@ -102,12 +107,16 @@ func step(verb string, w []string) {
 		"model_fd": func() {
 			file := must(os.Open(text(w[2:])))
 			defer file.Close()
-			f := func(o *orrery.ModelOptions) (*orrery.Model, error) { return at[*orrery.Runtime](w[1]).OpenFd(file.Fd(), o) }
+			f := func(o *orrery.ModelOptions) (*orrery.Model, error) {
+				return at[*orrery.Runtime](w[1]).OpenFd(file.Fd(), o)
+			}
 			things[w[0]] = invoke(reflect.ValueOf(f), nil)
 		},
 		"model_memory": func() {
 			file := must(os.ReadFile(text(w[2:])))
-			f := func(o *orrery.ModelOptions) (*orrery.Model, error) { return at[*orrery.Runtime](w[1]).OpenMemory(file, o) }
+			f := func(o *orrery.ModelOptions) (*orrery.Model, error) {
+				return at[*orrery.Runtime](w[1]).OpenMemory(file, o)
+			}
 			things[w[0]] = invoke(reflect.ValueOf(f), nil)
 		},
 		"vocab_fd": func() {
@@ -164,6 +173,24 @@ func step(verb string, w []string) {
 		"cancel":   func() { done := make(chan bool); go func() { generation().Cancel(); done <- true }(); <-done },
 		"inspect":  func() { json, err := orrery.Inspect(w[0]); contains(json, err, text(w[1:])) },
 		"policies": func() { json, err := orrery.Policies(); contains(json, err, text(w)) },
+		"allowed": func() {
+			n := 0
+			for _, word := range must(at[*orrery.Matcher](w[0]).Mask()) {
+				n += bits.OnesCount32(word)
+			}
+			fmt.Println(n)
+		},
+		"accept": func() { fmt.Println(must(at[*orrery.Matcher](w[0]).Accept(numbers(w[1:])))) },
+		"forced": func() {
+			tokens := must(at[*orrery.Matcher](w[0]).Forced())
+			fmt.Println(strings.TrimSpace(fmt.Sprint(len(tokens), " ", words(tokens))))
+		},
+		"match": func() {
+			n, complete, err := at[*orrery.Matcher](w[0]).Match(text(w[1:]))
+			check(err)
+			fmt.Println(n, yes(complete))
+		},
+		"describe": func() { json, err := at[*orrery.Matcher](w[0]).Describe(); contains(json, err, text(w[1:])) },
 		"steps":    func() { json, err := at[*orrery.Calibration](w[0]).Steps(); contains(json, err, text(w[1:])) },
 		"profile": func() {
 			json, err := orrery.HeadProfileImport(must(at[*orrery.Calibration](w[0]).Profile()))

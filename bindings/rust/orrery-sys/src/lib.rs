@@ -109,6 +109,18 @@ pub const ORRERY_SPECULATE_NGRAM: u32 = 1;
 pub const ORRERY_SPECULATE_POLICY: u32 = 2;
 /// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
 pub const ORRERY_SPECULATE_DRAFT: u32 = 3;
+/// rules, as llama.cpp's files have them
+pub const ORRERY_GRAMMAR_GBNF: u32 = 0;
+/// drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name
+pub const ORRERY_GRAMMAR_JSON_SCHEMA: u32 = 1;
+/// ECMA-262: the whole answer matches
+pub const ORRERY_GRAMMAR_REGEX: u32 = 2;
+/// of JSON: nothing, one space, or one line break and at most 32 blanks
+pub const ORRERY_WHITESPACE_FREE: u32 = 0;
+/// nothing
+pub const ORRERY_WHITESPACE_COMPACT: u32 = 1;
+/// ", " and ": "
+pub const ORRERY_WHITESPACE_SPACED: u32 = 2;
 /// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First done
 /// is 0, before the first token is computed; at last done = total. Both come again if old turns make room in the middle
 /// of an answer
@@ -154,6 +166,10 @@ pub struct orrery_calibration {
 }
 #[repr(C)]
 pub struct orrery_generation {
+    _private: [u8; 0],
+}
+#[repr(C)]
+pub struct orrery_matcher {
     _private: [u8; 0],
 }
 pub type orrery_log_fn = Option<unsafe extern "C" fn(user: *mut c_void, level: i32, message: *const c_char)>;
@@ -609,7 +625,7 @@ pub struct orrery_generate_options {
     pub struct_size: u32,
     /// 0: until the model ends the answer or the context is full
     pub max_tokens: u32,
-    /// default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p
+    /// default 0: greedy. The order: bias, penalties, grammar, hook, temperature, top_k, top_p, min_p
     pub temperature: f32,
     /// default 1: off
     pub top_p: f32,
@@ -638,10 +654,22 @@ pub struct orrery_generate_options {
     pub logits_user: *mut c_void,
     /// alternatives reported with each token; at most 20; default 0
     pub n_logprobs: u32,
-    /// 1: end-of-generation tokens do not end the answer
+    /// 1: end-of-generation tokens do not end the answer; a grammar that allows nothing else does
     pub ignore_end: u32,
+    /// a grammar's source, at most 4 MiB; NULL (default): none. Near max_tokens or the context's end only what can
+    /// still be closed is allowed: the answer is whole unless the limit is below its least text
+    pub grammar: *const c_char,
+    /// GBNF: the rule that an answer is; NULL: "root"
+    pub grammar_root: *const c_char,
+    /// ORRERY_GRAMMAR_
+    pub grammar_kind: u32,
+    /// ORRERY_WHITESPACE_: JSON schema
+    pub grammar_whitespace: u32,
+    /// orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0
+    pub grammar_tokens: u32,
+    pub reserved: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 104);
+const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 136);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -677,7 +705,8 @@ pub struct orrery_event {
     pub finish_reason: u32,
     /// DONE by STOP
     pub stop_index: u32,
-    pub reserved: u32,
+    /// DONE: 1: the text is whole by the grammar; 0 without one
+    pub complete: u32,
     /// DONE: of this answer
     pub prompt_tokens: u64,
     /// DONE: of this answer
@@ -722,8 +751,8 @@ extern "C" {
     /// Changes how many threads the CPU backend computes with, and their priority, between two steps: a step that runs
     /// on another thread ends first. Results are the same to the last bit. Allowed from any thread, but not from a
     /// callback.
-    /// n_threads 1 to 1024, at most the larger of two numbers: the processors that the process had when the runtime was
-    /// created, and the threads that it was created with. 0: the default of orrery_runtime_options
+    /// n_threads at most 1024, the processors that the process had when the runtime was created, or the threads that it
+    /// was created with if they are more. 0: the default of orrery_runtime_options
     /// priority ORRERY_PRIORITY_
     /// ORRERY_INVALID_ARGUMENT: a value out of range; the message names the largest. ORRERY_OUT_OF_HOST_MEMORY: the
     /// system starts no more threads; the old ones stay. ORRERY_UNSUPPORTED: a GPU computes.
@@ -733,19 +762,9 @@ extern "C" {
     /// Opens the vocabulary of the GGUF file at `path`. The file needs a tokenizer, and no tensors. ORRERY_IO: the file
     /// cannot be read. ORRERY_BAD_MODEL: it is damaged, or has no tokenizer.
     pub fn orrery_vocab_open(path: *const c_char, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
-    /// Opens a vocabulary from an open file, or from memory that holds a whole GGUF file. After the call both are the
-    /// caller's alone.
-    /// fd of a regular file or a memory file (memfd_create), open for reading. The call does not use or move its
-    /// position
-    /// bytes (n_bytes) begins at a multiple of 8 Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or
-    /// not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or bytes does not begin at a multiple of 8.
+    /// Open a vocabulary from an open file, or from memory, which after the call is the caller's alone. See "Sources".
     pub fn orrery_vocab_open_fd(fd: i32, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
-    /// Opens a vocabulary from an open file, or from memory that holds a whole GGUF file. After the call both are the
-    /// caller's alone.
-    /// fd of a regular file or a memory file (memfd_create), open for reading. The call does not use or move its
-    /// position
-    /// bytes (n_bytes) begins at a multiple of 8 Errors are those of orrery_vocab_open(). ORRERY_IO: fd is not open, or
-    /// not a file. ORRERY_INVALID_ARGUMENT: fd is negative, or bytes does not begin at a multiple of 8.
+    /// Open a vocabulary from an open file, or from memory, which after the call is the caller's alone. See "Sources".
     pub fn orrery_vocab_open_memory(bytes: *const c_void, n_bytes: usize, vocab: *mut *mut orrery_vocab, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_vocab_free(vocab: *mut orrery_vocab);
     /// Writes the ids of text[0..text_bytes) to tokens[0..capacity); *n_tokens: how many there are. See "Sizes out".
@@ -765,38 +784,28 @@ extern "C" {
     pub fn orrery_plan_result_init(plan: *mut orrery_plan_result, struct_size: usize);
     /// Reads the header of the model at `path` only. Any options may be NULL.
     pub fn orrery_plan(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
-    /// The same for a model in an open file, or in memory, as orrery_vocab_open_fd() and orrery_vocab_open_memory()
-    /// take them. A split model is planned by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL.
+    /// The same for a model in an open file, or in memory. See "Sources".
     pub fn orrery_plan_fd(fd: i32, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
-    /// The same for a model in an open file, or in memory, as orrery_vocab_open_fd() and orrery_vocab_open_memory()
-    /// take them. A split model is planned by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL.
+    /// The same for a model in an open file, or in memory. See "Sources".
     pub fn orrery_plan_memory(bytes: *const c_void, n_bytes: usize, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, plan: *mut orrery_plan_result, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_region_kind_name(kind: u32) -> *const c_char;
     pub fn orrery_plan_region_init(region: *mut orrery_plan_region, struct_size: usize);
     /// Writes the plan of orrery_plan(), with its arguments, region by region. Regions without bytes are left out.
     /// regions (capacity). _init has filled the first one; the others may hold anything. Every region then has the
     /// struct_size of the first one, which is also the distance between two. *n_regions depends on the options. See
-    /// "Sizes out" The regions add up exactly to the fields of orrery_plan_result:
-    /// device_bytes device_bytes of all regions weights_bytes, workspace_bytes, digests_bytes, staging_bytes
-    /// device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING full_kv_bytes full_heads_bytes of all regions
-    /// compressed_kv_bytes device_bytes of KV, less full_kv_bytes reservoir_bytes reservoir_bytes of all regions
-    /// weights_mapped_bytes, host_bytes host_bytes of WEIGHTS, of all others Errors are those of orrery_plan(), and of
-    /// "Sizes out".
+    /// "Sizes out" The regions add up exactly to orrery_plan_result. Over all regions: device_bytes, reservoir_bytes,
+    /// full_kv_bytes (full_heads_bytes). device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING: weights_bytes,
+    /// workspace_bytes, digests_bytes, staging_bytes; of KV, less full_kv_bytes: compressed_kv_bytes. host_bytes of
+    /// WEIGHTS: weights_mapped_bytes; of all others: host_bytes. Errors are those of orrery_plan(), and of "Sizes out".
     pub fn orrery_plan_regions(path: *const c_char, runtime: *const orrery_runtime_options, model: *const orrery_model_options, session: *const orrery_session_options, regions: *mut orrery_plan_region, capacity: usize, n_regions: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_load_mode_name(mode: u32) -> *const c_char;
     pub fn orrery_model_options_init(options: *mut orrery_model_options, struct_size: usize);
     pub fn orrery_model_open(runtime: *mut orrery_runtime, path: *const c_char, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
-    /// Opens a model from an open file.
-    /// fd of a regular file or a memory file (memfd_create), open for reading. The whole file is the model. The caller
-    /// keeps fd, and may close it when the call has returned. The call does not use or move its position Errors are
-    /// those of orrery_model_open(). ORRERY_IO: fd is not open, or not a file.
+    /// Opens a model from an open file. See "Sources".
     pub fn orrery_model_open_fd(runtime: *mut orrery_runtime, fd: i32, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
-    /// Opens a model from memory that holds a whole GGUF file.
-    /// bytes begins at a multiple of 8. With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until the
-    /// model, its sessions and their generations have been freed; other contents change answers, and nothing else. With
-    /// ORRERY_LOAD_READ the call copies the tensors, and the memory is the caller's again when it has returned
-    /// n_bytes of the file Errors are those of orrery_model_open(). ORRERY_INVALID_ARGUMENT: bytes does not begin at a
-    /// multiple of 8. A split model opens by its path alone: from a descriptor or from memory it is ORRERY_BAD_MODEL.
+    /// Opens a model from memory. See "Sources". With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until
+    /// the model, its sessions and their generations have been freed; other contents change answers, and nothing else.
+    /// With ORRERY_LOAD_READ the call copies the tensors, and the memory is the caller's again when it has returned.
     pub fn orrery_model_open_memory(runtime: *mut orrery_runtime, bytes: *const c_void, n_bytes: usize, options: *const orrery_model_options, model: *mut *mut orrery_model, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_model_free(model: *mut orrery_model);
     pub fn orrery_model_info_init(info: *mut orrery_model_info, struct_size: usize);
@@ -815,79 +824,70 @@ extern "C" {
     pub fn orrery_overflow_name(overflow: u32) -> *const c_char;
     pub fn orrery_speculate_name(speculate: u32) -> *const c_char;
     /// The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate",
-    /// "keep", "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}].
-    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
-    /// "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses depends on the
-    /// thing that it names. "page": the method, as text for people.
+    /// "keep", "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}]. See "Sizes out"; not
+    /// NUL-terminated. "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses
+    /// depends on the thing that it names. "page": the method, as text for people.
     pub fn orrery_policies(json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_session_options_init(options: *mut orrery_session_options, struct_size: usize);
-    /// Opens a session, and takes the memory that orrery_plan() foretells. The session keeps the model.
-    /// options NULL: the defaults. Strings and arrays are copied ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room
-    /// (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context that
-    /// fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
+    /// Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks
+    /// room (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context
+    /// that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
     /// policy; the message names the option, or the smallest budget.
     pub fn orrery_session_open(model: *mut orrery_model, options: *const orrery_session_options, session: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;
-    /// Opens a session, and takes the memory that orrery_plan() foretells. The session keeps the model.
-    /// options NULL: the defaults. Strings and arrays are copied ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room
-    /// (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context that
-    /// fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
+    /// Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks
+    /// room (bytes_requested, bytes_available), or has max_sessions sessions; the message names the largest context
+    /// that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget is too small for the
     /// policy; the message names the option, or the smallest budget.
     pub fn orrery_session_free(session: *mut orrery_session);
-    /// Cancels the work that the session does now, and returns at once.
-    /// session the caller holds the handle until the call has returned. The session's generations may be freed at any
-    /// time A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after orrery_cancel(). A running call
-    /// returns ORRERY_CANCELLED: orrery_session_evaluate() has kept whole chunks of its tokens; _save, _load,
-    /// _save_buffer and _load_buffer have changed nothing. If nothing runs, nothing happens. Allowed from any thread
-    /// and from callbacks other than log functions, but not from a signal handler.
+    /// Cancels the work that the session does now, and returns at once. The session's generations may be freed
+    /// meanwhile, the session not. A generation under way reports DONE with ORRERY_FINISH_CANCELLED, as after
+    /// orrery_cancel(). A running call returns ORRERY_CANCELLED: orrery_session_evaluate() has kept whole chunks of its
+    /// tokens; _save, _load, _save_buffer and _load_buffer have changed nothing. If nothing runs, nothing happens.
+    /// Allowed from any thread and from callbacks other than log functions, but not from a signal handler.
     pub fn orrery_session_cancel(session: *mut orrery_session);
-    /// Adds a message. Takes time in proportion to its length.
-    /// role "system", "user", "assistant", or a role that the template knows; not empty
-    /// content the text. Control tokens that it spells out are text to the model
+    /// Adds a message. `role`: "system", "user", "assistant", or another that the template knows; not empty. Control
+    /// tokens that `content` spells out are text to the model.
     pub fn orrery_session_add_message(session: *mut orrery_session, role: *const c_char, content: *const c_char, error: *mut orrery_error) -> orrery_status;
     /// Adds a message as a JSON object with "role", for templates that read more than role and content (tool calls,
     /// ...). ORRERY_INVALID_ARGUMENT: not JSON (line, column), not an object, or without a role.
     pub fn orrery_session_add_message_json(session: *mut orrery_session, message_json: *const c_char, error: *mut orrery_error) -> orrery_status;
     /// The number of messages; 0 for NULL, and while another call uses the session.
     pub fn orrery_session_n_messages(session: *const orrery_session) -> usize;
-    /// Writes a message as a JSON object.
-    /// i from 0 to orrery_session_n_messages() - 1; else ORRERY_INVALID_ARGUMENT
-    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
+    /// Writes message i, from 0 to orrery_session_n_messages() - 1, as a JSON object. See "Sizes out"; not
+    /// NUL-terminated.
     pub fn orrery_session_message(session: *const orrery_session, i: usize, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// Sets template, tools and variables of the next turns: options, copied; NULL: the defaults of the model.
     /// ORRERY_UNSUPPORTED_TEMPLATE: the template cannot be compiled: line, column.
     pub fn orrery_session_set_template(session: *mut orrery_session, options: *const orrery_template_options, error: *mut orrery_error) -> orrery_status;
-    /// Cuts the conversation. The next turn reuses the KV of the messages that stay.
-    /// n_messages how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the conversation has
+    /// Cuts the conversation to its first n_messages. The next turn reuses their KV. ORRERY_INVALID_ARGUMENT: it has
+    /// fewer.
     pub fn orrery_session_rewind_messages(session: *mut orrery_session, n_messages: usize, error: *mut orrery_error) -> orrery_status;
     /// The number of tokens that the session holds; 0 for NULL.
     pub fn orrery_session_n_tokens(session: *const orrery_session) -> usize;
-    /// Writes these tokens to tokens (capacity), and their number to *n_tokens. See "Sizes out".
+    /// Writes these tokens. See "Sizes out".
     pub fn orrery_session_tokens(session: *const orrery_session, tokens: *mut i32, capacity: usize, n_tokens: *mut usize, error: *mut orrery_error) -> orrery_status;
-    /// Cuts the tokens. The messages stay, and the next turn computes the missing tokens again, or takes kept KV
-    /// (reuse_prompts).
-    /// n_tokens how many stay, the first ones; ORRERY_INVALID_ARGUMENT: more than the session holds
+    /// Cuts the tokens to the first n_tokens. The messages stay, and the next turn computes the missing tokens again,
+    /// or takes kept KV (reuse_prompts). ORRERY_INVALID_ARGUMENT: the session holds fewer.
     pub fn orrery_session_rewind(session: *mut orrery_session, n_tokens: usize, error: *mut orrery_error) -> orrery_status;
     /// Makes a second session with the same tokens, KV and conversation. The two share pages until one of them changes
-    /// a page.
-    /// fork the new session, freed with orrery_session_free() If the arena has no room for it, the fork starts parked:
-    /// its KV lies in host memory, and its first use fails with ORRERY_OUT_OF_DEVICE_MEMORY until another session of
-    /// the model is freed. Under a policy other than "full", a fork continues exactly as the session does. A parked
-    /// fork and a loaded session select the resident KV again (selects_again of orrery_stats).
+    /// a page. If the arena has no room for it, the fork starts parked: its KV lies in host memory, and its first use
+    /// fails with ORRERY_OUT_OF_DEVICE_MEMORY until another session of the model is freed. Under a policy other than
+    /// "full", a fork continues exactly as the session does. A parked fork and a loaded session select the resident KV
+    /// again (selects_again of orrery_stats).
     pub fn orrery_session_fork(session: *mut orrery_session, fork: *mut *mut orrery_session, error: *mut orrery_error) -> orrery_status;
     /// Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
     /// path of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not
-    /// writable The new file gets the mode of the old one, and its owner if the system permits; without an old file the
-    /// mode is 0600. Other hard links keep the old content. Extended attributes and access control lists are not
-    /// copied. The new file is written beside the old one as .orrery-HASH-N, flushed and renamed; then its directory is
-    /// flushed if the file system can do that. After any error, crash or power cut, the old file or the new one is
-    /// there, whole. A process that is killed while it saves may leave .orrery-HASH-N behind; the next save of the same
-    /// file removes it. Up to 32 processes may save the same file at once: the last one wins.
+    /// writable The new file gets the mode of the old one (else 0600), and its owner if the system permits; no extended
+    /// attributes or access control lists. Other hard links keep the old content. It is written as .orrery-HASH-N
+    /// beside the old one, flushed and renamed: after any error, crash or power cut, the old file or the new one is
+    /// there, whole. A process that is killed meanwhile may leave .orrery-HASH-N behind, which the next save of the
+    /// same file removes. Up to 32 processes may save the same file at once: the last one wins.
     pub fn orrery_session_save(session: *mut orrery_session, path: *const c_char, error: *mut orrery_error) -> orrery_status;
     /// Loads from a regular file: no call waits for a FIFO or acts on a device. A session that holds tokens reads a
     /// file of more than 64 MiB twice. If the second reading fails or finds other bytes, it has lost its tokens and
     /// keeps its conversation; the message says so.
     pub fn orrery_session_load(session: *mut orrery_session, path: *const c_char, error: *mut orrery_error) -> orrery_status;
-    /// Saves to memory: bytes (capacity), *n_bytes of saved session. See "Sizes out".
+    /// Saves to memory. See "Sizes out".
     pub fn orrery_session_save_buffer(session: *mut orrery_session, bytes: *mut c_void, capacity: usize, n_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// Loads from memory: bytes (n_bytes), the caller's again after the call.
     pub fn orrery_session_load_buffer(session: *mut orrery_session, bytes: *const c_void, n_bytes: usize, error: *mut orrery_error) -> orrery_status;
@@ -915,49 +915,45 @@ extern "C" {
     /// tokens are generated (HeteroCache, sections 3 and 4.1; SyncKV, section 4.1). And the heads that retrieve: in 256
     /// random tokens that are read four times, they attend to the token after an earlier occurrence of their own
     /// (RazorAttention, section 3.2).
-    /// tokens of all texts, one text behind the other
-    /// n_tokens (n_texts) tokens of each text, at least 16
-    /// options NULL: the defaults
-    /// calibration the result, freed with orrery_calibration_free()
+    /// tokens of all texts, one text behind the other; n_tokens (n_texts): of each text, at least 16
     /// The same texts give the same profile under any number of threads. It takes the memory of one session of the
     /// longest text and n_steps, of at least 1,025 tokens. Windowed layers are scored as if they had no window;
     /// policies skip them. ORRERY_CANCELLED: by `progress`.
     pub fn orrery_calibrate(model: *mut orrery_model, tokens: *const i32, n_tokens: *const usize, n_texts: usize, options: *const orrery_calibrate_options, calibration: *mut *mut orrery_calibration, error: *mut orrery_error) -> orrery_status;
-    /// Writes the profile as JSON, for orrery_session_options.head_profile.
-    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
+    /// Writes the profile as JSON, for orrery_session_options.head_profile. See "Sizes out"; not NUL-terminated.
     pub fn orrery_calibration_profile(calibration: *const orrery_calibration, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
-    /// Writes the measurements behind the profile as JSON, for pictures. All are means over texts.
-    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" "n_steps"; "text_tokens":
-    /// [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets; "drift":
-    /// [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap": [layer][layer], the part of a
-    /// head's set that its best match in the other layer has (on the diagonal: the best match of another head of the
-    /// layer; null: the layer has one head); "windowed_layers": [layers with a sliding window].
+    /// Writes the measurements behind the profile as JSON, for pictures. All are means over texts. See "Sizes out".
+    /// "n_steps"; "text_tokens": [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of
+    /// random sets; "drift": [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap":
+    /// [layer][layer], the part of a head's set that its best match in the other layer has (on the diagonal: the best
+    /// match of another head of the layer; null: the layer has one head); "windowed_layers": [layers with a sliding
+    /// window].
     pub fn orrery_calibration_steps(calibration: *const orrery_calibration, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
-    /// Writes the measurements behind the profile as JSON, for pictures. All are means over texts.
-    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" "n_steps"; "text_tokens":
-    /// [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets; "drift":
-    /// [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap": [layer][layer], the part of a
-    /// head's set that its best match in the other layer has (on the diagonal: the best match of another head of the
-    /// layer; null: the layer has one head); "windowed_layers": [layers with a sliding window].
+    /// Writes the measurements behind the profile as JSON, for pictures. All are means over texts. See "Sizes out".
+    /// "n_steps"; "text_tokens": [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of
+    /// random sets; "drift": [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap":
+    /// [layer][layer], the part of a head's set that its best match in the other layer has (on the diagonal: the best
+    /// match of another head of the layer; null: the layer has one head); "windowed_layers": [layers with a sliding
+    /// window].
     pub fn orrery_calibration_free(calibration: *mut orrery_calibration);
-    /// Checks a profile, and writes it as orrery_calibration_profile() does.
-    /// profile_json in that format, or in the published HeteroCache format. A published profile fits every model of its
-    /// shape
-    /// json (capacity) bytes, *json_bytes of text; not NUL-terminated; see "Sizes out"
+    /// Checks a profile, in that format or in the published HeteroCache format, and writes it as
+    /// orrery_calibration_profile() does. A published profile fits every model of its shape.
     pub fn orrery_head_profile_import(profile_json: *const c_char, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     /// Writes a profile of the gates that DuoAttention has learned (full_attention_heads.tsv).
     /// gates text: a line for each layer with a number from 0 to 1 for each KV head, separated by tabs or spaces
     /// sparsity 0 to 1: heads whose gate is at least this quantile of all gates stay whole under "duoattention", as far
-    /// as the budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads json (capacity)
-    /// bytes, *json_bytes of text; not NUL-terminated; see "Sizes out" ORRERY_INVALID_ARGUMENT names line and column.
+    /// as the budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads
+    /// ORRERY_INVALID_ARGUMENT names line and column.
     pub fn orrery_head_profile_import_gates(gates: *const c_char, sparsity: f64, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    pub fn orrery_grammar_kind_name(kind: u32) -> *const c_char;
+    pub fn orrery_whitespace_name(whitespace: u32) -> *const c_char;
     pub fn orrery_generate_options_init(options: *mut orrery_generate_options, struct_size: usize);
     /// Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work.
-    /// options NULL: the defaults. Strings and arrays are copied
-    /// generation the answer under way, freed with orrery_generation_free() While the generation is unfinished and not
-    /// freed, the session is ORRERY_BUSY for everything but cancelling and reading. ORRERY_INVALID_ARGUMENT: an option
-    /// is out of range, a stop string is empty or not UTF-8 (the message says which one), or the conversation has no
-    /// message.
+    /// While the generation is unfinished and not freed, the session is ORRERY_BUSY for everything but cancelling and
+    /// reading. ORRERY_INVALID_ARGUMENT: an option is out of range, a stop string is empty or not UTF-8 (the message
+    /// says which one), the conversation has no message, or the grammar has a fault: line, column. ORRERY_UNSUPPORTED:
+    /// the grammar needs what this version has not, which the message names, or more than 8 MiB of automata; later,
+    /// from orrery_next(), it has become too ambiguous.
     pub fn orrery_generate(session: *mut orrery_session, options: *const orrery_generate_options, generation: *mut *mut orrery_generation, error: *mut orrery_error) -> orrery_status;
     /// Begins a continuation of tokens. The conversation does not change.
     /// tokens (n_tokens) the whole sequence from its start. The session reuses the KV of their common prefix with the
@@ -1005,4 +1001,27 @@ extern "C" {
     /// longjmp() out of a callback, it cancels and returns without freeing. Call it again when the callback has
     /// returned.
     pub fn orrery_generation_free(generation: *mut orrery_generation);
+    /// `options`: grammar and its grammar_ fields but grammar_tokens, with the errors of orrery_generate(); the others
+    /// are not read.
+    pub fn orrery_matcher_create(vocab: *const orrery_vocab, options: *const orrery_generate_options, matcher: *mut *mut orrery_matcher, error: *mut orrery_error) -> orrery_status;
+    /// The tokens that may come next: bit i of words[w] is token 32 w + i. Ends of generation are among them where the
+    /// text may end.
+    pub fn orrery_matcher_mask(matcher: *mut orrery_matcher, words: *mut u32, capacity: usize, n_words: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Goes on with the first tokens that are allowed; *n_accepted: how many. Goes back to the first n_tokens of all
+    /// accepted ones.
+    pub fn orrery_matcher_accept(matcher: *mut orrery_matcher, tokens: *const i32, n_tokens: usize, n_accepted: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Goes on with the first tokens that are allowed; *n_accepted: how many. Goes back to the first n_tokens of all
+    /// accepted ones.
+    pub fn orrery_matcher_rewind(matcher: *mut orrery_matcher, n_tokens: usize, error: *mut orrery_error) -> orrery_status;
+    /// Tokens of the text that follows in any case; none where there is a choice. See "Sizes out".
+    pub fn orrery_matcher_forced(matcher: *mut orrery_matcher, tokens: *mut i32, capacity: usize, n_tokens: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Reads a text from its beginning: *matched_bytes of it can begin an answer; *complete is 1 if the whole text is
+    /// one.
+    pub fn orrery_matcher_match(matcher: *mut orrery_matcher, text: *const c_char, text_bytes: usize, matched_bytes: *mut usize, complete: *mut u32, error: *mut orrery_error) -> orrery_status;
+    /// Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [what is accepted and does not
+    /// constrain]}. See "Sizes out".
+    pub fn orrery_matcher_describe(matcher: *mut orrery_matcher, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [what is accepted and does not
+    /// constrain]}. See "Sizes out".
+    pub fn orrery_matcher_free(matcher: *mut orrery_matcher);
 }

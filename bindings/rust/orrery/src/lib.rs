@@ -341,3 +341,49 @@ impl Calibration {
         sized_text(|p, capacity, n, e| unsafe { sys::orrery_calibration_steps(self.raw, p, capacity, n, e) })
     }
 }
+
+handle!(
+    /// A grammar and a place in it, for samplers of your own and for checks. One thread at a time.
+    Matcher, orrery_matcher, orrery_matcher_free, {}
+);
+
+impl Vocab {
+    /// A grammar over these tokens, by the grammar options of `Session::generate`.
+    pub fn matcher(&self, options: GenerateOptions) -> Result<Matcher> {
+        let (mut keep, mut raw) = (Keep::default(), null_mut());
+        let options = options.into_raw(&mut keep)?;
+        call(|e| unsafe { sys::orrery_matcher_create(self.raw, &options, &mut raw, e) })?;
+        Ok(Matcher { raw })
+    }
+}
+
+impl Matcher {
+    /// Bit i of word w: token 32 w + i may come next.
+    pub fn mask(&self) -> Result<Vec<u32>> {
+        sized(|p, capacity, n, e| unsafe { sys::orrery_matcher_mask(self.raw, p, capacity, n, e) })
+    }
+    /// Goes on with the first tokens that are allowed. Returns how many.
+    pub fn accept(&self, tokens: &[i32]) -> Result<usize> {
+        let mut n = 0;
+        call(|e| unsafe { sys::orrery_matcher_accept(self.raw, tokens.as_ptr(), tokens.len(), &mut n, e) })?;
+        Ok(n)
+    }
+    /// Goes back to the first n_tokens accepted ones.
+    pub fn rewind(&self, n_tokens: usize) -> Result<()> {
+        call(|e| unsafe { sys::orrery_matcher_rewind(self.raw, n_tokens, e) })
+    }
+    /// Tokens of the text that follows in any case.
+    pub fn forced(&self) -> Result<Vec<i32>> {
+        sized(|p, capacity, n, e| unsafe { sys::orrery_matcher_forced(self.raw, p, capacity, n, e) })
+    }
+    /// How many bytes of a text can begin an answer, and whether the whole text is one.
+    pub fn match_text(&self, text: &str) -> Result<(usize, bool)> {
+        let (mut matched, mut complete) = (0, 0);
+        call(|e| unsafe { sys::orrery_matcher_match(self.raw, text.as_ptr() as *const _, text.len(), &mut matched, &mut complete, e) })?;
+        Ok((matched, complete != 0))
+    }
+    /// JSON: rules, states, bytes, and notices of what does not constrain.
+    pub fn describe(&self) -> Result<String> {
+        sized_text(|p, capacity, n, e| unsafe { sys::orrery_matcher_describe(self.raw, p, capacity, n, e) })
+    }
+}

@@ -255,6 +255,8 @@ pub struct Done {
     pub first_token_us: u64,
     pub prefill_us: u64,
     pub decode_us: u64,
+    /// The text is whole by the grammar.
+    pub complete: bool,
 }
 
 impl Event {
@@ -280,6 +282,7 @@ impl Event {
                 first_token_us: e.first_token_us,
                 prefill_us: e.prefill_us,
                 decode_us: e.decode_us,
+                complete: e.complete != 0,
             }),
         }
     }

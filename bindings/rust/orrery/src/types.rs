@@ -135,6 +135,22 @@ pub mod speculate {
     /// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
     pub const DRAFT: u32 = 3;
 }
+pub mod grammar {
+    /// rules, as llama.cpp's files have them
+    pub const GBNF: u32 = 0;
+    /// drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name
+    pub const JSON_SCHEMA: u32 = 1;
+    /// ECMA-262: the whole answer matches
+    pub const REGEX: u32 = 2;
+}
+pub mod whitespace {
+    /// of JSON: nothing, one space, or one line break and at most 32 blanks
+    pub const FREE: u32 = 0;
+    /// nothing
+    pub const COMPACT: u32 = 1;
+    /// ", " and ": "
+    pub const SPACED: u32 = 2;
+}
 pub mod event_type {
     /// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First
     /// done is 0, before the first token is computed; at last done = total. Both come again if old turns make room in
@@ -174,6 +190,8 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
             "load_mode" => sys::orrery_load_mode_name(value as u32),
             "overflow" => sys::orrery_overflow_name(value as u32),
             "speculate" => sys::orrery_speculate_name(value as u32),
+            "grammar_kind" => sys::orrery_grammar_kind_name(value as u32),
+            "whitespace" => sys::orrery_whitespace_name(value as u32),
             "event_type" => sys::orrery_event_type_name(value as u32),
             "finish_reason" => sys::orrery_finish_reason_name(value as u32),
             _ => return None,
@@ -737,7 +755,7 @@ impl CalibrateOptions {
 pub struct GenerateOptions {
     /// 0: until the model ends the answer or the context is full
     pub max_tokens: u32,
-    /// default 0: greedy. In this order: bias, penalties, hook, temperature, top_k, top_p, min_p
+    /// default 0: greedy. The order: bias, penalties, grammar, hook, temperature, top_k, top_p, min_p
     pub temperature: f32,
     /// default 1: off
     pub top_p: f32,
@@ -763,8 +781,19 @@ pub struct GenerateOptions {
     pub logits_hook: Option<LogitsFn>,
     /// alternatives reported with each token; at most 20; default 0
     pub n_logprobs: u32,
-    /// 1: end-of-generation tokens do not end the answer
+    /// 1: end-of-generation tokens do not end the answer; a grammar that allows nothing else does
     pub ignore_end: u32,
+    /// a grammar's source, at most 4 MiB; NULL (default): none. Near max_tokens or the context's end only what can
+    /// still be closed is allowed: the answer is whole unless the limit is below its least text
+    pub grammar: Option<String>,
+    /// GBNF: the rule that an answer is; NULL: "root"
+    pub grammar_root: Option<String>,
+    /// ORRERY_GRAMMAR_
+    pub grammar_kind: u32,
+    /// ORRERY_WHITESPACE_: JSON schema
+    pub grammar_whitespace: u32,
+    /// orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0
+    pub grammar_tokens: u32,
 }
 
 impl Default for GenerateOptions {
@@ -786,6 +815,11 @@ impl Default for GenerateOptions {
             logits_hook: None,
             n_logprobs: raw.n_logprobs,
             ignore_end: raw.ignore_end,
+            grammar: None,
+            grammar_root: None,
+            grammar_kind: raw.grammar_kind,
+            grammar_whitespace: raw.grammar_whitespace,
+            grammar_tokens: raw.grammar_tokens,
         }
     }
 }
@@ -818,6 +852,15 @@ impl GenerateOptions {
         }
         raw.n_logprobs = self.n_logprobs;
         raw.ignore_end = self.ignore_end;
+        if let Some(text) = &self.grammar {
+            raw.grammar = keep.string(text)?;
+        }
+        if let Some(text) = &self.grammar_root {
+            raw.grammar_root = keep.string(text)?;
+        }
+        raw.grammar_kind = self.grammar_kind;
+        raw.grammar_whitespace = self.grammar_whitespace;
+        raw.grammar_tokens = self.grammar_tokens;
         Ok(raw)
     }
 
@@ -876,6 +919,20 @@ impl GenerateOptions {
             },
             "ignore_end" => match text.parse() {
                 Ok(value) => self.ignore_end = value,
+                Err(_) => return false,
+            },
+            "grammar" => self.grammar = Some(text.to_owned()),
+            "grammar_root" => self.grammar_root = Some(text.to_owned()),
+            "grammar_kind" => match text.parse() {
+                Ok(value) => self.grammar_kind = value,
+                Err(_) => return false,
+            },
+            "grammar_whitespace" => match text.parse() {
+                Ok(value) => self.grammar_whitespace = value,
+                Err(_) => return false,
+            },
+            "grammar_tokens" => match text.parse() {
+                Ok(value) => self.grammar_tokens = value,
                 Err(_) => return false,
             },
             _ => return false,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 pub struct Raised;
 pub type Act = Box<dyn Fn(Option<&mut [f32]>) -> bool + Send + Sync>;
 pub enum Thing {
-    Runtime(Runtime), Vocab(Vocab), Model(Model), Session(Session), Generation(Generation), Calibration(Calibration),
+    Runtime(Runtime), Vocab(Vocab), Model(Model), Session(Session), Generation(Generation), Calibration(Calibration), Matcher(Matcher),
     Plan(PlanResult), Bytes(Vec<u8>),
 }
 pub type Setting = (String, String, Option<(String, Vec<usize>)>); // field, text; of a callback: action, numbers
@@ -39,7 +39,7 @@ pub fn show(event: &Event) -> bool {
         Event::Token { token, bytes, logprob, top } if top.is_empty() && *logprob <= 0.0 => println!("token {} {}", token, quote(bytes)),
         Event::Token { token, bytes, logprob, top } =>
             println!("token {} {} near {} {}", token, quote(bytes), (0.5 - logprob).floor() as i32, join(top.iter().map(|t| t.0))),
-        Event::Done(d) => println!("done {} {} {} {} {}", d.finish_reason, d.stop_index, d.prompt_tokens, d.reused_tokens, d.generated_tokens),
+        Event::Done(d) => println!("done {} {} {} {} {}{}", d.finish_reason, d.stop_index, d.prompt_tokens, d.reused_tokens, d.generated_tokens, if d.complete { " complete" } else { "" }),
     }
     matches!(event, Event::Done(_))
 }

@@ -27,6 +27,10 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
             let texts = rest(3).split('|').map(|text| get!(r, Vocab, w[2]).tokenize(text, 0)).collect::<Result<Vec<_>>>()?;
             Thing::Calibration(get!(r, Model, w[1]).calibrate(&texts, o)?)
         }
+        "matcher" => {
+            let o = options!(r, GenerateOptions, "generate", logits_hook = |act: Act| Box::new(move |logits: &mut [f32], _: &[i32]| act(Some(logits))) as LogitsFn);
+            Thing::Matcher(get!(r, Vocab, w[1]).matcher(o)?)
+        }
         "generate" | "continue" | "answer" | "break" => {
             let o = options!(r, GenerateOptions, "generate", logits_hook = |act: Act| Box::new(move |logits: &mut [f32], _: &[i32]| act(Some(logits))) as LogitsFn);
             match verb {
@@ -78,6 +82,12 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "run" => { let mut seen = 0; return get!(r, Generation, w[0]).run(|event| { show(&event); seen += 1; seen != n }) }
         "cancel" => { let c = r.cancellers[w[0]].clone(); return Ok(std::thread::spawn(move || c.cancel()).join().unwrap()) }
         "inspect" => return Ok(println!("{}", yes(inspect(w[0])?.contains(&rest(1))))), "policies" => return Ok(println!("{}", yes(policies()?.contains(&rest(0))))),
+        "allowed" => return Ok(println!("{}", get!(r, Matcher, w[0]).mask()?.iter().map(|x| x.count_ones()).sum::<u32>())),
+        "accept" => return Ok(println!("{}", get!(r, Matcher, w[0]).accept(&ids(1))?)),
+        "rewind_matcher" => return get!(r, Matcher, w[0]).rewind(number(1) as usize),
+        "forced" => { let tokens = get!(r, Matcher, w[0]).forced()?; return Ok(println!("{}", format!("{} {}", tokens.len(), join(tokens)).trim())) }
+        "match" => { let (n, complete) = get!(r, Matcher, w[0]).match_text(&rest(1))?; return Ok(println!("{} {}", n, yes(complete))) }
+        "describe" => return Ok(println!("{}", yes(get!(r, Matcher, w[0]).describe()?.contains(&rest(1))))),
         "steps" => return Ok(println!("{}", yes(get!(r, Calibration, w[0]).steps()?.contains(&rest(1))))),
         "profile" => return Ok(println!("{}", yes(head_profile_import(&get!(r, Calibration, w[0]).profile()?)?.contains(&rest(1))))),
         "gates" => return Ok(println!("{}", yes(head_profile_import_gates(&rest(2), w[0].parse().unwrap())?.contains(w[1])))),
