@@ -196,10 +196,7 @@ class Session extends Handle {
   async ask(question, options = {}) {
     this.addMessage('user', question);
     let answer = '';
-    for await (const e of this.generate(options)) {
-      if (e.type === 'text') answer += e.text;
-      if (e.type === 'done' && e.finishReason === abi.FinishReason.CANCELLED && options.signal) options.signal.throwIfAborted();
-    }
+    for await (const piece of this.generate(options).text()) answer += piece;
     return answer;
   }
   // Beside the header's options: `signal`, an AbortSignal that cancels the answer; `schema`, a JSON schema that the answer fits.
@@ -283,19 +280,12 @@ class Generation extends Handle {
       this.close();
     }
   }
-  // Runs to the end of an answer under a JSON schema; resolves to its value. An answer that was cut before it was whole rejects.
-  async value() {
-    let text = '', complete = false;
-    for await (const e of this) {
-      if (e.type === 'text') text += e.text;
-      if (e.type === 'done') complete = e.complete;
-    }
-    if (!complete) throw Object.assign(new Error('the answer was cut before it was whole'), { text });
-    return JSON.parse(text);
-  }
-  // The answer's text alone, piece by piece.
+  // The answer's text alone, piece by piece; rejects with the signal's reason where that has stopped the answer.
   async *text() {
-    for await (const e of this) if (e.type === 'text') yield e.text;
+    for await (const e of this) {
+      if (e.type === 'text') yield e.text;
+      if (e.type === 'done' && e.finishReason === abi.FinishReason.CANCELLED && this.#signal) this.#signal.throwIfAborted();
+    }
   }
 }
 

@@ -23,10 +23,11 @@ mod session;
 mod types;
 
 use orrery_sys as sys;
-use raw::{c_string, call, sized, sized_text, Callbacks, Keep};
+use raw::{c_path, c_string, call, sized, sized_text, Callbacks, Keep};
 pub use session::{Canceller, Done, Event, Generation, Session, SessionCanceller};
 use std::fmt;
 use std::os::raw::{c_char, c_void};
+use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::Arc;
 pub use types::*;
@@ -113,9 +114,9 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
 }
 
 /// JSON: what is in a file.
-pub fn inspect(path: &str) -> Result<String> {
+pub fn inspect(path: impl AsRef<Path>) -> Result<String> {
     check_abi()?;
-    let path = c_string(path)?;
+    let path = c_path(path)?;
     sized_text(|p, capacity, n, e| unsafe { sys::orrery_inspect(path.as_ptr(), p, capacity, n, e) })
 }
 /// JSON: the table of KV policies.
@@ -132,8 +133,8 @@ pub fn head_profile_import_gates(gates: &str, sparsity: f64) -> Result<String> {
     sized_text(|p, capacity, n, e| unsafe { sys::orrery_head_profile_import_gates(gates.as_ptr(), sparsity, p, capacity, n, e) })
 }
 /// What a model and a session would take, from the file's header alone.
-pub fn plan(path: &str, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
-    let path = c_string(path)?;
+pub fn plan(path: impl AsRef<Path>, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<PlanResult> {
+    let path = c_path(path)?;
     plan_by(runtime, model, session, |r, m, s, out, e| unsafe { sys::orrery_plan(path.as_ptr(), r, m, s, out, e) })
 }
 /// The same for a model in an open file.
@@ -163,9 +164,9 @@ fn plan_by(
     PlanResult::fill(|out| call(|e| function(&r, &m, &s, out, e)))
 }
 /// The same region by region: its sums are those of `plan`.
-pub fn plan_regions(path: &str, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<Vec<PlanRegion>> {
+pub fn plan_regions(path: impl AsRef<Path>, runtime: RuntimeOptions, model: ModelOptions, session: SessionOptions) -> Result<Vec<PlanRegion>> {
     check_abi()?;
-    let (path, mut keep) = (c_string(path)?, Keep::default());
+    let (path, mut keep) = (c_path(path)?, Keep::default());
     let (r, m, s) = (runtime.into_raw(&mut keep)?, model.into_raw(&mut keep)?, session.into_raw(&mut keep)?);
     let first = raw::init(|p: *mut sys::orrery_plan_region, bytes| unsafe { sys::orrery_plan_region_init(p, bytes) });
     let all = raw::sized_of(first, |p, capacity, n, e| unsafe {
@@ -208,8 +209,8 @@ impl Runtime {
     pub fn info(&self) -> Result<RuntimeInfo> {
         RuntimeInfo::fill(|out| call(|e| unsafe { sys::orrery_runtime_get_info(self.raw, out, e) }))
     }
-    pub fn open(&self, path: &str, options: ModelOptions) -> Result<Model> {
-        let path = c_string(path)?;
+    pub fn open(&self, path: impl AsRef<Path>, options: ModelOptions) -> Result<Model> {
+        let path = c_path(path)?;
         self.open_by(options, |o, m, e| unsafe { sys::orrery_model_open(self.raw, path.as_ptr(), o, m, e) })
     }
     /// The same from an open file, which may be closed behind the call.
@@ -245,9 +246,9 @@ handle!(
 unsafe impl Sync for Vocab {}
 
 impl Vocab {
-    pub fn open(path: &str) -> Result<Vocab> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Vocab> {
         check_abi()?;
-        let (path, mut raw) = (c_string(path)?, null_mut());
+        let (path, mut raw) = (c_path(path)?, null_mut());
         call(|e| unsafe { sys::orrery_vocab_open(path.as_ptr(), &mut raw, e) })?;
         Ok(Vocab { raw })
     }

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString};
 use std::mem::{size_of, MaybeUninit};
 use std::os::raw::{c_char, c_void};
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 /// A struct that its `_init` has filled; the size that it writes must be ours.
@@ -81,6 +82,15 @@ pub fn text(pointer: *const c_char) -> String {
 
 pub fn c_string(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::new(Status::INVALID_ARGUMENT, "a NUL in a string"))
+}
+
+/// A path as the library takes it: the system's own bytes, UTF-8 on Windows.
+pub fn c_path(path: impl AsRef<Path>) -> Result<CString> {
+    #[cfg(unix)]
+    let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_ref().as_os_str());
+    #[cfg(not(unix))]
+    let bytes = path.as_ref().to_str().ok_or_else(|| Error::new(Status::INVALID_ARGUMENT, "a path that is not Unicode"))?;
+    CString::new(bytes).map_err(|_| Error::new(Status::INVALID_ARGUMENT, "a NUL in a path"))
 }
 
 /// "NAME VALUE"

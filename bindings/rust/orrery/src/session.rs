@@ -1,9 +1,10 @@
 //! Sessions and generations: a conversation, and one answer of it under way.
 
-use crate::raw::{c_string, call, init, sized, sized_text, Callbacks, Keep};
+use crate::raw::{c_path, c_string, call, init, sized, sized_text, Callbacks, Keep};
 use crate::{GenerateOptions, Result, Stats, TemplateOptions};
 use orrery_sys as sys;
 use std::os::raw::c_void;
+use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex};
 
@@ -90,12 +91,12 @@ impl Session {
         call(|e| unsafe { sys::orrery_session_fork(self.raw, &mut raw, e) })?;
         Ok(Session::new(raw, self.n_vocab, self.n_embd, self.log.clone()))
     }
-    pub fn save(&self, path: &str) -> Result<()> {
-        let path = c_string(path)?;
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = c_path(path)?;
         call(|e| unsafe { sys::orrery_session_save(self.raw, path.as_ptr(), e) })
     }
-    pub fn load(&self, path: &str) -> Result<()> {
-        let path = c_string(path)?;
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = c_path(path)?;
         call(|e| unsafe { sys::orrery_session_load(self.raw, path.as_ptr(), e) })
     }
     pub fn save_buffer(&self) -> Result<Vec<u8>> {

@@ -47,6 +47,14 @@ fn ask_returns_the_whole_answer() {
 }
 
 #[test]
+fn paths_may_be_paths() {
+    let path = std::path::PathBuf::from(std::env::var_os("ORRERY_MODEL").unwrap());
+    Vocab::open(&path).unwrap();
+    assert!(inspect(path.as_path()).unwrap().contains("llama"));
+    assert_eq!(Vocab::open("a\0b").err().unwrap().status, Status::INVALID_ARGUMENT);
+}
+
+#[test]
 fn leaving_a_loop_early_frees_the_session() {
     let session = session(&model());
     for event in ask(&session, 1, Default::default()) {
