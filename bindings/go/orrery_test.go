@@ -47,6 +47,25 @@ func ask(t *testing.T, s *Session, ctx context.Context, repeat int, options *Gen
 	return g
 }
 
+func TestAnswersHaveTheirForm(t *testing.T) {
+	s := open(t)
+	options := DefaultGenerateOptions()
+	options.Grammar = `{"type": "object", "properties": {"town": {"enum": ["Salem"]}, "n": {"const": 7}}, "required": ["town", "n"], "additionalProperties": false}`
+	options.GrammarKind = GrammarJsonSchema
+	var home struct {
+		Town string
+		N    int
+	}
+	fatal(t, ask(t, s, context.Background(), 1, &options).JSON(&home))
+	if home.Town != "Salem" || home.N != 7 {
+		t.Fatal(home)
+	}
+	options.MaxTokens = 2
+	if err := ask(t, s, context.Background(), 1, &options).JSON(&home); !errors.Is(err, ErrCut) {
+		t.Fatal(err)
+	}
+}
+
 func TestAskReturnsTheWholeAnswer(t *testing.T) {
 	s := open(t)
 	answer, err := s.Ask(context.Background(), story+"\n\nWhere does Bruno live?", nil)

@@ -24,6 +24,15 @@ async function main(path) {
       clearInterval(timer);
       assert(during > 5, `${during} ticks`);
     },
+    async 'answers have their form'() {
+      const schema = { type: 'object', properties: { town: { enum: ['Salem'] }, n: { const: 7 } }, required: ['town', 'n'], additionalProperties: false };
+      assert.deepStrictEqual(await ask(QUESTION, { schema }).value(), { town: 'Salem', n: 7 });
+      await assert.rejects(() => ask(QUESTION, { schema, maxTokens: 2 }).value(), /cut/);
+      const matcher = model.vocab().matcher({ schema });
+      assert.deepStrictEqual(matcher.match('{"town"}'), { matchedBytes: 7, complete: false });
+      assert(matcher.accept(matcher.forced()) >= 1);
+      assert(matcher.describe().states > 10);
+    },
     async 'break frees at once'() {
       for await (const e of ask(QUESTION)) if (e) break;
       session.addMessage('user', 'not busy');

@@ -41,6 +41,12 @@ static class Idioms {
             Throws<OperationCanceledException>(() => session.Ask(Text, null, source.Token));
         }
     }
+    static void AnswersHaveTheirForm() {
+        var options = new GenerateOptions { Grammar = "{\"const\": [1, \"a text of many words\"]}", GrammarKind = Grammar.JsonSchema, GrammarWhitespace = Whitespace.Compact };
+        Expect(Ask(1, options).Whole() == "[1,\"a text of many words\"]", "the whole form");
+        options.MaxTokens = 2;
+        Throws<System.IO.InvalidDataException>(() => Ask(1, options).Whole());
+    }
     static void ATokenStopsAPrompt() {
         using (var source = new CancellationTokenSource(30)) {
             Throws<OperationCanceledException>(() => Ask(150, null, source.Token).Count());
@@ -95,6 +101,7 @@ static class Idioms {
         session = new Runtime(options).Open(arguments[0]).OpenSession(new SessionOptions { NContext = 8192 });
         LeavingALoopEarlyFreesTheSession();
         AskReturnsTheWholeAnswer();
+        AnswersHaveTheirForm();
         ATokenStopsAPrompt();
         DisposingWhileNextRunsAndCancellingAfterwards();
         WhatAHookThrowsComesOut();

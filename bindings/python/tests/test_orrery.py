@@ -2,11 +2,13 @@
 
 import array
 import asyncio
+import dataclasses
 import gc
 import sys
 import threading
 import time
 import unittest
+from typing import Literal
 
 import orrery
 
@@ -47,6 +49,29 @@ class Orrery(unittest.TestCase):
             self.runtime.set_threads(2**32 + 1)
         with self.assertRaises(ValueError):
             self.session.rewind(-1)
+
+    def test_answers_have_their_form(self):
+        @dataclasses.dataclass
+        class Home:
+            town: str
+            sure: bool = True
+
+        self.assertIsInstance(self.ask(schema=Home, max_tokens=60).value(), Home)
+        self.assertEqual(self.ask(schema={"const": [1, "a"]}).value(), [1, "a"])
+        self.assertIn(self.ask(schema=Literal["yes", "no"], temperature=1.0).value(), ("yes", "no"))
+        with self.assertRaisesRegex(ValueError, "cut"):
+            self.ask(schema={"const": "a text of many words"}, max_tokens=2).value()
+        with self.assertRaisesRegex(TypeError, "not both"):
+            self.ask(schema={}, grammar="root ::= x")
+        with self.assertRaisesRegex(orrery.UnsupportedError, "uniqueItems"):
+            self.ask(schema={"uniqueItems": True})
+        with self.assertRaises(TypeError):
+            self.ask().value()
+        matcher = self.model.vocab().matcher(schema={"enum": ["north", "nowhere"]})
+        self.assertEqual(matcher.match('"north"'), (7, True))
+        self.assertEqual(matcher.accept(matcher.forced()), 3)
+        matcher.rewind(0)
+        self.assertEqual(matcher.match(b'"x'), (1, False))
 
     def test_ask_returns_the_whole_answer(self):
         self.assertEqual(self.session.ask(QUESTION).strip(), "Bruno lives in Salem.")

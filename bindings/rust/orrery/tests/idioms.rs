@@ -39,6 +39,30 @@ fn types_cross_threads_as_documented() {
 }
 
 #[test]
+fn answers_have_their_form() {
+    let (session, schema) = (session(&model()), "{\"const\": [1, \"a text of many words\"]}");
+    let form = |max_tokens| GenerateOptions {
+        grammar: Some(schema.into()),
+        grammar_kind: grammar::JSON_SCHEMA,
+        grammar_whitespace: whitespace::COMPACT,
+        max_tokens,
+        ..Default::default()
+    };
+    let (mut text, mut whole) = (String::new(), Vec::new());
+    for max_tokens in [0, 2] {
+        for event in ask(&session, 1, form(max_tokens)) {
+            match event.unwrap() {
+                Event::Text(piece) if max_tokens == 0 => text += &piece,
+                Event::Done(done) => whole.push(done.complete),
+                _ => (),
+            }
+        }
+    }
+    assert_eq!(text, "[1,\"a text of many words\"]");
+    assert_eq!(whole, [true, false]);
+}
+
+#[test]
 fn ask_returns_the_whole_answer() {
     let session = session(&model());
     let question = TEXT.to_owned() + "\n\nWhere does Bruno live?";
