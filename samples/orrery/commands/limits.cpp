@@ -72,9 +72,12 @@ template <typename V>
 #pragma GCC unroll 16
     for (int i = 0; i < kVectors; ++i) sums[i] += *reinterpret_cast<const V*>(words + at + static_cast<uint64_t>(i * kWords));
   }
-  uint64_t all = 0;
-  for (const V& sum : sums)
-    for (int i = 0; i < kWords; ++i) all += sum[i];
+#pragma GCC unroll 16
+  for (int i = 1; i < kVectors; ++i) sums[0] += sums[i];
+  // Not on the stack as a vector: GCC does not align it there for Windows.
+  uint64_t words_of_sum[kWords], all = 0;
+  std::memcpy(words_of_sum, &sums[0], sizeof words_of_sum);
+  for (const uint64_t word : words_of_sum) all += word;
   return all;
 }
 [[gnu::target("avx2")]] uint64_t sum_avx2(const uint64_t* words, uint64_t n) { return sum_vectors<Words4>(words, n); }
