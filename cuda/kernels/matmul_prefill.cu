@@ -54,7 +54,7 @@ using HalfTile = Tile<64, 64, 32, 32, 3>;
 template <TensorType kType>   // Q2_K, with two scales and two minima, takes more registers
 using MiddleTile = std::conditional_t<kType == TensorType::q2_k, Tile<64, 64, 32, 32, 2>, HalfTile>;
 // With two scales for 32 columns a warp has fewer rows, whose fragments it holds, or it would take more than 255 registers. Q2_K and Q3_K
-// take more all the same.
+// take more all the same. IQ2 and NVFP4 take tiles of middle size, too.
 template <TensorType kType>
 using LargeTile = std::conditional_t<!Format<kType>::kHalves, Tile<128, 128, 64, 32, 1>,
                                      std::conditional_t<kType == TensorType::q6_k, Tile<128, 128, 32, 64, 1>, MiddleTile<kType>>>;
@@ -114,8 +114,12 @@ constexpr int kStepGroups = 2;   // groups of 32 columns in a step
 constexpr int32_t kMagic = 0x4B400000;
 constexpr float kMagicValue = 12582912.0f;
 constexpr float kScaleUnit = 0x1p100f, kSumUnit = 0x1p-49f;
-template <TensorType kType>   // above 16 * 127 * 3, or 16 * 127 * 128
-constexpr int32_t kStart = !Format<kType>::kHalves ? kMagic : kType == TensorType::q2_k ? 3 << 11 : 1 << 18;
+template <TensorType kType>   // above 16 * 127 times the largest code: 3 of Q2_K, 12 of NVFP4, 43 of IQ2, and 128 of shifted codes
+constexpr int32_t kStart = !Format<kType>::kHalves        ? kMagic
+                           : kType == TensorType::q2_k  ? 3 << 11
+                           : kType == TensorType::nvfp4 ? 3 << 13
+                           : Format<kType>::kGrid       ? 3 << 15
+                                                        : 1 << 18;
 
 // Factors lie as a thread of multiply() loads them: those of a row side by side, and those of two neighbouring outputs.
 template <class T, TensorType kType>

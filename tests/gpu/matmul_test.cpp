@@ -102,11 +102,14 @@ TEST_P(GpuMatmul, EveryWeightIsWhereItShouldBe) {
   std::vector<float> values(n_rows * n_in);
   for (size_t i = 0; i < n_rows; ++i) values[i * n_in + 11 * i] = -3.0f;
   const Buffer<float> x(&m, values);
+  // A prompt's sums of a group with two scales are rounded where they start (kStart), 18 times the largest product of IQ2: by 2^-24 of 18 * 12.
+  const bool iq2 = GetParam() == TensorType::iq2_xs || GetParam() == TensorType::iq2_s;
+  const float bound = iq2 ? 1.3e-5f : 1e-5f;
   for (const Phase phase : kPhases) {
     const std::vector<float> out = multiply(&m, phase, matrix, x, n_in, n_rows);
     for (int64_t i = 0; i < n_rows; ++i)
       for (int64_t o = 0; o < 19; ++o)
-        ASSERT_NEAR(out[static_cast<size_t>(i * 19 + o)], -3.0f * matrix.row(o)[11 * i], 1e-5f) << name(phase) << " weight " << o << ", " << 11 * i;
+        ASSERT_NEAR(out[static_cast<size_t>(i * 19 + o)], -3.0f * matrix.row(o)[11 * i], bound) << name(phase) << " weight " << o << ", " << 11 * i;
   }
 }
 
