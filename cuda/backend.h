@@ -104,17 +104,19 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   size_t most_steps(Span<const Step> steps) const override;
   void begin_steps(Span<const Step> steps) override;
   void end_step() override { send(); }
-  void embed(const Weight& table, Ptr<float> out) override;
+  void embed(const Weight& table, float scale, Ptr<float> out) override;
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
                 int32_t n_vectors, int64_t dim, float eps) override;
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
   void prepare_ropes(Span<const RopeSpec> specs) override;
-  void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
+  using StepOperations::rope;
+  void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) override;
   void transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
-  void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
-              int64_t n) override;
+  void activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
+                int64_t n) override;
+  void soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
   void set_states(Span<const Ptr<float>> states) override;
   void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) override;
@@ -254,8 +256,11 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   uint64_t step_bytes_ = 0;          // of the step's upload, in the current half
   bool step_waits_ = false;          // the step's upload has not been sent yet
   StepContext context_;
-  int32_t n_rot_ = 0;
-  bool interleaved_ = false;
+  struct RotaryTable {
+    int32_t at, n_rot;   // from the first float of a row of StepView::rope
+    bool interleaved;
+  };
+  std::array<RotaryTable, static_cast<size_t>(kMostRopes)> tables_ = {};   // of the step
   std::vector<Operation> operations_;
   Graphs graphs_{gpu_.get()};
 

@@ -70,15 +70,15 @@ size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Op
       q.dim != k.dim || q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot || q.flag != k.flag || kv.head_dim > 256)
     return 0;
   rows->q = q.out, rows->k = k.out, rows->v = last.in2;
-  rows->n_heads = q.n_vectors, rows->n_rot = q.n_rot, rows->interleaved = q.flag != 0;
+  rows->n_heads = q.n_vectors, rows->n_rot = q.n_rot, rows->rope_at = q.rope_at, rows->k_rope_at = k.rope_at, rows->interleaved = q.flag != 0;
   *append = &last;
   return i;
 }
 
-// Whether the products are swiglu's gate and up: two matrices, or one matrix that holds both. If so, one kernel writes swiglu's output, and
-// gate and up are written nowhere. Callers of swiglu() have no other use for its inputs.
+// Whether the products are activate()'s gate and up: two matrices, or one matrix that holds both. If so, one kernel writes its output, and
+// gate and up are written nowhere. Callers of activate() have no other use for its inputs.
 bool gates(const Operation& op, const Operation* next, DeviceProduct* gate, DeviceProduct* up) {
-  if (!next || next->kind != Operation::Kind::swiglu || next->n_rows != op.n_rows) return false;
+  if (!next || next->kind != Operation::Kind::activate || next->n_rows != op.n_rows) return false;
   *gate = op.products.list[0];
   if (op.products.n == 2) {
     *up = op.products.list[1];
@@ -96,14 +96,14 @@ bool gates(const Operation& op, const Operation* next, DeviceProduct* gate, Devi
          gate->out_stride == next->in.stride && up->out_stride == next->in2.stride;
 }
 
-// Returns the number of operations that it ran: two where it ran the next one's swiglu. `quantized`: the input is quantized already.
+// Returns the number of operations that it ran: two where it ran the next one, activate(). `quantized`: the input is quantized already.
 size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const Operation* next, bool quantized) {
   const QuantizedRows rows = quantized_rows(c.quantized_at, op.n_rows, n_in(op));
   if (!quantized && takes_quantized(c, op)) quantize_rows(queue, op.in, n_in(op), op.n_rows, rows);
   DeviceProduct gate, up;
   const bool gated = gates(op, next, &gate, &up);
   if (c.phase == Phase::prefill) {
-    if (gated && !uses_cublas(c, op, gate) && matmul_prefill_gated(queue, c.device, gate, up, rows, next->out, op.n_rows)) return 2;
+    if (gated && !uses_cublas(c, op, gate) && matmul_prefill_gated(queue, c.device, next->activation, gate, up, rows, next->out, op.n_rows)) return 2;
     Products ours = {}, others = {};
     for (int32_t i = 0; i < op.products.n; ++i) {
       const DeviceProduct& p = op.products.list[i];
@@ -115,7 +115,7 @@ size_t run_matmul(Queue& queue, const StepContext& c, const Operation& op, const
     return 1;
   }
   if (gated) {
-    matmul_gated(queue, gate, up, op.in, rows, next->out, op.n_rows);
+    matmul_gated(queue, next->activation, gate, up, op.in, rows, next->out, op.n_rows);
     return 2;
   }
   matmul_decode(queue, c.device, op.products, op.in, rows, op.n_rows);
@@ -170,10 +170,10 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
     }
     switch (op.kind) {
       case Operation::Kind::embed:
-        embed(queue, c.step, op.products.list[0].weight, op.out.data, op.n_rows);
+        embed(queue, c.step, op.products.list[0].weight, op.factor, op.out.data, op.n_rows);
         break;
       case Operation::Kind::prepare_rope:
-        prepare_rope(queue, c.step, op.n_rows, op.n_rot);
+        prepare_rope(queue, c.step, op.n_rows, op.n_rot, op.rope_at, op.n_vectors, op.factor);
         break;
       case Operation::Kind::rms_norm:
         quantized = op.n_vectors == 1 && rows_feed(c, op.out, op.dim, op.n_rows, next);
@@ -184,7 +184,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         break;
       case Operation::Kind::matmul: n_done = run_matmul(queue, c, op, next, input_quantized); break;
       case Operation::Kind::rope:
-        rope(queue, c.step, op.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.n_rot, op.flag != 0);
+        rope(queue, c.step, op.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.n_rot, op.rope_at, op.flag != 0);
         break;
       case Operation::Kind::transform:
         if (op.flag & Operation::kAsSequences)
@@ -196,14 +196,15 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         append_kv(queue, c.step, op.attention.kv, op.heads_type, op.flag != 0, op.attention.layer, op.in, op.in2, op.first_row, op.n_rows);
         break;
       case Operation::Kind::attend: quantized = run_attend(queue, c, op, next); break;
-      case Operation::Kind::swiglu:
+      case Operation::Kind::activate:
         quantized = rows_feed(c, op.out, op.dim, op.n_rows, next);
         if (quantized)
-          swiglu_quantized(queue, op.in, op.in2, op.out, quantized_rows(c.quantized_at, op.n_rows, op.dim), op.n_rows, op.dim);
+          activate_quantized(queue, op.activation, op.in, op.in2, op.out, quantized_rows(c.quantized_at, op.n_rows, op.dim), op.n_rows, op.dim);
         else
-          swiglu(queue, op.in, op.in2, op.out, op.n_rows, op.dim);
+          activate(queue, op.activation, op.in, op.in2, op.out, op.n_rows, op.dim);
         break;
       case Operation::Kind::add: add(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
+      case Operation::Kind::soft_cap: soft_cap(queue, op.out.data, op.dim * op.n_rows, op.factor, op.eps); break;
       case Operation::Kind::delta_net: delta_net(queue, c.step, op.net, op.n_rows, op.n_vectors); break;
       case Operation::Kind::split_gates:
         split_gates(queue, op.in, op.out, op.net.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim));

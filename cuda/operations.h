@@ -17,22 +17,24 @@ namespace orrery::cuda {
 class Staging;
 
 struct Operation {
-  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, swiglu, add, shortlist, transform, delta_net, split_gates,
-                               apply_gates, route, expert_products, add_experts, clamped_swiglu, gate_rows };
+  enum class Kind : uint32_t { embed, prepare_rope, rms_norm, matmul, rope, append_kv, attend, activate, add, shortlist, transform, delta_net, split_gates,
+                               apply_gates, route, expert_products, add_experts, clamped_swiglu, gate_rows, soft_cap };
   Kind kind;
   int32_t n_rows;
-  ConstRows in, in2;      // append_kv: keys, values; swiglu: gate, up
+  ConstRows in, in2;      // append_kv: keys, values; activate: gate, up
   Rows out;
   const float* weight;    // rms_norm; transform: the shift, or null
   Products products;      // embed: the table alone
   Attention attention;
-  int64_t dim;            // width of a vector; swiglu, add, shortlist: values in a row
+  int64_t dim;            // width of a vector; activate, add, shortlist, soft_cap: values in a row
   int64_t mean_at;        // transform, of each row as its sequence says: where the layer's means begin in key_means; -1: no means
   int32_t first_row;      // append_kv, attend: the first of the rows, where pointers are row 0's; shortlist: its number in the step
   int32_t n_kept, first_kept;   // attend: rows whose queries go to their sequences' rings
-  int32_t n_vectors;      // rms_norm, rope, transform, split_gates: vectors in a row; delta_net: rows of each step
-  int32_t n_rot;
-  float eps;
+  int32_t n_vectors;      // rms_norm, rope, transform, split_gates: vectors in a row; delta_net: rows of each step; prepare_rope: the table's number
+  int32_t n_rot, rope_at; // prepare_rope, rope: of the table; where it begins in a row of StepView::rope
+  float eps;              // rms_norm; soft_cap: the cap
+  float factor;           // embed, soft_cap: the scale; prepare_rope: the temperature
+  Activation activation;
   uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; transform: as below
   KvType heads_type;      // append_kv: the type of these slots
   DeltaNet net;           // delta_net; split_gates: `out` has the gates

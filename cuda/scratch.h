@@ -40,7 +40,7 @@ struct ScratchPlan {
       return at;
     };
     max_pages = div_up(std::max(l.max_context, 1), kPageTokens);
-    rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(l.head_dim), 2));
+    rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(std::max(l.head_dim, l.rope_floats)), 2));
     rows = take(n_rows * sizeof(Row));
     n_sequences = std::min(max_rows, kMostTogether);
     n_heads = std::max(l.n_layers, 0) * std::max(l.n_kv_heads, 0);

@@ -60,7 +60,7 @@ void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::by
   for (size_t i = 0; i < std::max<size_t>(step.sequences.size(), 1); ++i) {
     std::byte* const block = upload + plan_.sequences + (first_block + i) * plan_.sequence_bytes;
     const DeviceSequence sequence{device(step.queries.data), device(step.transform.key_means), nullptr, step.queries.n_rows,
-                                  step.transform.rotated, 0.0f, {}};   // set_states() knows the state, prepare_ropes() the magnitude
+                                  step.transform.rotated, {}, {}};   // set_states() knows the state, prepare_ropes() the magnitudes
     std::memcpy(block, &sequence, sizeof sequence);
     if (i < step.sequences.size())
       std::memcpy(block + plan_.pages, step.sequences[i].pages, static_cast<size_t>(step.sequences[i].n_pages) * sizeof(uint64_t));
@@ -134,10 +134,11 @@ void CudaBackend::send() {
   operations_.clear();
 }
 
-void CudaBackend::embed(const Weight& table, Ptr<float> out) {
+void CudaBackend::embed(const Weight& table, float scale, Ptr<float> out) {
   Operation& op = note(Operation::Kind::embed, n_rows());
   set_weight(&op.products.list[0].weight, table);
   op.out = {device(out), table.n_cols};
+  op.factor = scale;
 }
 
 void CudaBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
@@ -167,16 +168,24 @@ void CudaBackend::matmul(Span<const Product> products, Ptr<const float> x, int64
 }
 
 void CudaBackend::prepare_ropes(Span<const RopeSpec> specs) {
-  n_rot_ = std::min(specs[0].n_rot, plan_.rope_floats);
-  interleaved_ = specs[0].interleaved;
+  const size_t n_tables = specs.size() / n_steps_;
+  int32_t at = 0;
+  for (size_t t = 0; t < n_tables; at += tables_[t++].n_rot)
+    tables_[t] = {at, std::min(specs[t].n_rot, plan_.rope_floats - at), specs[t].interleaved};
   for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {   // they travel with the step's upload, which has not been sent yet
-    const RopeSpec& spec = specs[n_steps_ > 1 ? i : 0];
     std::byte* const block = step_bounce_->now().data() + plan_.sequences + i * plan_.sequence_bytes;
-    std::memcpy(block + plan_.frequencies, spec.inverse_frequency, static_cast<size_t>(n_rot_ / 2) * sizeof(float));
-    std::memcpy(block + offsetof(DeviceSequence, rope_magnitude), &spec.magnitude, sizeof spec.magnitude);
+    for (size_t t = 0; t < n_tables; ++t) {
+      const RopeSpec& spec = specs[(n_steps_ > 1 ? i : 0) * n_tables + t];
+      std::memcpy(block + plan_.frequencies + static_cast<size_t>(tables_[t].at / 2) * sizeof(float), spec.inverse_frequency,
+                  static_cast<size_t>(tables_[t].n_rot / 2) * sizeof(float));
+      std::memcpy(block + offsetof(DeviceSequence, rope_magnitude) + t * sizeof(float), &spec.magnitude, sizeof spec.magnitude);
+      std::memcpy(block + offsetof(DeviceSequence, rope_period) + t * sizeof(int32_t), &spec.period, sizeof spec.period);
+    }
   }
-  Operation& op = note(Operation::Kind::prepare_rope, n_rows());
-  op.n_rot = n_rot_;
+  for (size_t t = 0; t < n_tables; ++t) {
+    Operation& op = note(Operation::Kind::prepare_rope, n_rows());
+    op.n_rot = tables_[t].n_rot, op.rope_at = tables_[t].at, op.n_vectors = static_cast<int32_t>(t), op.factor = specs[t].temperature;
+  }
 }
 
 void CudaBackend::set_states(Span<const Ptr<float>> states) {
@@ -269,13 +278,14 @@ void CudaBackend::gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) {
   op.dim = n;
 }
 
-void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) {
+void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) {
+  const RotaryTable& own = tables_[static_cast<size_t>(table)];
   Operation& op = note(Operation::Kind::rope, n_rows());
   op.out = {device(x), stride};
   op.n_vectors = n_heads;
   op.dim = head_dim;
-  op.n_rot = n_rot_;
-  op.flag = interleaved_;
+  op.n_rot = own.n_rot, op.rope_at = own.at;
+  op.flag = own.interleaved;
 }
 
 void CudaBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) {
@@ -339,17 +349,27 @@ void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, cons
     op.attention.n_heads = shape.n_heads;
     op.attention.scale = shape.scale;
     op.attention.window = shape.window;
+    op.attention.sinks = device(shape.sinks);
     op.attention.resident = !step.heads.empty();
     set_format(&op.attention.kv, op.attention.resident ? step.heads_kv : step.kv);
   });
 }
 
-void CudaBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {
-  Operation& op = note(Operation::Kind::swiglu, n_rows());
+void CudaBackend::activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out,
+                           int64_t out_stride, int64_t n) {
+  Operation& op = note(Operation::Kind::activate, n_rows());
+  op.activation = activation;
   op.in = {device(gate), stride};
   op.in2 = {device(up), stride};
   op.out = {device(out), out_stride};
   op.dim = n;
+}
+
+void CudaBackend::soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) {
+  Operation& op = note(Operation::Kind::soft_cap, rows);
+  op.out = {device(x), n};
+  op.dim = n;
+  op.factor = scale, op.eps = cap;
 }
 
 void CudaBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {

@@ -32,8 +32,8 @@ struct DeviceSequence {
   float* state;            // of recurrent layers, or null
   int32_t n_queries;
   uint32_t rotated;
-  float rope_magnitude;
-  int32_t reserved[3];
+  float rope_magnitude[kMostRopes];
+  int32_t rope_period[kMostRopes];
 };
 
 // The addresses of the state, the same in every step. Kernels take them by value. Each sequence has a block of sequence_bytes. The
@@ -41,11 +41,11 @@ struct DeviceSequence {
 struct StepView {
   const Row* rows;                  // (n_rows)
   const DeviceSequence* sequence;
-  const float* inverse_frequency;   // (n_rot / 2)
+  const float* inverse_frequency;   // of each table of RoPE, (n_rot / 2)
   const DeviceHead* heads;          // (n_layers, n_kv_heads), if the sequence has resident heads
   const uint64_t* pages;            // (n_pages) device addresses
   const DeviceShortlist* shortlist;   // the request of this number in the step, which need not be the sequence's own
-  float* rope;                      // (n_rows, 2, rope_floats / 2): cosines, then sines
+  float* rope;                      // (n_rows, rope_floats): of each table, its cosines, then its sines
   int64_t sequence_bytes;
   int32_t rope_floats;
   int32_t reserved;

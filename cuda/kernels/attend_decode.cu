@@ -58,6 +58,7 @@ struct DecodeWork {
   float2* partial_ml;    // (n_rows, n_heads, max_splits)
   int32_t first_row, n_rows, rows_log2, n_kv_heads, group, max_splits;   // rows_log2: of n_rows, rounded up to a power of two
   float scale;           // times log2(e): weights are powers of two
+  const float* sinks;    // (n_heads) or null
 };
 
 struct Splits {
@@ -424,7 +425,8 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
   const int n = splits_of(key_span(w.step, w.place, w.first_row + row, head / w.group)).count;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * w.max_splits;
   const float2* ml = w.partial_ml + first;
-  float m = -INFINITY;
+  const float sink = w.sinks ? w.sinks[head] * 1.44269504088896f : -INFINITY;   // a split more, without a value
+  float m = sink;
   for (int i = lane; i < n; i += 32) m = fmaxf(m, ml[i].x);
   m = warp_max(m);
 
@@ -451,7 +453,7 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
   __syncthreads();
   const int dim = static_cast<int>(threadIdx.x);
   if (dim >= head_dim) return;
-  float total = 0.0f, sum = 0.0f;
+  float total = w.sinks ? exp2_approx(sink - m) : 0.0f, sum = 0.0f;
   for (int v = 0; v < kMergeWarps; ++v) total += totals[v], sum += sums[v][dim];
   const float value = total == 0.0f ? 0.0f : sum / total;
   w.out.data[(w.first_row + row) * w.out.stride + static_cast<int64_t>(head) * head_dim + dim] = value;
@@ -475,6 +477,7 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
   w.group = shape.n_heads / w.n_kv_heads;
   w.max_splits = most_splits(max_context);
   w.scale = shape.scale * 1.44269504088896f;
+  w.sinks = shape.sinks;
   const int32_t wave = wave_rows(n_rows, row_partial_bytes(shape.n_heads, w.max_splits, dim));
   w.partial_o = reinterpret_cast<float*>(scratch);
   w.partial_ml = reinterpret_cast<float2*>(w.partial_o + int64_t{wave} * shape.n_heads * w.max_splits * dim);

@@ -42,6 +42,7 @@ struct PrefillWork {
   KeySegment keys;
   uint64_t page_bytes;   // of one layer of a page
   int32_t n_kv_heads;
+  const float* sinks;    // (n_heads) or null
 };
 // The address of a KV head's keys in a tile.
 __device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const KeySpan& span, int kv_head, int tile) {
@@ -282,7 +283,13 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
     l += __shfl_xor_sync(kAllLanes, l, 1);
     l += __shfl_xor_sync(kAllLanes, l, 2);
     if (row[r] < 0) continue;
-    const float inverse = l == 0.0f ? 0.0f : 1.0f / l;
+    float kept = 1.0f;   // in units of the larger of m and the sink
+    if (w.sinks) {
+      const float sink = w.sinks[head[r]] * 1.44269504088896f, most = fmaxf(tile.m[r], sink);
+      kept = exp2_approx(tile.m[r] - most);
+      l = fmaf(l, kept, exp2_approx(sink - most));
+    }
+    const float inverse = l == 0.0f ? 0.0f : kept / l;
     float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + 2 * t;
     ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) out[8 * i] = tile.o[i][2 * r] * inverse,
                                                              out[8 * i + 1] = tile.o[i][2 * r + 1] * inverse;
@@ -308,6 +315,7 @@ void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, cons
     w.n_parts = (w.group + w.part_heads - 1) / w.part_heads;
     w.tile_rows = P::kQueries / w.part_heads;
     w.scale = shape.scale * 1.44269504088896f;
+    w.sinks = shape.sinks;
     const unsigned n_tiles = static_cast<unsigned>((n_rows + w.tile_rows - 1) / w.tile_rows);
     const Dim3 grid(n_tiles, static_cast<unsigned>(shape.kv.n_kv_heads * w.n_parts));
     launch<attend_prefill_kernel<kType, kDim>>(queue, {grid, Dim3(P::kThreads), P::kSharedBytes}, w);

@@ -1,4 +1,4 @@
-// Rows of the embedding, of any weight type, with exactly the values of runtime/gguf/dequantize.h.
+// Rows of the embedding, of any weight type, with exactly the values of runtime/gguf/dequantize.h, times a scale.
 //
 // A warp has a group of 32 columns, and a lane one column. Every lane unpacks the whole group, from the same addresses, and keeps its own
 // code. 31 of 32 unpackings are for nothing, but cheaper than an exchange of codes between lanes. A warp stores 128 bytes together. Cost:
@@ -21,6 +21,7 @@ struct EmbedArgs {
   RowPlanes planes;
   float* out;
   int n_cols;
+  float scale;
 };
 
 template <TensorType kType>
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(EmbedGeometry::kThreads) embed_blocks_kernel(E
   const float code = static_cast<float>(static_cast<int8_t>(word >> (8 * (lane % 4)) & 0xFFu));
   float value = __fmul_rn(half ? group.scale[1] : group.scale[0], code);
   if constexpr (Format<kType>::kMin) value = __fadd_rn(value, -(half ? group.min[1] : group.min[0]));
-  a.out[static_cast<int64_t>(row) * a.n_cols + 32 * g + lane] = value;
+  a.out[static_cast<int64_t>(row) * a.n_cols + 32 * g + lane] = __fmul_rn(value, a.scale);
 }
 
 template <TensorType kType>
@@ -52,15 +53,15 @@ __global__ void __launch_bounds__(EmbedGeometry::kThreads) embed_floats_kernel(E
   float value;
   if constexpr (kType == TensorType::f16) value = half_from_bits(bits);
   else value = __uint_as_float(kType == TensorType::bf16 ? bits << 16 : bits);
-  a.out[static_cast<int64_t>(row) * a.n_cols + i] = value;
+  a.out[static_cast<int64_t>(row) * a.n_cols + i] = __fmul_rn(value, a.scale);
 }
 
 }  // namespace embed_cu
 using namespace embed_cu;
 
-void embed(Queue& queue, const StepView& step, const Weight& table, float* out, int32_t n_rows) {
+void embed(Queue& queue, const StepView& step, const Weight& table, float scale, float* out, int32_t n_rows) {
   const EmbedArgs args = {step, reinterpret_cast<const std::byte*>(table.data.address), row_planes(table.type, table.n_cols), out,
-                          static_cast<int>(table.n_cols)};
+                          static_cast<int>(table.n_cols), scale};
   const auto grid = [&](int per_block) {
     return Geometry{Dim3(static_cast<unsigned>((args.n_cols + per_block - 1) / per_block), static_cast<unsigned>(n_rows)),
                     Dim3(EmbedGeometry::kThreads)};

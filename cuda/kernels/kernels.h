@@ -54,18 +54,20 @@ inline QuantizedRows quantized_rows(std::byte* at, int64_t n_rows, int64_t n_col
 }
 
 // ---- rows.cu
-// out = x / sqrt(mean(x^2) + eps) * weight, for each of the n_vectors vectors of `dim` floats in a row.
+// out = x / sqrt(mean(x^2) + eps) * weight (or without: null), for each of the n_vectors vectors of `dim` floats in a row.
 void rms_norm(Queue& queue, ConstRows x, const float* weight, Rows out, int32_t n_rows, int32_t n_vectors, int64_t dim, float eps);
 // rms_norm() of one vector in each row. Also writes what quantize_rows() would make of the result.
 void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out, const QuantizedRows& quantized, int32_t n_rows,
                         int64_t dim, float eps);
-// Writes the cosines and sines of the step's positions to StepView::rope.
-void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot);
-void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
+// Writes the cosines and sines of the step's positions to StepView::rope, of the table with this number, at rope_at in each row.
+void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, int32_t rope_at, int32_t table, float temperature);
+void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot, int32_t rope_at,
           bool interleaved);
-void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n);
-// swiglu(). Also writes what quantize_rows() would make of the result.
-void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n);
+void activate(Queue& queue, Activation activation, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n);
+// activate(). Also writes what quantize_rows() would make of the result.
+void activate_quantized(Queue& queue, Activation activation, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized,
+                        int32_t n_rows, int64_t n);
+void soft_cap(Queue& queue, float* x, int64_t n, float scale, float cap);
 // StepOperations::transform_rows(): all rows alike; or each as its DeviceSequence says, less its means from `mean_at` on (-1: no means).
 void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, int32_t n_heads, int32_t head_dim, bool rotate);
 void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at, int32_t n_rows, int32_t n_heads, int32_t head_dim);
@@ -108,13 +110,14 @@ void matmul_decode(Queue& queue, const DeviceShape& device, const Products& prod
                    int32_t n_rows);
 void matmul_prefill(Queue& queue, const DeviceShape& device, const Products& products, ConstRows x, const QuantizedRows& quantized,
                     int32_t n_rows);
-// out = silu(gate) * up of the two products, as swiglu() computes it. Both products have one type and one shape; `accumulate` is not set.
-void matmul_gated(Queue& queue, const DeviceProduct& gate, const DeviceProduct& up, ConstRows x, const QuantizedRows& quantized, Rows out,
-                  int32_t n_rows);
+// out = activation(gate) * up of the two products, as activate() computes it. Both products have one type and one shape; `accumulate` is not
+// set.
+void matmul_gated(Queue& queue, Activation activation, const DeviceProduct& gate, const DeviceProduct& up, ConstRows x,
+                  const QuantizedRows& quantized, Rows out, int32_t n_rows);
 // The same of a prompt's rows; false, and nothing is launched, where other tiles than large ones are better, or the type has none.
-bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, const DeviceProduct& gate, const DeviceProduct& up,
-                          const QuantizedRows& quantized, Rows out, int32_t n_rows);
-void embed(Queue& queue, const StepView& step, const Weight& table, float* out, int32_t n_rows);
+bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, Activation activation, const DeviceProduct& gate,
+                          const DeviceProduct& up, const QuantizedRows& quantized, Rows out, int32_t n_rows);
+void embed(Queue& queue, const StepView& step, const Weight& table, float scale, float* out, int32_t n_rows);
 
 // ---- experts.cu: ExpertOperations (runtime/backend/experts.h)
 inline constexpr int32_t kMostExperts = 1024;
@@ -161,7 +164,7 @@ struct HeadRows {
   ConstRows v;
   const float *q_norm, *k_norm;   // (head_dim) or null
   float eps;
-  int32_t n_heads, n_rot;
+  int32_t n_heads, n_rot, rope_at, k_rope_at;
   bool interleaved;
 };
 void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
@@ -187,6 +190,7 @@ struct Attention {
   int32_t layer, n_heads;
   float scale;
   int32_t window;            // sliding window; 0: none
+  const float* sinks;        // (n_heads) or null
 };
 uint64_t attend_scratch_bytes(const DeviceShape& device, const StepLimits& limits);
 // quantized: null, or receives what quantize_rows() would make of the result. Then head_dim is a multiple of 32 and a row's width is a

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) rotate_and_append_kernel(AppendWork 
     for (int b = 0; b < kMostBlocks; ++b) shared[32 * b + lane] = x[b];
     __syncwarp();
     const int half = h.n_rot / 2;
-    const float* table = w.step.rope + static_cast<int64_t>(row) * w.step.rope_floats;
+    const float* table = w.step.rope + static_cast<int64_t>(row) * w.step.rope_floats + (is_query ? h.rope_at : h.k_rope_at);
     float* to = rows.data + row * rows.stride + at;
 #pragma unroll
     for (int b = 0; b < kMostBlocks; ++b) {

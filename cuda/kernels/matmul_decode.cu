@@ -30,6 +30,7 @@ struct DecodeArgs : UnitArgs {
   Batch products;                      // if gated: gate and up; the result goes to the gate's `out`
   int32_t n_rows;
   int32_t n_parts;                     // thread blocks that share weights: each has kMostRows rows, the last one the rest
+  Activation activation;               // if gated
 };
 
 template <class Unit, int kRows, bool kGated>
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(DecodeGeometry::kThreads, DecodeGeometry::bloc
     if constexpr (kGated) {
       if (first_out >= n_out) break;
       const DeviceProduct &gate = a.products.list[0], &up = a.products.list[1];
-      gate.out[row * gate.out_stride + first_out] = gated(with_bias(gate, first_out, sums[0][r]), with_bias(up, first_out, sums[1][r]));
+      gate.out[row * gate.out_stride + first_out] = gated(a.activation, with_bias(gate, first_out, sums[0][r]), with_bias(up, first_out, sums[1][r]));
     } else {
 #pragma unroll
       for (int o = 0; o < kOuts; ++o)
@@ -197,9 +198,10 @@ void matmul_decode(Queue& queue, const DeviceShape&, const Products& products, C
   });
 }
 
-void matmul_gated(Queue& queue, const DeviceProduct& gate, const DeviceProduct& up, ConstRows x, const QuantizedRows& quantized, Rows out,
-                  int32_t n_rows) {
+void matmul_gated(Queue& queue, Activation activation, const DeviceProduct& gate, const DeviceProduct& up, ConstRows x,
+                  const QuantizedRows& quantized, Rows out, int32_t n_rows) {
   DecodeArgs args = {};
+  args.activation = activation;
   args.products.list[0] = gate;
   args.products.list[1] = up;
   args.products.list[0].out = out.data;

@@ -23,6 +23,7 @@ struct PrefillArgs {
   ConstRows x;
   const float* scales;   // F16: (n_rows) powers of two
   int32_t n_rows, n_cols;
+  Activation activation;   // of gate and up
 };
 
 // Shared memory holds rows of 64 bytes. Their 16-byte pieces are swapped by row, so that eight rows of ldmatrix meet all banks.
@@ -355,7 +356,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_blocks_kernel(
   at.store_all(a, product, [&](int, int m, int n, int j) { return finished<kType>(acc[m][n][j]); });
 }
 
-// Gate and up in one tile, eight outputs of each in turn, so that a thread has both sums of an output. Writes silu(gate) * up.
+// Gate and up in one tile, eight outputs of each in turn, so that a thread has both sums of an output. Writes activation(gate) * up.
 template <class T, TensorType kType>
 __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_gated_blocks_kernel(const __grid_constant__ PrefillArgs a) {
   __shared__ BlockStage<T, kType> stages[2];
@@ -379,7 +380,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kBlocks) matmul_gated_blocks_k
 #pragma unroll
         for (int j = 0; j < 2; ++j)
           if (4 * n + j < n_left)
-            to[4 * n + j] = gated(with_bias(gate, o + 4 * n + j, finished<kType>(acc[m][n][2 * i + j])),
+            to[4 * n + j] = gated(a.activation, with_bias(gate, o + 4 * n + j, finished<kType>(acc[m][n][2 * i + j])),
                                   with_bias(up, o + 4 * n + j, finished<kType>(acc[m][n + 1][2 * i + j])));
     }
 }
@@ -606,8 +607,8 @@ void launch_best(Queue& queue, const DeviceShape& device, const PrefillArgs& a) 
 }  // namespace matmul_prefill_cu
 using namespace matmul_prefill_cu;
 
-bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, const DeviceProduct& gate, const DeviceProduct& up,
-                          const QuantizedRows& quantized, Rows out, int32_t n_rows) {
+bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, Activation activation, const DeviceProduct& gate,
+                          const DeviceProduct& up, const QuantizedRows& quantized, Rows out, int32_t n_rows) {
   bool launched = false;
   with_block_type(gate.weight.type, [&](auto type) {
     if constexpr (!Format<type()>::kHalves) {   // Q6_K would spill registers
@@ -618,6 +619,7 @@ bool matmul_prefill_gated(Queue& queue, const DeviceShape& device, const DeviceP
       PrefillArgs args = prefill_args(batch, {}, quantized, n_rows);
       if (!large_is_best<type()>(device, args)) return;
       args.products.n = 1;
+      args.activation = activation;
       Geometry geometry = tiles(&args, Tile::kRows, Tile::kOuts / 2, Tile::kThreads);
       launch<matmul_gated_blocks_kernel<Tile, type()>>(queue, geometry, args);
       launched = true;

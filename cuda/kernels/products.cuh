@@ -5,6 +5,8 @@
 
 namespace orrery::cuda {
 
+constexpr float kGeluScale = 0.79788456080286536f, kGeluCube = 0.044715f;   // sqrt(2 / pi)
+
 // Products of one weight type. The grid's thread blocks serve the products in order.
 struct Batch {
   DeviceProduct list[kMostProducts];
@@ -49,8 +51,11 @@ __device__ __forceinline__ const std::byte* weights_of(const DeviceProduct& p) {
 __device__ __forceinline__ float with_bias(const DeviceProduct& p, int64_t o, float sum) {
   return p.bias ? __fadd_rn(sum, p.bias[o]) : sum;
 }
-// swiglu() of one value, with its roundings.
-__device__ __forceinline__ float gated(float gate, float up) { return gate / (1.0f + expf(-gate)) * up; }
+// activate() of one value. x / 2 * (1 + tanh(u)) = x * sigmoid(2 u).
+__device__ __forceinline__ float gated(Activation activation, float gate, float up) {
+  const float inner = activation == Activation::gelu ? 2.0f * kGeluScale * fmaf(kGeluCube * gate * gate, gate, gate) : gate;
+  return gate / (1.0f + expf(-inner)) * up;
+}
 __device__ __forceinline__ void store(const DeviceProduct& p, int64_t row, int64_t o, float sum) {
   float* out = p.out + row * p.out_stride + o;
   sum = with_bias(p, o, sum);

@@ -5,6 +5,7 @@
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/kv.cuh"
+#include "cuda/kernels/products.cuh"
 #include "cuda/device/ptx.h"
 #include "cuda/kernels/quantize.cuh"
 
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kThreads)
   const int thread = static_cast<int>(threadIdx.x);
   float held[kHeld], weights[kHeld];
 #pragma unroll
-  for (int k = 0; k < kHeld; ++k) weights[k] = thread + k * kThreads < dim ? weight[thread + k * kThreads] : 0.0f;
+  for (int k = 0; k < kHeld; ++k) weights[k] = thread + k * kThreads >= dim ? 0.0f : weight ? weight[thread + k * kThreads] : 1.0f;
   wait_for_earlier_kernels();
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) held[k] = thread + k * kThreads < dim ? in[thread + k * kThreads] : 0.0f;
@@ -55,15 +56,18 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int k = 0; k < kHeld; ++k)   // whole warps pass or stay: n is a multiple of 32 if rows are quantized
     if (thread + k * kThreads < n) finish(thread + k * kThreads, held[k], weights[k]);
-  for (int i = thread + kHeld * kThreads; i < n; i += kThreads) finish(i, i < dim ? in[i] : 0.0f, i < dim ? weight[i] : 0.0f);
+  for (int i = thread + kHeld * kThreads; i < n; i += kThreads) finish(i, i < dim ? in[i] : 0.0f, i >= dim ? 0.0f : weight ? weight[i] : 1.0f);
 }
 
 // Angles are doubles: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.
-__global__ void prepare_rope_kernel(StepView step, int half) {
+__global__ void prepare_rope_kernel(StepView step, int half, int rope_at, int table, float temperature) {
   const int row = static_cast<int>(blockIdx.x), sequence = step.rows[row].sequence;
-  const float magnitude = of_sequence(step, step.sequence, sequence)->rope_magnitude;
-  const float* inverse_frequency = of_sequence(step, step.inverse_frequency, sequence);
-  float* cosines = step.rope + static_cast<int64_t>(row) * step.rope_floats;
+  const DeviceSequence& own = *of_sequence(step, step.sequence, sequence);
+  float magnitude = own.rope_magnitude[table];
+  if (temperature != 0.0f)
+    magnitude *= static_cast<float>(1.0 + static_cast<double>(temperature) * log1p(static_cast<double>(step.rows[row].position / own.rope_period[table])));
+  const float* inverse_frequency = of_sequence(step, step.inverse_frequency, sequence) + rope_at / 2;
+  float* cosines = step.rope + static_cast<int64_t>(row) * step.rope_floats + rope_at;
   for (int i = static_cast<int>(threadIdx.x); i < half; i += static_cast<int>(blockDim.x)) {
     const double angle = static_cast<double>(step.rows[row].position) * static_cast<double>(inverse_frequency[i]);
     double sine, cosine;
@@ -73,12 +77,12 @@ __global__ void prepare_rope_kernel(StepView step, int half) {
   }
 }
 
-__global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, int n_heads, int head_dim, int half, bool interleaved) {
+__global__ void __launch_bounds__(kThreads) rope_kernel(StepView step, Rows x, int n_heads, int head_dim, int half, int rope_at, bool interleaved) {
   const int row = static_cast<int>(blockIdx.y);
   const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (i >= n_heads * half) return;
   const int head = i / half, pair = i % half;
-  const float* table = step.rope + static_cast<int64_t>(row) * step.rope_floats;
+  const float* table = step.rope + static_cast<int64_t>(row) * step.rope_floats + rope_at;
   const float cosine = table[pair], sine = table[half + pair];
   float* vector = x.data + row * x.stride + static_cast<int64_t>(head) * head_dim;
   float* a = vector + (interleaved ? 2 * pair : pair);
@@ -125,13 +129,12 @@ __global__ void __launch_bounds__(kTransformThreads)
 
 // A warp has 32 columns: one group of the quantized row, if kQuantize.
 template <bool kQuantize>
-__global__ void __launch_bounds__(kThreads) swiglu_kernel(ConstRows gate, ConstRows up, Rows out, QuantizedRows quantized, int64_t n) {
+__global__ void __launch_bounds__(kThreads) activate_kernel(Activation activation, ConstRows gate, ConstRows up, Rows out, QuantizedRows quantized, int64_t n) {
   const int64_t row = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (!kQuantize && i >= n) return;
   float value = 0.0f;
   if (i < n) {
-    const float g = gate.data[row * gate.stride + i];
-    value = g / (1.0f + expf(-g)) * up.data[row * up.stride + i];
+    value = gated(activation, gate.data[row * gate.stride + i], up.data[row * up.stride + i]);
     out.data[row * out.stride + i] = value;
   }
   if constexpr (kQuantize) quantize_group(value, quantized, row, static_cast<int>(i / 32));
@@ -140,6 +143,13 @@ __global__ void __launch_bounds__(kThreads) swiglu_kernel(ConstRows gate, ConstR
 __global__ void __launch_bounds__(kThreads) add_kernel(float* x, const float* y, int64_t n) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < n) x[i] += y[i];
+}
+
+__global__ void __launch_bounds__(kThreads) soft_cap_kernel(float* x, int64_t n, float scale, float cap) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const float scaled = x[i] * scale;
+  x[i] = cap > 0.0f ? cap * tanhf(scaled / cap) : scaled;
 }
 
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
@@ -158,15 +168,15 @@ void rms_norm_quantized(Queue& queue, ConstRows x, const float* weight, Rows out
          static_cast<int>(dim), eps);
 }
 
-void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot) {
-  launch<prepare_rope_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(64)}, step, n_rot / 2);
+void prepare_rope(Queue& queue, const StepView& step, int32_t n_rows, int32_t n_rot, int32_t rope_at, int32_t table, float temperature) {
+  launch<prepare_rope_kernel>(queue, {Dim3(static_cast<unsigned>(n_rows)), Dim3(64)}, step, n_rot / 2, rope_at, table, temperature);
 }
 
-void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot,
+void rope(Queue& queue, const StepView& step, Rows x, int32_t n_rows, int32_t n_heads, int32_t head_dim, int32_t n_rot, int32_t rope_at,
           bool interleaved) {
   const int32_t half = n_rot / 2;
   launch<rope_kernel>(queue, {Dim3(blocks(int64_t{n_heads} * half), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, step, x, n_heads,
-         head_dim, half, interleaved);
+         head_dim, half, rope_at, interleaved);
 }
 
 void transform_heads(Queue& queue, Rows x, const float* shift, int32_t n_rows, int32_t n_heads, int32_t head_dim, bool rotate) {
@@ -183,13 +193,19 @@ void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at
   launch<transform_rows_kernel>(queue, geometry, step, x, mean_at, n_heads, head_dim, block, 1.0f / std::sqrt(static_cast<float>(block)));
 }
 
-void swiglu(Queue& queue, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n) {
-  launch<swiglu_kernel<false>>(queue, {Dim3(blocks(n), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, gate, up, out, QuantizedRows{}, n);
+void activate(Queue& queue, Activation activation, ConstRows gate, ConstRows up, Rows out, int32_t n_rows, int64_t n) {
+  launch<activate_kernel<false>>(queue, {Dim3(blocks(n), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, activation, gate, up, out,
+         QuantizedRows{}, n);
 }
 
-void swiglu_quantized(Queue& queue, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized, int32_t n_rows, int64_t n) {
-  launch<swiglu_kernel<true>>(queue, {Dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, gate, up, out,
-         quantized, n);
+void activate_quantized(Queue& queue, Activation activation, ConstRows gate, ConstRows up, Rows out, const QuantizedRows& quantized,
+                        int32_t n_rows, int64_t n) {
+  launch<activate_kernel<true>>(queue, {Dim3(blocks(quantized.n_padded), static_cast<unsigned>(n_rows)), Dim3(kThreads)}, activation, gate,
+         up, out, quantized, n);
+}
+
+void soft_cap(Queue& queue, float* x, int64_t n, float scale, float cap) {
+  launch<soft_cap_kernel>(queue, {Dim3(blocks(n)), Dim3(kThreads)}, x, n, scale, cap);
 }
 
 void add(Queue& queue, float* x, const float* y, int64_t n) {

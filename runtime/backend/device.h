@@ -28,6 +28,7 @@ struct StepLimits {
   int32_t max_top_keys = 0;               // most keys in a job of KeyOperations; 0: no such jobs
   int32_t n_layers = 0;                   // layers of Step::heads; 0: no resident heads
   uint64_t staging_bytes = 0;             // estimate, for a prompt's pages that lie outside the arena; 0: all pages lie in the arena
+  int32_t rope_floats = 0;                // rotated dimensions of all tables of RoPE; 0: at most head_dim
 };
 
 struct BackendInfo {

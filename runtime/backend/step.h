@@ -92,13 +92,18 @@ struct Weight {
   explicit operator bool() const { return static_cast<bool>(data); }
 };
 
+// The most tables of RoPE that a step has: layers may differ in theirs.
+inline constexpr int32_t kMostRopes = 4;
+
 // Rotary position embedding. Pair i of a head is rotated by position * inverse_frequency[i]. cos and sin are multiplied by
-// `magnitude` (the attention factor of yarn and longrope).
+// `magnitude` (the attention factor of yarn and longrope), and by 1 + temperature * ln(1 + floor(position / period)).
 struct RopeSpec {
   bool interleaved = false;               // pairs (2i, 2i+1) [NORM], else (i, i + n_rot/2) [NEOX]
   int32_t n_rot = 0;                      // rotated dimensions of each head, from its start; even
   const float* inverse_frequency = nullptr;  // (n_rot / 2), host memory
   float magnitude = 1.0f;
+  float temperature = 0.0f;
+  int32_t period = 0;                     // at least 1 if there is a temperature
 };
 
 // How the heads of a step's rows are changed: x = T(x - shift). T: the normalised Hadamard transform (Sylvester's order) of blocks of
@@ -117,11 +122,15 @@ struct Product {
   bool accumulate = false;                // out += instead of out =
 };
 
+// What the gate of a feed-forward block goes through. gelu: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))).
+enum class Activation : uint8_t { silu, gelu };
+
 struct AttendShape {
   int32_t n_heads = 0;                    // query heads; a multiple of n_kv_heads
   int64_t q_stride = 0, out_stride = 0;   // floats between rows
   float scale = 0.0f;                     // usually 1 / sqrt(head_dim)
   int32_t window = 0;                     // sliding window: keys with position > row position - window; 0: all
+  Ptr<const float> sinks = {};            // (n_heads) or null: a logit of each query head, which takes part in the softmax and has no value
 };
 
 // The operations of a decoder's layers. All but begin_steps() are called between begin_steps() and end_step().
@@ -135,11 +144,11 @@ class StepOperations {
   void begin_step(const Step& step) { begin_steps({&step, 1}); }
   virtual void end_step() = 0;
 
-  // out (n_rows, n_cols) = the rows of `table` (vocabulary, n_cols) that the step's tokens name.
-  virtual void embed(const Weight& table, Ptr<float> out) = 0;
+  // out (n_rows, n_cols) = scale * the rows of `table` (vocabulary, n_cols) that the step's tokens name.
+  virtual void embed(const Weight& table, float scale, Ptr<float> out) = 0;
 
   // For each of the step's rows: `n_vectors` vectors of `dim` floats lie one after another from x + row * stride on.
-  // out = x / sqrt(mean(x^2) + eps) * weight (dim). May run in place.
+  // out = x / sqrt(mean(x^2) + eps) * weight (dim), or without weights where `weight` is null. May run in place.
   virtual void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
                         int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) = 0;
 
@@ -147,11 +156,13 @@ class StepOperations {
   // (logits of the last rows). A row's result does not depend on the other rows, except for the last bits where cuBLAS multiplies.
   virtual void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) = 0;
 
-  // Prepares cos and sin of the steps' positions. specs: one for each step; they differ in frequencies and magnitude alone. rope()
-  // rotates n_heads vectors of head_dim at x + row * stride.
+  // Prepares cos and sin of the steps' positions. specs: the tables of the first step, at most kMostRopes, then as many of the second, and
+  // so on; steps differ in frequencies, magnitudes and periods alone. rope() rotates n_heads vectors of head_dim at x + row * stride by the step's
+  // table of this number.
   virtual void prepare_ropes(Span<const RopeSpec> specs) = 0;
   void prepare_rope(const RopeSpec& spec) { prepare_ropes({&spec, 1}); }
-  virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) = 0;
+  virtual void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) = 0;
+  void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) { rope(x, stride, n_heads, head_dim, 0); }
 
   // Transforms n_heads vectors of head_dim at x + row * stride. transforms: one for each step. Of several steps, each shift is null or
   // begins at the same place of its step's KvTransform::key_means, and `rotate` is its KvTransform::rotated.
@@ -169,12 +180,18 @@ class StepOperations {
   // append_kv() has written; or over Step::heads. out: (n_rows, n_heads * head_dim).
   virtual void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
 
-  // out[i] = silu(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
-  virtual void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
-                      int64_t n) = 0;
+  // out[i] = activation(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
+  virtual void activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
+                        int64_t n) = 0;
+  void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride, int64_t n) {
+    activate(Activation::silu, gate, up, stride, out, out_stride, n);
+  }
 
   // x += y, (n_rows, n) contiguous.
   virtual void add(Ptr<float> x, Ptr<const float> y, int64_t n) = 0;
+
+  // x *= scale; then x = cap * tanh(x / cap), if cap > 0. n values of `n_rows` rows, contiguous. For logits.
+  virtual void soft_cap(Ptr<float> x, int32_t n_rows, int64_t n, float scale, float cap) = 0;
 
  protected:
   ~StepOperations() = default;

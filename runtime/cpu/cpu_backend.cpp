@@ -133,12 +133,13 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     if (trace_) trace_->end_step();
   }
 
-  void embed(const Weight& table, Ptr<float> out) override;
+  void embed(const Weight& table, float scale, Ptr<float> out) override;
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
                 int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) override;
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
   void prepare_ropes(Span<const RopeSpec> specs) override;
-  void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) override;
+  using StepOperations::rope;
+  void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) override;
   void transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) override;
   void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
   void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
@@ -154,9 +155,10 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) override;
   void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) override;
   void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) override;
-  void swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
-              int64_t n) override;
+  void activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
+                int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
+  void soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) override;
   void set_states(Span<const Ptr<float>> states) override { std::copy(states.begin(), states.end(), states_.begin()); }
   void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) override {
     const StepTrace::Scope scope(trace_.get(), Operation::delta_net, 2 * n_steps_ * shape.state_floats() * sizeof(float));
@@ -259,8 +261,12 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   int64_t n_rows_ = 0;  // of all steps
   Span<RowRun> runs_;  // of their rows, in the scratch memory
   const std::unique_ptr<StepTrace> trace_;   // null: nothing is measured
-  int32_t n_rot_ = 0;  // from prepare_rope()
-  bool interleaved_ = false;
+  struct RotaryTable {
+    int32_t at, n_rot;   // from a row's first float
+    bool interleaved;
+  };
+  std::array<RotaryTable, static_cast<size_t>(kMostRopes)> tables_ = {};   // from prepare_ropes()
+  size_t n_tables_ = 0;
 };
 
 template <class F>
@@ -322,7 +328,7 @@ void CpuBackend::begin_steps(Span<const Step> steps) {
   pool_->begin_burst();
 }
 
-void CpuBackend::embed(const Weight& table, Ptr<float> out) {
+void CpuBackend::embed(const Weight& table, float scale, Ptr<float> out) {
   const StepTrace::Scope scope(trace_.get(), Operation::embed, static_cast<uint64_t>(n_rows()) * placed_row_bytes(table));
   const uint64_t row_size = placed_row_bytes(table);
   for_ranges(n_rows(), table.n_cols, [&](int64_t first, int64_t last) {
@@ -334,6 +340,7 @@ void CpuBackend::embed(const Weight& table, Ptr<float> out) {
         dequantize_band_row(table.type, at, in_band, table.n_cols, to);
       else
         dequantize(table.type, at, table.n_cols, to);
+      for (int64_t i = 0; scale != 1.0f && i < table.n_cols; ++i) to[i] *= scale;
     }
   });
 }
@@ -344,7 +351,7 @@ void CpuBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float>
   for_ranges(n_rows() * n_vectors, dim, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t row = i / n_vectors, vector = i % n_vectors;
-      kernels_.rms_norm(host(x) + row * x_stride + vector * dim, host(weight),
+      kernels_.rms_norm(host(x) + row * x_stride + vector * dim, weight ? host(weight) : nullptr,
                         host(out) + row * out_stride + vector * dim, dim, eps);
     }
   });
@@ -460,31 +467,39 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
 
 // Angles in double: position * frequency reaches 1e5 radians, where the last bit of a float is a hundredth of a turn.
 void CpuBackend::prepare_ropes(Span<const RopeSpec> specs) {
-  n_rot_ = std::min(specs[0].n_rot, plan_.rope_floats);
-  interleaved_ = specs[0].interleaved;
-  const int32_t half = n_rot_ / 2;
+  n_tables_ = specs.size() / n_steps_;
+  int32_t n_floats = 0;
+  for (size_t i = 0; i < n_tables_; n_floats += tables_[i++].n_rot)
+    tables_[i] = {n_floats, std::min(specs[i].n_rot, plan_.rope_floats - n_floats), specs[i].interleaved};
   const StepTrace::Scope scope(trace_.get(), Operation::rope, 0);
-  for_ranges(n_rows(), 64 * half, [&](int64_t first, int64_t last) {
+  for_ranges(n_rows(), 32 * n_floats, [&](int64_t first, int64_t last) {
     for (int64_t r = first; r < last; ++r) {
-      float* table = rope_row(r);
-      const RopeSpec& spec = specs[step_number(r)];
       const double position = row_at(r).position;
-      for (int32_t i = 0; i < half; ++i) {
-        const double angle = position * static_cast<double>(spec.inverse_frequency[i]);
-        table[i] = static_cast<float>(std::cos(angle)) * spec.magnitude;
-        table[half + i] = static_cast<float>(std::sin(angle)) * spec.magnitude;
+      for (size_t t = 0; t < n_tables_; ++t) {
+        const RopeSpec& spec = specs[step_number(r) * n_tables_ + t];
+        float* table = rope_row(r) + tables_[t].at;
+        const int32_t half = tables_[t].n_rot / 2;
+        float magnitude = spec.magnitude;
+        if (spec.temperature != 0.0f)
+          magnitude *= static_cast<float>(1.0 + static_cast<double>(spec.temperature) * std::log1p(std::floor(position / spec.period)));
+        for (int32_t i = 0; i < half; ++i) {
+          const double angle = position * static_cast<double>(spec.inverse_frequency[i]);
+          table[i] = static_cast<float>(std::cos(angle)) * magnitude;
+          table[half + i] = static_cast<float>(std::sin(angle)) * magnitude;
+        }
       }
     }
   });
 }
 
-void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim) {
-  const int32_t half = n_rot_ / 2;
+void CpuBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) {
+  const auto [at, n_rot, interleaved] = tables_[static_cast<size_t>(table)];
   const StepTrace::Scope scope(trace_.get(), Operation::rope, static_cast<uint64_t>(2 * n_rows() * n_heads * head_dim) * sizeof(float));
-  for_ranges(n_rows(), static_cast<int64_t>(n_heads) * n_rot_, [&](int64_t first, int64_t last) {
-    for (int64_t r = first; r < last; ++r)
-      kernels_.rope(host(x) + r * stride, rope_row(r), rope_row(r) + half, n_rot_, interleaved_, n_heads,
-                    head_dim);
+  for_ranges(n_rows(), static_cast<int64_t>(n_heads) * n_rot, [&, at = at, n_rot = n_rot, interleaved = interleaved](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      const float* cosines = rope_row(r) + at;
+      kernels_.rope(host(x) + r * stride, cosines, cosines + n_rot / 2, n_rot, interleaved, n_heads, head_dim);
+    }
   });
 }
 
@@ -766,7 +781,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
         const int64_t row = i / shape.n_heads, head = i % shape.n_heads;
         kernels_.merge_partials(partial(row, head, 0),
                                 splits_of(wave + row, static_cast<int32_t>(head / group)).count, floats, dim,
-                                out + (wave + row) * shape.out_stride + head * dim);
+                                shape.sinks ? host(shape.sinks) + head : nullptr, out + (wave + row) * shape.out_stride + head * dim);
       }
     });
   }
@@ -806,22 +821,23 @@ void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const
         row_at(row).position,
         shape.window,
         shape.scale,
+        shape.sinks ? host(shape.sinks) + first_head : nullptr,
         thread_scratch(thread)};
     kernels_.attend_prefill(task);
   });
 }
 
-void CpuBackend::swiglu(Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out,
-                        int64_t out_stride, int64_t n) {
+void CpuBackend::activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out,
+                          int64_t out_stride, int64_t n) {
   // A unit is a stretch of one row. 16 columns are whole vectors for every instruction set, so cuts change nothing.
   constexpr int64_t kStretch = 2048;
   const StepTrace::Scope scope(trace_.get(), Operation::swiglu, static_cast<uint64_t>(3 * n_rows() * n) * sizeof(float));
   const int64_t stretches = div_up(n, kStretch);
+  const auto activate = activation == Activation::gelu ? kernels_.geglu : kernels_.swiglu;
   for_ranges(n_rows() * stretches, 4 * std::min(n, kStretch), [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t row = i / stretches, at = i % stretches * kStretch;
-      kernels_.swiglu(host(gate) + row * stride + at, host(up) + row * stride + at,
-                      host(out) + row * out_stride + at, std::min(kStretch, n - at));
+      activate(host(gate) + row * stride + at, host(up) + row * stride + at, host(out) + row * out_stride + at, std::min(kStretch, n - at));
     }
   });
 }
@@ -833,6 +849,17 @@ void CpuBackend::add(Ptr<float> x, Ptr<const float> y, int64_t n) {
   for_ranges(div_up(total, kStretch), kStretch / 2, [&](int64_t first, int64_t last) {
     const int64_t from = first * kStretch, to = std::min(total, last * kStretch);
     kernels_.add(host(x) + from, host(y) + from, to - from);
+  });
+}
+
+void CpuBackend::soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) {
+  constexpr int64_t kStretch = 2048;   // whole vectors, as above
+  const int64_t total = rows * n;
+  const StepTrace::Scope scope(trace_.get(), Operation::add, static_cast<uint64_t>(2 * total) * sizeof(float));
+  for_ranges(div_up(total, kStretch), 2 * kStretch, [&](int64_t first, int64_t last) {
+    const int64_t from = first * kStretch, to = std::min(total, last * kStretch);
+    for (int64_t i = from; scale != 1.0f && i < to; ++i) host(x)[i] *= scale;
+    if (cap > 0.0f) kernels_.soft_cap(host(x) + from, to - from, cap);
   });
 }
 

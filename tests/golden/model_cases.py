@@ -69,6 +69,11 @@ class Builder:
                 self.matrix(p + name, d, shared)
             self.matrix(p + "ffn_down_shexp", shared, d)
 
+    def expert_biases(self, p, n_experts, width):
+        self.vector(p + "ffn_gate_inp.bias", n_experts, 0.5, 0.0)
+        for name, n in (("ffn_gate_exps", width), ("ffn_up_exps", width), ("ffn_down_exps", self.dim)):
+            self.tensors.append({"name": p + name + ".bias", "shape": [n, n_experts], "scale": 0.75, "offset": 0.0})
+
     def expert_keys(self, n_experts, used, width=None, shared=None):
         self.key("expert_count", "u32", n_experts).key("expert_used_count", "u32", used)
         if width:
@@ -91,9 +96,9 @@ class Builder:
         self.tensors.append({"name": name, "shape": [len(values)], "values": [float(np.float32(v)) for v in values]})
         return self
 
-    def build(self, *, qkv_bias=False, out_bias=False, fused_qkv=False, fused_up=False, qk_norm=False, post_norms=False,
-              experts=None):
-        """experts: (n_experts, width, fused), in place of the FFN."""
+    def build(self, *, qkv_bias=False, out_bias=False, fused_qkv=False, fused_up=False, qk_norm=False, post_norms=False, gate=False,
+              ffn_norm="ffn_norm", experts=None, sinks=False):
+        """experts: (n_experts, width, fused), in place of the FFN; with sinks they have biases."""
         d, hd = self.dim, self.head_dim
         self.tensors.append({"name": "token_embd.weight", "shape": [d, self.vocab], "scale": self.embed_scale,
                              "offset": 0.0})
@@ -108,12 +113,18 @@ class Builder:
             if qk_norm:
                 self.norm(p + "attn_q_norm", hd, 1.5)
                 self.norm(p + "attn_k_norm", hd, 1.5)
+            if gate:
+                self.matrix(p + "attn_gate", d, q)
             self.linear(p + "attn_output", q, d, out_bias)
+            if sinks:
+                self.vector(p + "attn_sinks.weight", self.heads[il], 1.5, 0.5)
             if post_norms:
                 self.norm(p + "post_attention_norm", d)
-            self.norm(p + "ffn_norm", d)
+            self.norm(p + ffn_norm, d)
             if experts:
                 self.experts(p, experts[0], experts[1], fused=experts[2])
+                if sinks:
+                    self.expert_biases(p, experts[0], experts[1])
                 continue
             if not fused_up:
                 self.matrix(p + "ffn_gate", d, ff)
@@ -270,6 +281,30 @@ def cases():
                  head_dim=64, n_rot=16, ff=96, vocab=96, tied=True, embed_scale=0.4, rope_base=10000000.0, eps=1e-6)
                .build_qwen35(key_heads=3, value_heads=3, state=24, value_dim=20, taps=2, flags=[0, 1, 1]))
 
+    norms = {"qk_norm": True, "post_norms": True}
+    out.append(B("gemma3", "Gemma 3: windows and a second RoPE in five of six layers, positions scaled in the others", "gemma3", dim=64,
+                 layers=7, heads=4, kv=1, head_dim=32, ff=96, vocab=128, embed_scale=0.2, rope_base=1000000.0, eps=1e-6,
+                 context=4096).key("attention.sliding_window", "u32", 12).key("rope.scaling.type", "string", "linear")
+               .key("rope.scaling.factor", "f32", 8.0).build(**norms))
+    out.append(B("gemma3-flags", "Gemma 3: layers by flags, their own base and scale, soft-capped logits, MHA", "gemma3", dim=96, layers=3,
+                 heads=3, kv=3, head_dim=64, ff=160, vocab=112, embed_scale=0.3, rope_base=500000.0, eps=0.02)
+               .key("attention.sliding_window", "u32", 5).key("attention.sliding_window_pattern", "bool", [1, 0, 1])
+               .key("rope.freq_base_swa", "f32", 700.0).key("attention.scale", "f32", 0.2)
+               .key("final_logit_softcapping", "f32", 9.0).build(**norms))
+    out.append(B("gemma3-whole", "Gemma 3: a window of 0 is none", "gemma3", dim=64, layers=2, heads=2, kv=1, head_dim=64, ff=64, vocab=96,
+                 embed_scale=0.2, eps=1e-6).key("attention.sliding_window", "u32", 0).build(**norms))
+
+    out.append(B("muse", "Muse Glimmer: RoPE in windows alone, gates, a normed embedding, scaled and capped logits", "muse-glimmer", dim=64,
+                 layers=5, heads=4, kv=2, head_dim=32, ff=96, vocab=128, rope_base=500000.0, eps=0.02)
+               .key("attention.sliding_window", "u32", 12).key("logit_scale", "f32", 0.7).key("final_logit_softcapping", "f32", 9.0)
+               .build(gate=True, **norms))
+    out.append(yarn(B("mistral3", "Ministral 3: YaRN without a magnitude, queries that grow with the position", "mistral3", dim=64, layers=2,
+                      heads=4, kv=2, head_dim=32, ff=96, vocab=128, rope_base=1000000.0, context=2048), 16.0, 16)
+               .key("rope.scaling.yarn_log_multiplier", "f32", 1.0).key("attention.temperature_scale", "f32", 0.5).build())
+    out.append(B("smollm3", "SmolLM3: no RoPE in every fourth layer", "smollm3", dim=64, layers=5, heads=4, kv=1, ff=96, vocab=112,
+                 rope_base=2000000.0, eps=1e-6).build())
+    out.append(B("seed-oss", "Seed-OSS: QKV bias, the FFN's norm by another name", "seed_oss", dim=64, layers=2, heads=2, kv=1, head_dim=64,
+                 ff=96, vocab=112, rope_base=10000000.0, eps=1e-6).build(qkv_bias=True, ffn_norm="post_attention_norm"))
     b = B("qwen3moe", "Qwen3 30B-A3B: a mixture of experts, three of eight; the dense width is unused", "qwen3moe", dim=64, layers=2, heads=4, kv=2,
           head_dim=32, ff=96, vocab=128, rope_base=1000000.0, eps=1e-6)
     b.expert_keys(8, 3, 32)
@@ -278,6 +313,11 @@ def cases():
           kv=2, head_dim=32, ff=100, vocab=96, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=1e-6)
     b.expert_keys(11, 5)
     out.append(b.build(qk_norm=True, experts=(11, 20, True)))
+    b = yarn(B("gpt-oss", "gpt-oss: sinks, windows in every second layer, YaRN between pairs, biases, clamped experts", "gpt-oss", dim=64, layers=4,
+               heads=4, kv=2, head_dim=32, ff=64, vocab=128, rope_base=150000.0, context=2048), 32.0, 64)
+    b.key("attention.sliding_window", "u32", 12)
+    b.expert_keys(8, 3, 48)
+    out.append(b.build(qkv_bias=True, out_bias=True, ffn_norm="post_attention_norm", experts=(8, 48, False), sinks=True))
     hybrid = dict(dim=64, heads=4, kv=2, head_dim=32, n_rot=8, vocab=128, rope_base=10000000.0, eps=1e-6)
     b = B("qwen35moe", "Qwen3.5 35B-A3B: as qwen35 with experts, and one that every token takes; a block that is skipped", "qwen35moe", layers=5,
           ff=None, **hybrid)

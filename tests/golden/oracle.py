@@ -10,13 +10,18 @@ import math
 import numpy as np
 
 # Which rotary layout an architecture's files use: NORM turns neighbours (2i, 2i+1), NEOX turns halves (i, i + n_rot/2).
-ROPE_NORM = {"llama", "chatglm", "glm4"}
-ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3"}
+ROPE_NORM = {"llama", "chatglm", "glm4", "mistral3", "muse-glimmer", "smollm3"}
+ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3", "gemma3", "seed_oss", "gpt-oss"}
 HYBRID = {"qwen35", "qwen35moe", "qwen3next"}   # gated delta nets, and gated attention
+PERIOD = {"gemma3": 6, "muse-glimmer": 4, "gpt-oss": 2}   # every nth layer has no window
 
 
 def silu(x):
     return x / (1.0 + np.exp(-x))
+
+
+def gelu(x):
+    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 class Model:
@@ -33,9 +38,12 @@ class Model:
         self.head_dim = self.key("attention.key_length", self.n_embd // self.n_heads[0])
         assert self.key("attention.value_length", self.head_dim) == self.head_dim
         self.n_rot = self.key("rope.dimension_count", self.head_dim)
-        # The llama architecture's files may carry the key (early Mistral); its definition there is full attention.
-        self.window = 0 if self.arch == "llama" else self.key("attention.sliding_window", 0)
-        self.inv_freq, self.rope_magnitude = self.rope_frequencies()
+        self.windows = [self.window_of(il) for il in range(self.n_layers)]
+        full = self.rope_frequencies()
+        windowed = self.window_frequencies() if self.arch in ("gemma3", "muse-glimmer") else full
+        self.ropes = [self.rope_of(il, full, windowed) for il in range(self.n_layers)]
+        self.scale = self.key("attention.scale", 0.0) or 1 / math.sqrt(
+            self.n_embd / self.n_heads[0] if self.arch == "gemma3" and self.n_layers == 62 else self.head_dim)
         self.neighbours = self.arch in ROPE_NORM
         self.reset()
 
@@ -47,6 +55,27 @@ class Model:
     def per_layer(self, name, default=None):
         value = self.key(name, default)
         return list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * self.n_layers
+
+    def window_of(self, il):
+        """Keys that a layer's queries see, themselves included; 0: all before them."""
+        # The llama architecture's files may carry the key (early Mistral); its definition there is full attention.
+        window = 0 if self.arch == "llama" else self.key("attention.sliding_window", 0)
+        pattern = self.key("attention.sliding_window_pattern", PERIOD.get(self.arch, 0))
+        if isinstance(pattern, (list, tuple, np.ndarray)):
+            return window if pattern[il] else 0
+        return window if pattern == 0 or il % pattern < pattern - 1 else 0
+
+    def rope_of(self, il, full, windowed):
+        """None: the layer's queries and keys have no position."""
+        if self.arch == "smollm3" and il % 4 == 3 or self.arch == "muse-glimmer" and not self.windows[il]:
+            return None
+        return windowed if self.windows[il] else full
+
+    def window_frequencies(self):
+        """Of layers with a window: a base of their own, no scaling."""
+        base = self.key("rope.freq_base", 10000.0) if self.arch == "muse-glimmer" else 10000.0
+        base = float(np.float32(self.key("rope.freq_base_swa", base)))
+        return base ** (-np.arange(self.n_rot // 2, dtype=np.float64) * 2.0 / self.n_rot), 1.0
 
     def rope_frequencies(self):
         """Radians per position for each pair, and what cos and sin are multiplied by."""
@@ -70,20 +99,25 @@ class Model:
             def pair_of(turns):
                 return self.n_rot * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
 
-            low = max(0.0, math.floor(pair_of(self.key("rope.scaling.yarn_beta_fast", 32.0))))
-            high = min(self.n_rot - 1.0, math.ceil(pair_of(self.key("rope.scaling.yarn_beta_slow", 1.0))))
+            floor, ceil = (float, float) if self.arch == "gpt-oss" else (math.floor, math.ceil)   # between pairs, or at whole ones
+            low = max(0.0, floor(pair_of(self.key("rope.scaling.yarn_beta_fast", 32.0))))
+            high = min(self.n_rot - 1.0, ceil(pair_of(self.key("rope.scaling.yarn_beta_slow", 1.0))))
             keep = 1.0 - np.clip((np.arange(half) - low) / max(0.001, high - low), 0.0, 1.0)
             freq = freq / factor * (1.0 - keep) + freq * keep
-            magnitude *= 1.0 + 0.1 * math.log(factor)
+            grown = lambda x: 1.0 + 0.1 * x * math.log(factor)
+            magnitude *= grown(1.0) / grown(float(np.float32(self.key("rope.scaling.yarn_log_multiplier", 0.0))))
         else:
             assert kind in ("none", "longrope"), kind
         return freq, magnitude
 
-    def rope(self, x, positions):
+    def rope(self, il, x, positions):
         """x (tokens, heads, head_dim), turned in its first n_rot dimensions."""
-        angle = positions[:, None] * self.inv_freq[None, :]
-        cos = np.cos(angle)[:, None, :] * self.rope_magnitude
-        sin = np.sin(angle)[:, None, :] * self.rope_magnitude
+        if self.ropes[il] is None:
+            return x
+        inv_freq, magnitude = self.ropes[il]
+        angle = positions[:, None] * inv_freq[None, :]
+        cos = np.cos(angle)[:, None, :] * magnitude
+        sin = np.sin(angle)[:, None, :] * magnitude
         half = self.n_rot // 2
         first = slice(0, self.n_rot, 2) if self.neighbours else slice(0, half)
         second = slice(1, self.n_rot, 2) if self.neighbours else slice(half, self.n_rot)
@@ -92,8 +126,9 @@ class Model:
         out[..., second] = x[..., second] * cos + x[..., first] * sin
         return out
 
-    def norm(self, x, name):
-        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + self.eps) * self.w[name + ".weight"]
+    def norm(self, x, name, eps=None):
+        eps = self.eps if eps is None else eps
+        return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps) * (self.w[name + ".weight"] if name else 1.0)
 
     def linear(self, x, name):
         y = x @ self.w[name + ".weight"].T
@@ -112,21 +147,28 @@ class Model:
         q, k, v = q.reshape(n, nh, hd), k.reshape(n, nkv, hd), v.reshape(n, nkv, hd)
         if p + "attn_q_norm.weight" in self.w:
             q, k = self.norm(q, p + "attn_q_norm"), self.norm(k, p + "attn_k_norm")
-        q, k = self.rope(q, positions), self.rope(k, positions)
+        q, k = self.rope(il, q, positions), self.rope(il, k, positions)
+        if p + "attn_gate.weight" in self.w:
+            gate = self.linear(x, p + "attn_gate").reshape(n, nh, hd)
+        if self.key("attention.temperature_scale", 0.0):
+            turns = np.floor(positions / self.key("rope.scaling.original_context_length", self.key("context_length")))
+            q = q * (1 + float(np.float32(self.key("attention.temperature_scale"))) * np.log(1 + turns))[:, None, None]
         if self.cache[il] is not None:
             k, v = np.concatenate([self.cache[il][0], k]), np.concatenate([self.cache[il][1], v])
         self.cache[il] = (k, v)
         distance = positions[:, None] - np.arange(len(k))[None, :]
         hidden = distance < 0
-        if self.window:
-            hidden |= distance >= self.window
+        if self.windows[il]:
+            hidden |= distance >= self.windows[il]
         out = np.empty((n, nh, hd))
         for h in range(nh):
             g = h // (nh // nkv)
-            s = q[:, h] @ k[:, g].T / math.sqrt(hd)
+            s = q[:, h] @ k[:, g].T * self.scale
             s[hidden] = -np.inf
-            s = np.exp(s - s.max(axis=-1, keepdims=True))
-            out[:, h] = s / s.sum(axis=-1, keepdims=True) @ v[:, g]
+            sink = self.w[p + "attn_sinks.weight"][h] if self.arch == "gpt-oss" else -np.inf   # a logit without a value
+            most = np.maximum(s.max(axis=-1, keepdims=True), sink)
+            s = np.exp(s - most)
+            out[:, h] = s / (s.sum(axis=-1, keepdims=True) + np.exp(sink - most)) @ v[:, g]
         if gate is not None:
             out = out / (1.0 + np.exp(-gate))
         return self.linear(out.reshape(n, nh * hd), p + "attn_output")
@@ -181,7 +223,13 @@ class Model:
             order = np.argsort(-share[t], kind="stable")   # of equal ones, the lower index first
             self.router_gap = min(self.router_gap, float(logits[t, order[k - 1]] - logits[t, order[k]]))
             chosen = order[:k]
-            for e, weight in zip(chosen, share[t, chosen] / share[t, chosen].sum()):
+            for e, weight in zip(chosen, share[t, chosen] / share[t, chosen].sum()):   # of gpt-oss: the softmax of the chosen, which is the same
+                if self.arch == "gpt-oss":
+                    gate, up = (self.w[p + s + "_exps.weight"][e] @ x[t] + self.w[p + s + "_exps.bias"][e] for s in ("gate", "up"))
+                    gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
+                    act = gate / (1.0 + np.exp(-1.702 * gate)) * (up + 1.0)
+                    out[t] += weight * (self.w[p + "down_exps.weight"][e] @ act + self.w[p + "down_exps.bias"][e])
+                    continue
                 if p + "gate_up_exps.weight" in self.w:
                     gate, up = np.split(self.w[p + "gate_up_exps.weight"][e] @ x[t], 2)
                 else:
@@ -200,7 +248,7 @@ class Model:
             gate, up = self.linear(x, p + "gate"), self.linear(x, p + "up")
         else:
             gate, up = np.split(self.linear(x, p + "up"), 2, axis=-1)  # fused: gate rows first
-        return self.linear(silu(gate) * up, p + "down")
+        return self.linear((gelu if self.arch == "gemma3" else silu)(gate) * up, p + "down")
 
     def reset(self):
         self.cache = [None] * self.n_layers
@@ -212,20 +260,29 @@ class Model:
         positions = self.n_past + np.arange(len(tokens))
         self.n_past += len(tokens)
         x = self.w["token_embd.weight"][np.asarray(tokens)]
+        if self.arch == "gemma3":
+            x = x * math.sqrt(self.n_embd)
+        if self.arch == "muse-glimmer":
+            x = self.norm(x, None)
+        post_eps = 1e-8 if self.arch == "muse-glimmer" else None
         for il in range(self.n_layers):
             p = f"blk.{il}."
             h = self.norm(x, p + "attn_norm")
             a = self.delta_net(il, h) if self.recurrent(il) else self.attention(il, h, positions)
-            ffn_norm = "post_attention_norm" if self.arch in HYBRID else "ffn_norm"
+            ffn_norm = "post_attention_norm" if self.arch in HYBRID | {"seed_oss", "gpt-oss"} else "ffn_norm"
             if ffn_norm == "ffn_norm" and p + "post_attention_norm.weight" in self.w:
-                a = self.norm(a, p + "post_attention_norm")
+                a = self.norm(a, p + "post_attention_norm", post_eps)
             x = x + a
             m = self.mlp(il, self.norm(x, p + ffn_norm))
             if p + "post_ffw_norm.weight" in self.w:
-                m = self.norm(m, p + "post_ffw_norm")
+                m = self.norm(m, p + "post_ffw_norm", post_eps)
             x = x + m
         x = self.norm(x, "output_norm")
-        return x @ self.w.get("output.weight", self.w["token_embd.weight"]).T
+        logits = x @ self.w.get("output.weight", self.w["token_embd.weight"]).T
+        if self.arch == "muse-glimmer":
+            logits = logits * float(np.float32(self.key("logit_scale")))
+        cap = self.key("final_logit_softcapping", 0.0) if self.arch in PERIOD else 0.0
+        return cap * np.tanh(logits / cap) if cap else logits
 
 
 def greedy(model: Model, prompt, n_steps):

@@ -59,9 +59,15 @@ TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
   const std::vector<int32_t> tokens(ids.begin(), ids.end());
   ASSERT_EQ(tokens.size(), 40u);
   const size_t n_vocab = expected.size() / tokens.size();
+  engine::ModelOptions options;
+  if (GetParam() == std::string("gptoss_trunc")) {   // YaRN as published, which the file cannot say
+    options.weights.rope.set = true;
+    options.weights.rope.scaling = model::RopeScaling::yarn;
+    options.weights.rope.factor = 32.0f;
+  }
   for (const char* cpu_path : cpu::available_paths()) {
     SCOPED_TRACE(cpu_path);
-    const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options(2, cpu_path))), file, {}));
+    const auto model = unwrap(engine::LanguageModel::open(unwrap(engine::Runtime::create(runtime_options(2, cpu_path))), file, options));
     ASSERT_EQ(static_cast<size_t>(model->description().n_vocab), n_vocab);
     const auto prefilled = open_session(model, 64), decoded = open_session(model, 64);
     std::vector<float> logits(expected.size());
@@ -78,7 +84,8 @@ TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, TinyModels, ::testing::Values("qwen35", "qwen3moe", "qwen35moe", "qwen3next"));
+INSTANTIATE_TEST_SUITE_P(Families, TinyModels, ::testing::Values("qwen35", "qwen3moe", "qwen35moe", "qwen3next", "gemma3", "muse", "ministral3", "gptoss", "gptoss_hot",
+                                                                      "gptoss_trunc"));
 
 }  // namespace
 }  // namespace orrery::tiny_models_test

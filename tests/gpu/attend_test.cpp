@@ -22,6 +22,7 @@ struct Case {
   std::vector<int32_t> lengths;          // of the sequences, the step's rows included
   std::vector<int32_t> rows;             // the number of each sequence's last tokens that are rows of the step
   int32_t window = 0;
+  bool sinks = false;                    // of other size for each query head
 };
 
 StepLimits limits(const Case& c, int32_t max_context = 2048) {
@@ -44,6 +45,7 @@ std::vector<float> attend(Machine* m, Phase phase, const Case& c, size_t first_q
   const size_t width = static_cast<size_t>(c.n_kv_heads * c.group * c.dim), q_stride = width + 16, out_stride = width + 3;
   std::vector<float> queries = normal_values(first_query + (rows.size() - 1) * q_stride + width, 3, 2.0f);
   queries.erase(queries.begin(), queries.begin() + static_cast<ptrdiff_t>(first_query));
+  Buffer<float> sinks(m, normal_values(static_cast<size_t>(c.n_kv_heads * c.group), 9, 4.0f));
   Buffer<float> q(m, queries), out(m, (rows.size() - 1) * out_stride + width);
   std::vector<std::unique_ptr<Made>> pages;   // last: nothing waits for the device from here on
   std::vector<KvView> views;
@@ -61,6 +63,7 @@ std::vector<float> attend(Machine* m, Phase phase, const Case& c, size_t first_q
   shape.q_stride = static_cast<int64_t>(q_stride), shape.out_stride = static_cast<int64_t>(out_stride);
   shape.scale = 1.0f / std::sqrt(static_cast<float>(c.dim));
   shape.window = c.window;
+  if (c.sinks) shape.sinks = sinks.cptr();
   (*m)->begin_step(step);
   (*m)->attend(1, q.cptr(), out.ptr(), shape);
   m->end();
@@ -103,6 +106,11 @@ TEST(GpuAttendDecode, LongerSplits) {
 TEST(GpuAttendDecode, Windows) {
   for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
     for (const int32_t window : {1, 16, 50, 64, 200}) expect_as_plain(Phase::decode, {type, 64, 2, 2, {170}, {1}, window});
+}
+
+TEST(GpuAttendDecode, Sinks) {
+  for (const KvType type : {KvType::f16, KvType::q8_0})
+    for (const int32_t window : {0, 50}) expect_as_plain(Phase::decode, {type, 64, 2, 4, {170}, {2}, window, true});
 }
 
 TEST(GpuAttendDecode, RowsOfSeveralSequences) {
@@ -262,6 +270,11 @@ TEST(GpuAttendPrefill, Windows) {
     for (const int32_t window : {1, 20, 64, 100}) expect_as_plain(Phase::prefill, {type, 32, 1, 2, {200}, {90}, window});
 }
 
+TEST(GpuAttendPrefill, Sinks) {
+  for (const KvType type : {KvType::f16, KvType::q8_0})
+    for (const int32_t window : {0, 50}) expect_as_plain(Phase::prefill, {type, 64, 2, 4, {170}, {90}, window, true});
+}
+
 TEST(GpuAttendPrefill, RowsOfSeveralSequences) {
   for (const KvType type : {KvType::f16, KvType::q4_0, KvType::k8v4})
     expect_as_plain(Phase::prefill, {type, 32, 2, 2, {70, 3, 200}, {10, 3, 100}});
@@ -285,7 +298,7 @@ TEST(GpuAttendPrefill, ChunksChangeNothing) {
 // Keys in host memory come in segments of a few pages, or of all. Results have the bits of keys that are read in place.
 const Case kStaged[] = {{KvType::f16, 64, 2, 3, {700}, {90}},     {KvType::f16, 64, 2, 3, {640}, {64}, 150}, {KvType::f16, 32, 1, 2, {40}, {40}},
                         {KvType::q8_0, 32, 2, 17, {600}, {30}},   {KvType::q4_0, 64, 1, 4, {500}, {21}, 70}, {KvType::f32, 80, 2, 1, {330}, {10}},
-                        {KvType::k8v4, 32, 2, 3, {500}, {21}, 70},
+                        {KvType::k8v4, 32, 2, 3, {500}, {21}, 70},       {KvType::f16, 64, 2, 3, {300}, {20}, 0, true},
                         {KvType::f16, 256, 1, 2, {300}, {70}, 1}, {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
 StepLimits staged_limits(const Case& c, uint64_t bytes) {
   StepLimits l = limits(c);

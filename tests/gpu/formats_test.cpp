@@ -18,7 +18,7 @@ std::vector<float> embedded(TensorType type, int64_t n_cols, int32_t n_rows, con
   EXPECT_TRUE(m->place_weight(type, n_rows, n_cols, table, at.ptr(), &weight).ok());
   Buffer<float> out(&m, static_cast<size_t>(n_rows * n_cols));
   m.begin(Phase::prefill, n_rows);   // row i is token i
-  m->embed(weight, out.ptr());
+  m->embed(weight, 1.0f, out.ptr());
   m.end();
   return out.get();
 }
@@ -52,7 +52,7 @@ TEST(GpuFormats, ScratchChangesBehindAStep) {
         emulated::set_schedule(schedule);
 #endif
         m.begin(phase, n_rows);
-        m->embed(weight, out.ptr());
+        m->embed(weight, 1.0f, out.ptr());
         m->end_step();
         ASSERT_TRUE(m->set_scratch(scratch, limits).ok());
         ASSERT_TRUE(m->synchronize().ok());

@@ -164,7 +164,7 @@ TEST(GpuFusions, AttentionAndTheGateQuantizeTheirRows) {
           m.begin(phase, n_rows, 100 - n_rows, step);
           m->attend(1, q.cptr(), attended.ptr(), {kHeads, width, width, 0.1f, 0}), between();
           m->matmul({&first, 1}, attended.cptr(), width, n_rows), between();
-          m->swiglu(q.cptr(), up.cptr(), width, gated.ptr(), width, width), between();
+          m->activate(dim == 80 ? Activation::gelu : Activation::silu, q.cptr(), up.cptr(), width, gated.ptr(), width, width), between();
           m->matmul({&second, 1}, gated.cptr(), width, n_rows);
           m.end();
           if (phase == Phase::decode) nodes[fused] = orrery::cuda::graph_nodes(m.backend());

@@ -360,7 +360,8 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
                                    {&up.weight, bias.cptr() + n_ff, both.ptr() + n_ff, 2 * n_ff, false}};
             m->matmul(one_matrix ? Span<const Product>(&one, 1) : Span<const Product>(two, 2), norm.cptr(), n_in, n_rows);
             between();
-            m->swiglu(both.cptr(), both.cptr() + n_ff, 2 * n_ff, out.ptr(), n_ff, n_ff);
+            const Activation activation = type == TensorType::q5_1 || type == TensorType::f16 ? Activation::gelu : Activation::silu;
+            m->activate(activation, both.cptr(), both.cptr() + n_ff, 2 * n_ff, out.ptr(), n_ff, n_ff);
             m.end();
             act[fused] = out.get();
             normed[fused] = norm.get();
@@ -372,7 +373,7 @@ TEST(GpuMatmulFusions, NormGateAndProductsAsOneHaveTheSameBits) {
         }
 }
 
-// A prompt's gate and up in large tiles, which one kernel computes, have the bits of the products and of swiglu(). Of other tiles and of types
+// A prompt's gate and up in large tiles, which one kernel computes, have the bits of the products and of activate(). Of other tiles and of types
 // with two scales nothing is fused.
 TEST(GpuMatmulFusions, GateAndUpOfAPromptHaveTheSameBits) {
   struct Case {
@@ -399,7 +400,8 @@ TEST(GpuMatmulFusions, GateAndUpOfAPromptHaveTheSameBits) {
         float one;
         m->download(&one, {x.address()}, sizeof one);   // sends the list
       }
-      m->swiglu(both.cptr(), both.cptr() + width, 2 * n_ff, out.ptr(), n_ff + 3, n_ff);
+      const Activation activation = tested.type == TensorType::q8_0 ? Activation::gelu : Activation::silu;
+      m->activate(activation, both.cptr(), both.cptr() + width, 2 * n_ff, out.ptr(), n_ff + 3, n_ff);
       m.end();
       act[fused] = out.get();
 #ifdef ORRERY_EMULATED

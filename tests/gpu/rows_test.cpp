@@ -67,14 +67,50 @@ TEST(GpuRows, TransformedHeadsHaveThePlainBits) {
       }
 }
 
-TEST(GpuRows, GateAndSum) {
-  const auto [expected, got] = on_both(limits(3), [&](Machine* m) {
-    Buffer<float> x(m, normal_values(3 * 2 * 300, 4, 4.0f)), out(m, 3 * 300);
-    m->begin(Phase::decode, 3);
-    (*m)->swiglu(x.cptr(), x.cptr() + 300, 600, out.ptr(), 300, 300);
-    (*m)->add(out.ptr(), x.cptr(), 300);
+TEST(GpuRows, RopeByOneOfSeveralTables) {
+  std::vector<std::vector<float>> frequencies(3);
+  std::vector<RopeSpec> specs;
+  const int32_t n_rot[] = {64, 24, 2};
+  for (size_t t = 0; t < 3; ++t) {
+    for (int32_t i = 0; i < n_rot[t] / 2; ++i)
+      frequencies[t].push_back(std::pow(1000.0f * static_cast<float>(t + 1), -2.0f * static_cast<float>(i) / static_cast<float>(n_rot[t])));
+    specs.push_back({t == 1, n_rot[t], frequencies[t].data(), 1.0f + 0.25f * static_cast<float>(t), t == 2 ? 0.1f : 0.0f, 100});
+  }
+  StepLimits several = limits(4, 64);
+  several.rope_floats = 64 + 24 + 2;
+  const auto [expected, got] = on_both(several, [&](Machine* m) {
+    Buffer<float> x(m, normal_values(4 * 3 * 64, 3));
+    m->begin(Phase::prefill, 4, 1000);
+    (*m)->prepare_ropes(specs);
+    for (int32_t head = 0; head < 3; ++head) (*m)->rope(x.ptr() + static_cast<uint64_t>(64 * head), 3 * 64, 1, 64, head);
     m->end();
-    return out.get();
+    return x.get();
+  });
+  expect_near(got, expected, 1e-6);
+}
+
+TEST(GpuRows, GateAndSum) {
+  for (const Activation activation : {Activation::silu, Activation::gelu}) {
+    const auto [expected, got] = on_both(limits(3), [&](Machine* m) {
+      Buffer<float> x(m, normal_values(3 * 2 * 300, 4, 4.0f)), out(m, 3 * 300);
+      m->begin(Phase::decode, 3);
+      (*m)->activate(activation, x.cptr(), x.cptr() + 300, 600, out.ptr(), 300, 300);
+      (*m)->add(out.ptr(), x.cptr(), 300);
+      m->end();
+      return out.get();
+    });
+    expect_near(got, expected, 1e-6);
+  }
+}
+
+TEST(GpuRows, SoftCap) {
+  const auto [expected, got] = on_both(limits(3), [&](Machine* m) {
+    Buffer<float> x(m, normal_values(2 * 300, 4, 40.0f));
+    m->begin(Phase::decode, 3);
+    (*m)->soft_cap(x.ptr(), 1, 300, 0.7f, 30.0f);
+    (*m)->soft_cap(x.ptr() + 300, 1, 300, 0.7f, 0.0f);
+    m->end();
+    return x.get();
   });
   expect_near(got, expected, 1e-6);
 }

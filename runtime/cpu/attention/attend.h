@@ -435,8 +435,8 @@ inline float power_of_two(float x) {
   return lanes[0];
 }
 
-inline void merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, float* out) {
-  float m = -kInfinity, l = 0;
+inline void merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, const float* sink, float* out) {
+  float m = sink ? *sink * kLog2E : -kInfinity, l = 0;
   for (int64_t i = 0; i < n; ++i)
     if (partials[i * partial_stride] > m) m = partials[i * partial_stride];
   const int32_t whole = head_dim / V::kLanes * V::kLanes;
@@ -450,6 +450,7 @@ inline void merge_partials(const float* partials, int64_t n, int64_t partial_str
       V::store(out + j, V::fma(V::set(weight), V::load(partial + 16 + j), V::load(out + j)));
     for (int32_t j = whole; j < head_dim; ++j) out[j] += weight * partial[16 + j];
   }
+  if (sink) l += power_of_two(*sink * kLog2E - m);
   const float inverse = l == 0 ? 0.0f : 1.0f / l;
   for (int32_t j = 0; j < head_dim; ++j) out[j] *= inverse;
 }
@@ -599,7 +600,13 @@ void prefill_group(const PrefillTask& t) {
   }
   for (int i = 0; i < n_queries; ++i) {
     float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * head_dim;
-    const float inverse = s.l[i] == 0 ? 0.0f : 1.0f / s.l[i];
+    float kept = 1, sum = s.l[i];   // in units of the larger of m and the sink
+    if (t.sinks) {
+      const float sink = t.sinks[i % t.n_heads] * kLog2E, most = sink > s.m[i] ? sink : s.m[i];
+      kept = power_of_two(s.m[i] - most);
+      sum = sum * kept + power_of_two(sink - most);
+    }
+    const float inverse = sum == 0 ? 0.0f : kept / sum;
     for (int32_t j = 0; j < head_dim; ++j) out[j] = s.o[static_cast<int64_t>(i) * dim + j] * inverse;
   }
 }

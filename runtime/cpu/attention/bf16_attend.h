@@ -13,6 +13,7 @@
 
 #include "runtime/cpu/products/bf16.h"
 #include "runtime/cpu/attention/kv.h"
+#include "runtime/cpu/attention/softmax.h"
 
 namespace orrery::cpu {
 namespace {
@@ -341,8 +342,15 @@ class BlockAttention {
   }
 
   void finish(int64_t b) {
-    const V::F sum = V::load(s_.lanes[b].sum);
-    const V::F inverse = V::equal_select(sum, 0.0f, V::zero(), V::div(V::set(1.0f), sum));
+    V::F sum = V::load(s_.lanes[b].sum), kept = V::set(1.0f);
+    if (t_.sinks) {   // in units of the larger of the lane's unit and the sink
+      alignas(64) float sinks[kQueries];
+      for (int i = 0; i < kQueries; ++i) sinks[i] = t_.sinks[(b * kQueries + i) % t_.n_heads] * kLog2E;
+      const V::F unit = V::sub(V::set(kStart), V::load(s_.lanes[b].start)), most = V::max(unit, V::load(sinks));
+      kept = power_of_two(V::sub(unit, most));
+      sum = V::fma(sum, kept, power_of_two(V::sub(V::load(sinks), most)));
+    }
+    const V::F inverse = V::equal_select(sum, 0.0f, V::zero(), V::div(kept, sum));
     for (int32_t d = 0; d < t_.kv.head_dim; d += kQueries) {
       V::F rows[kQueries];
       for (int i = 0; i < kQueries; ++i) rows[i] = V::mul(V::load(o(b) + (d + i) * kQueries), inverse);

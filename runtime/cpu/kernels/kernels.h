@@ -16,6 +16,9 @@
 
 namespace orrery::cpu {
 
+// Activation::gelu.
+constexpr float kGeluScale = 0.79788456080286536f, kGeluCube = 0.044715f;   // sqrt(2 / pi)
+
 // A row of activations, quantized for products with quantized weights. Each 32 values have a float scale d = max|x| / 127 and int8
 // values q = x / d rounded to nearest, so that |x - d q| <= d / 2. An output differs from the product with the float row by at most
 // the sum over blocks of (max|x| / 254) * sum|w|. Sums of 16 q's serve the formats with minima and offsets. Rows are padded with
@@ -170,6 +173,7 @@ struct PrefillTask {
   int64_t first_position;   // position of the first row; a row sees keys [max(0, position - window + 1), position]
   int32_t window;           // 0: all
   float scale;
+  const float* sinks;  // AttendShape::sinks of these heads, or null
   std::byte* scratch;  // Kernels::attend_scratch_bytes
 };
 
@@ -342,7 +346,7 @@ struct Kernels {
   // short prompt.
   bool (*bands_as_prefill)(TensorType type);
 
-  void (*rms_norm)(const float* x, const float* weight, float* out, int64_t dim, float eps);
+  void (*rms_norm)(const float* x, const float* weight, float* out, int64_t dim, float eps);   // weight: or null
   // Rotates n_heads vectors; cosines and sines (n_rot / 2).
   void (*rope)(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
                int32_t n_heads, int32_t head_dim);
@@ -351,6 +355,8 @@ struct Kernels {
   // identity. Every instruction set gives the same bits.
   void (*transform_heads)(float* x, const float* shift, int32_t n_heads, int32_t head_dim, int32_t block);
   void (*swiglu)(const float* gate, const float* up, float* out, int64_t n);
+  void (*geglu)(const float* gate, const float* up, float* out, int64_t n);   // Activation::gelu
+  void (*soft_cap)(float* x, int64_t n, float cap);                           // x = cap * tanh(x / cap)
   void (*add)(float* x, const float* y, int64_t n);
   void (*convolve_head)(const ConvolveTask& task);
   void (*delta_head)(const DeltaTask& task);
@@ -361,9 +367,8 @@ struct Kernels {
   void (*store_kv)(KvType type, const float* x, int32_t n, std::byte* out);
   void (*move_tokens)(const MoveTask& task);
   void (*attend_decode)(const DecodeTask& task);
-  // out (head_dim) = the softmax-weighted mean of n partial results, merged in order.
-  void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim,
-                         float* out);
+  // out (head_dim) = the softmax-weighted mean of n partial results, merged in order. sink: null, or the logit of a further one without a value.
+  void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, const float* sink, float* out);
   float log_of_two;   // in the units of a partial result's m
   void (*attend_prefill)(const PrefillTask& task);
   int32_t (*prefill_queries)(KvType type, int32_t head_dim);  // queries of the fastest tasks; at least kQueryTile

@@ -121,7 +121,7 @@ void rms_norm(const float* x, const float* weight, float* out, int64_t dim, floa
   for (int64_t i = 0; i < dim; ++i) squares += static_cast<double>(x[i]) * x[i];
   const double mean = squares / static_cast<double>(dim);
   const float scale = static_cast<float>(1.0 / std::sqrt(mean + static_cast<double>(eps)));
-  for (int64_t i = 0; i < dim; ++i) out[i] = x[i] * scale * weight[i];
+  for (int64_t i = 0; i < dim; ++i) out[i] = weight ? x[i] * scale * weight[i] : x[i] * scale;
 }
 
 void rope(float* x, const float* cosines, const float* sines, int32_t n_rot, bool interleaved,
@@ -147,6 +147,17 @@ void transform_heads(float* x, const float* shift, int32_t n_heads, int32_t head
 
 void swiglu(const float* gate, const float* up, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = gate[i] / (1.0f + std::exp(-gate[i])) * up[i];
+}
+
+void geglu(const float* gate, const float* up, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float x = gate[i];
+    out[i] = 0.5f * x * (1.0f + std::tanh(kGeluScale * (x + kGeluCube * x * x * x))) * up[i];
+  }
+}
+
+void soft_cap(float* x, int64_t n, float cap) {
+  for (int64_t i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
 }
 
 void add(float* x, const float* y, int64_t n) {
@@ -244,6 +255,8 @@ const Kernels kPlainKernels = {
     rope,
     transform_heads,
     swiglu,
+    geglu,
+    soft_cap,
     add,
     convolve_head,
     delta_head,

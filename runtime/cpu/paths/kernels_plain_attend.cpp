@@ -103,9 +103,9 @@ void plain_attend_decode(const DecodeTask& t) {
   }
 }
 
-void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim,
+void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, const float* sink,
                           float* out) {
-  float m = -INFINITY, l = 0;
+  float m = sink ? *sink : -INFINITY, l = 0;
   for (int64_t i = 0; i < n; ++i) m = std::fmax(m, partials[i * partial_stride]);
   std::fill_n(out, head_dim, 0.0f);
   for (int64_t i = 0; i < n; ++i) {
@@ -115,6 +115,7 @@ void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stri
     l += weight * partial[1];
     for (int32_t j = 0; j < head_dim; ++j) out[j] += weight * partial[16 + j];
   }
+  if (sink) l += std::exp(*sink - m);
   const float inverse = inverse_or_zero(l);
   for (int32_t j = 0; j < head_dim; ++j) out[j] *= inverse;
 }
@@ -150,7 +151,13 @@ void plain_attend_prefill(const PrefillTask& t) {
   }
   for (int32_t i = 0; i < n_queries; ++i) {
     float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * dim;
-    const float inverse = inverse_or_zero(l[i]);
+    float kept = 1, sum = l[i];   // in units of the larger of m and the sink
+    if (t.sinks) {
+      const float sink = t.sinks[i % t.n_heads], most = std::fmax(m[i], sink);
+      kept = std::exp(m[i] - most);
+      sum = sum * kept + std::exp(sink - most);
+    }
+    const float inverse = kept * inverse_or_zero(sum);
     for (int32_t j = 0; j < dim; ++j) out[j] = o[static_cast<int64_t>(i) * dim + j] * inverse;
   }
 }

@@ -25,6 +25,8 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       rope,
       transform_heads,
       swiglu,
+      geglu,
+      soft_cap,
       add,
       convolve_head,
       delta_head,

@@ -65,6 +65,11 @@ inline void rms_norm(const float* x, const float* weight, float* out, int64_t di
   const double mean = V::sum_squares(x, dim) / static_cast<double>(dim);
   const V::F scale = V::set(static_cast<float>(1.0 / __builtin_sqrt(mean + static_cast<double>(eps))));
   int64_t i = 0;
+  if (!weight) {
+    for (; i + V::kLanes <= dim; i += V::kLanes) V::store(out + i, V::mul(V::load(x + i), scale));
+    if (i < dim) V::store_part(out + i, V::mul(V::load_part(x + i, static_cast<int>(dim - i)), scale), static_cast<int>(dim - i));
+    return;
+  }
   for (; i + V::kLanes <= dim; i += V::kLanes)
     V::store(out + i, V::mul(V::mul(V::load(x + i), scale), V::load(weight + i)));
   if (i < dim) {
@@ -153,6 +158,37 @@ inline void swiglu(const float* gate, const float* up, float* out, int64_t n) {
   if (i < n) {
     const int left = static_cast<int>(n - i);
     V::store_part(out + i, swiglu_vector(V::load_part(gate + i, left), V::load_part(up + i, left)), left);
+  }
+}
+
+// x / 2 * (1 + tanh(u)) = x * sigmoid(2 u).
+inline V::F geglu_vector(V::F x, V::F up) {
+  const V::F inner = V::mul(V::set(-2.0f * kGeluScale), V::fma(V::mul(V::mul(x, x), x), V::set(kGeluCube), x));
+  return V::mul(V::div(x, V::add(V::set(1.0f), exponential(inner))), up);
+}
+
+inline void geglu(const float* gate, const float* up, float* out, int64_t n) {
+  int64_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::store(out + i, geglu_vector(V::load(gate + i), V::load(up + i)));
+  if (i < n) {
+    const int left = static_cast<int>(n - i);
+    V::store_part(out + i, geglu_vector(V::load_part(gate + i, left), V::load_part(up + i, left)), left);
+  }
+}
+
+// tanh(y) = 1 - 2 / (1 + e^(2 y)): near 0 its error is that of 1.
+inline V::F soft_cap_vector(V::F x, V::F twice, V::F cap) {
+  const V::F one = V::set(1.0f);
+  return V::mul(cap, V::sub(one, V::div(V::set(2.0f), V::add(one, exponential(V::mul(x, twice))))));
+}
+
+inline void soft_cap(float* x, int64_t n, float cap) {
+  const V::F twice = V::set(2.0f / cap), most = V::set(cap);
+  int64_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) V::store(x + i, soft_cap_vector(V::load(x + i), twice, most));
+  if (i < n) {
+    const int left = static_cast<int>(n - i);
+    V::store_part(x + i, soft_cap_vector(V::load_part(x + i, left), twice, most), left);
   }
 }
 

@@ -116,7 +116,7 @@ KeysShape Answers::keys_shape() const {
   KeysShape shape;
   shape.kv = now_->settling ? pages_->format() : format_;
   shape.n_heads = h.kv().n_heads;
-  shape.scale = 1.0f / std::sqrt(static_cast<float>(h.kv().head_dim));
+  shape.scale = h.kv().scale;
   shape.queries = now_->q ? QueryRing{{now_->q.address}, 1} : parts_->query_ring();   // a ring of one layer and one row
   return shape;
 }

@@ -22,7 +22,7 @@ Status Resident::check_operations(Backend* backend, const model::Description& h,
 }
 
 Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, const SessionOptions& options,
-                                                 uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope) {
+                                                 uint32_t n_context, const kv::PageTable* pages, Span<const RopeSpec> ropes) {
   Runtime& runtime = model->runtime();
   ORRERY_ASSIGN(ResidentShape shape,
                 ResidentShape::make(model->description(), runtime.device().info(), options, n_context, runtime.moves_directly()));
@@ -35,7 +35,7 @@ Result<std::unique_ptr<Resident>> Resident::make(const LanguageModel* model, con
   r->fetches_ = shape.fetches;
   r->in_place_ = shape.in_place;
   r->attends_pages_ = shape.backend.attends_pages;
-  ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, rope));
+  ORRERY_ASSIGN(r->parts_, Parts::make(shape, &runtime, shape.low_rank_rope >= 0 ? ropes[static_cast<size_t>(shape.low_rank_rope)] : RopeSpec{}));
   const size_t n_heads = r->parts_.slots->n_heads();
   r->capacity_.resize(n_heads);
   r->slots_.resize(n_heads);

@@ -55,7 +55,7 @@ class Resident final : public model::LayerHook {
   static Status check_operations(Backend* backend, const model::Description& h, const SessionOptions& options, uint32_t n_context);
   // Takes the layout's regions of the arena, and turns. pages: of the session. The pages and the frequencies of `rope` outlive the object.
   static Result<std::unique_ptr<Resident>> make(const LanguageModel* model, const SessionOptions& options,
-                                                uint32_t n_context, const kv::PageTable* pages, const RopeSpec& rope);
+                                                uint32_t n_context, const kv::PageTable* pages, Span<const RopeSpec> ropes);
   // Host memory of a step's tables.
   static kv::Region layout(const ResidentShape& shape);
 

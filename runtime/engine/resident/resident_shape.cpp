@@ -57,6 +57,21 @@ uint64_t slots_beside(const ResidentShape& shape, uint64_t slots) {
   return slots - std::min(slots, div_up(bytes, format.token_bytes()));
 }
 
+// Low-rank keys are those before RoPE: their layers must share one.
+Status set_rope(const char* policy_name, ResidentShape* shape) {
+  const model::Description& h = *shape->description;
+  const auto layer_of = [&](uint32_t kv_layer) { return h.kv().layers[kv_layer]; };
+  const Span<const uint32_t> layers = shape->low_rank.layers;
+  for (const uint32_t layer : layers) {
+    const int32_t first = layer_of(layers[0]), other = layer_of(layer);
+    shape->low_rank_rope = h.layer(first).attention.rope;
+    if (h.layer(other).attention.rope != shape->low_rank_rope)
+      return error(Code::unsupported, "policy %s keeps low-rank keys, which need the same RoPE in all its layers; layers %d and %d have others", policy_name,
+                   first, other);
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Result<ResidentShape> ResidentShape::make(const model::Description& h, const BackendInfo& backend, const SessionOptions& options,
@@ -72,6 +87,7 @@ Result<ResidentShape> ResidentShape::make(const model::Description& h, const Bac
   shape.resident = kv_format(h, shape.in_place ? options.kv_type : options.resident_type(h));
   shape.rotated = options.rotated(h);
   set_summaries(policy, &shape);
+  ORRERY_TRY(set_rope(options.policy.c_str(), &shape));
   shape.n_slots = shape.in_place ? policy.slots_in_place() : slots_beside(shape, resident_slots(h, options, n_context));
   shape.refills = policy.refill_share() > 0;
   shape.moves_ahead = moves_directly && backend.moves_ahead && shape.refills && !policy.refills_its_layer() && !shape.rebuilds();

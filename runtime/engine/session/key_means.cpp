@@ -19,13 +19,13 @@ uint64_t n_values(const model::Description& h) { return static_cast<uint64_t>(h.
 
 constexpr int32_t kFirstTokens = 4;   // not measured: attention sinks have keys of their own
 
-// Calls f(first, second, frequency) for the pairs of a head that RoPE rotates.
+// Calls f(first, second, frequency) for the pairs of a head that RoPE rotates. rope: null where it rotates none.
 template <class F>
-void for_each_pair(const model::RopeTable& rope, F f) {
-  const size_t half = rope.inverse_frequency.size();
+void for_each_pair(const model::RopeTable* rope, F f) {
+  const size_t half = rope ? rope->inverse_frequency.size() : 0;
   for (size_t i = 0; i < half; ++i)
-    rope.interleaved ? f(2 * i, 2 * i + 1, static_cast<double>(rope.inverse_frequency[i]))
-                     : f(i, i + half, static_cast<double>(rope.inverse_frequency[i]));
+    rope->interleaved ? f(2 * i, 2 * i + 1, static_cast<double>(rope->inverse_frequency[i]))
+                      : f(i, i + half, static_cast<double>(rope->inverse_frequency[i]));
 }
 
 void rotate(double* x, double* y, double cosine, double sine) {
@@ -36,8 +36,8 @@ void rotate(double* x, double* y, double cosine, double sine) {
 // Adds up the keys of a step, layer by layer, turned back to position 0.
 class KeySums final : public model::LayerHook {
  public:
-  KeySums(Backend* backend, const model::Description& h, const model::RopeTable& rope)
-      : backend_(*backend), h_(h), rope_(rope), sums_(n_values(h)) {}
+  KeySums(Backend* backend, const model::Description& h, const model::RopeTables& ropes)
+      : backend_(*backend), h_(h), ropes_(ropes), sums_(n_values(h)) {}
   void begin(int32_t from, int32_t n) { from_ = from, n_ = n; }
 
   Status before_attend(int32_t layer, Ptr<const float> q, int64_t stride) override {
@@ -52,7 +52,7 @@ class KeySums final : public model::LayerHook {
       const float* at = rows_.data() + static_cast<size_t>(row) * static_cast<size_t>(stride);
       std::copy(at, at + kv_dim, key.begin());
       for (size_t head = 0; head < kv_dim; head += dim)
-        for_each_pair(rope_, [&](size_t a, size_t b, double frequency) {
+        for_each_pair(rope_of(layer), [&](size_t a, size_t b, double frequency) {
           const double angle = (from_ + row) * frequency;
           rotate(&key[head + a], &key[head + b], std::cos(angle), -std::sin(angle));
         });
@@ -62,13 +62,16 @@ class KeySums final : public model::LayerHook {
   }
   // The mean of the keys, at a position anywhere in the first kMeanPositions.
   KeyMeans means() {
-    const auto dim = static_cast<size_t>(h_.kv().head_dim);
-    for_each_pair(rope_, [&](size_t a, size_t b, double frequency) {
-      double cosine = 0, sine = 0;
-      for (uint32_t p = 0; p < kMeanPositions; ++p) cosine += std::cos(p * frequency), sine += std::sin(p * frequency);
-      for (size_t head = 0; head < sums_.size(); head += dim)
-        rotate(&sums_[head + a], &sums_[head + b], cosine / kMeanPositions, sine / kMeanPositions);
-    });
+    const auto dim = static_cast<size_t>(h_.kv().head_dim), kv_dim = static_cast<size_t>(h_.kv().kv_dim());
+    for (int32_t layer = 0; layer < h_.kv().n_layers(); ++layer) {
+      double* sums = sums_.data() + static_cast<size_t>(layer) * kv_dim;
+      for_each_pair(rope_of(layer), [&](size_t a, size_t b, double frequency) {
+        double cosine = 0, sine = 0;
+        for (uint32_t p = 0; p < kMeanPositions; ++p) cosine += std::cos(p * frequency), sine += std::sin(p * frequency);
+        for (size_t head = 0; head < kv_dim; head += dim)
+          rotate(&sums[head + a], &sums[head + b], cosine / kMeanPositions, sine / kMeanPositions);
+      });
+    }
     KeyMeans means(sums_.size());
     const int32_t n = std::max(n_summed_, 1);
     std::transform(sums_.begin(), sums_.end(), means.begin(), [n](double sum) { return static_cast<float>(sum / n); });
@@ -76,9 +79,13 @@ class KeySums final : public model::LayerHook {
   }
 
  private:
+  const model::RopeTable* rope_of(int32_t kv_layer) const {
+    return ropes_.of(h_.layer(h_.kv().layers[static_cast<size_t>(kv_layer)]));
+  }
+
   Backend& backend_;
   const model::Description& h_;
-  const model::RopeTable& rope_;
+  const model::RopeTables& ropes_;
   std::vector<double> sums_;
   std::vector<float> rows_;
   int32_t from_ = 0, n_ = 0, n_summed_ = 0;
@@ -86,10 +93,12 @@ class KeySums final : public model::LayerHook {
 
 }  // namespace
 
-std::array<uint8_t, 16> hash_rope(const model::RopeTable& rope) {
+std::array<uint8_t, 16> hash_ropes(const model::RopeTables& ropes) {
   Hash128 hash;
-  hash.update(rope.inverse_frequency.data(), rope.inverse_frequency.size() * sizeof(float));
-  hash.update(&rope.magnitude, sizeof rope.magnitude);
+  for (const model::RopeTable& rope : ropes.tables()) {
+    hash.update(rope.inverse_frequency.data(), rope.inverse_frequency.size() * sizeof(float));
+    hash.update(&rope.magnitude, sizeof rope.magnitude);
+  }
   std::array<uint8_t, 16> out;
   hash.digest(out.data());
   return out;
@@ -104,9 +113,9 @@ kv::Region key_means_layout(const model::Description& h, const SessionOptions& o
   return {"mean keys", kv::Holds::staging, align_up(bytes, kv::kArenaAlignment), 0, host, 0};
 }
 
-Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTable& rope,
+Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTables& ropes,
                                                   kv::PageTable* table, uint32_t max_rows, const std::atomic<bool>* cancel) {
-  const std::array<uint8_t, 16> hash = hash_rope(rope);
+  const std::array<uint8_t, 16> hash = hash_ropes(ropes);
   for (const LanguageModel::MeasuredKeys& known : model->measured_keys(turn))
     if (known.type == table->format().type && known.rope == hash) return std::shared_ptr<const KeyMeans>(known.means);
 
@@ -114,7 +123,7 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
   if (Result<RepeatedTokens> repeated = RepeatedTokens::make(*model); repeated.ok()) tokens = std::move(repeated).value().tokens;
   if (tokens.size() > kMeasuredTokens) tokens.resize(kMeasuredTokens);
   Backend& backend = turn.backend();
-  KeySums sums(&backend, model->description(), rope);
+  KeySums sums(&backend, model->description(), ropes);
   const auto n_tokens = static_cast<uint32_t>(tokens.size());
   Status status = table->make_writable(&backend, 0, n_tokens);
   const KvView view = table->view();
@@ -128,7 +137,7 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
     step.sequences = {&view, 1};
     step.kv = table->format();
     sums.begin(static_cast<int32_t>(from), static_cast<int32_t>(n));
-    status = model::forward(&backend, model->weights(), rope.spec(), model->workspace(turn), step, cancel, {}, &sums);
+    status = model::forward(&backend, model->weights(), ropes.specs(), model->workspace(turn), step, cancel, {}, &sums);
     from += n;
   }
   table->truncate(0);

@@ -27,14 +27,14 @@ inline constexpr uint32_t kMeasuredTokens = 32;
 inline constexpr uint32_t kMeanPositions = 1024;
 
 // Two tables with one hash rotate alike.
-std::array<uint8_t, 16> hash_rope(const model::RopeTable& rope);
+std::array<uint8_t, 16> hash_ropes(const model::RopeTables& ropes);
 
 // The session's device memory for means, and host memory for its own copy; empty where keys are not centred.
 kv::Region key_means_layout(const model::Description& h, const SessionOptions& options);
 
 // The model's means for pages of table's type and these rotations, measured now if no session has measured them. `table` is empty before
 // and after. Within a turn, with the model's scratch memory set; max_rows: of a step. The status is cancelled if `cancel` ends the step.
-Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTable& rope,
+Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTables& ropes,
                                                   kv::PageTable* table, uint32_t max_rows, const std::atomic<bool>* cancel);
 
 // KV as it is stored: means of its keys (null: not centred), and whether it is rotated.

@@ -25,7 +25,7 @@ kv::PrefixTree::Key Session::prefix_key() const {
   kv::PrefixTree::Key key;
   key.model = model_->id();
   Hash128 hash;
-  const std::array<uint8_t, 16> rope = hash_rope(rope_);
+  const std::array<uint8_t, 16> rope = hash_ropes(ropes_);
   hash.update(rope.data(), rope.size());
   const uint32_t form[] = {static_cast<uint32_t>(options_.kv_type), form_.rotated};
   hash.update(form, sizeof form);

@@ -34,11 +34,11 @@ double expected_row_layer_us(const model::Model& model, const BackendInfo& devic
 }  // namespace
 
 Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& options, uint32_t n_context)
-    : model_(std::move(model)), member_(&model_->runtime().turns()), options_(options), n_context_(n_context), owner_(model_->runtime().new_id()),
+    : model_(std::move(model)), member_(&model_->runtime().turns()), options_(options), n_context_(n_context),
+      ropes_(model_->description(), model_->weights().rope_factors, n_context), owner_(model_->runtime().new_id()),
       pace_(model_->description(), options.chunk(), model_->runtime().prompt_part_us(),
             expected_row_layer_us(model_->weights(), model_->runtime().device().info())) {
   const model::Description& h = model_->description();
-  rope_ = model::make_rope_table(h.rope, model_->weights().rope_factors, n_context);
   tokens_.reserve(size_t{n_context} + 1);
   made_.reserve(size_t{n_context} + 1);
   logits_.resize(static_cast<size_t>(h.n_vocab));
@@ -185,7 +185,7 @@ Status Session::acquire() {
     ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(model_->description())));
   }
   if (compressed) {
-    ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, table.get(), rope_.spec()));
+    ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, table.get(), ropes_.specs()));
   }
   table_ = std::move(table);
   slot_ = std::move(slot);
@@ -258,7 +258,7 @@ Status Session::choose_form(const Turn& turn, const std::atomic<bool>* cancel) {
     form_.means = nullptr;
     return ok_status();
   }
-  ORRERY_ASSIGN(auto means, mean_keys(model_.get(), turn, rope_, table_.get(), options_.chunk(), cancel));
+  ORRERY_ASSIGN(auto means, mean_keys(model_.get(), turn, ropes_, table_.get(), options_.chunk(), cancel));
   if (form_.means == means) return ok_status();
   form_.means = std::move(means);
   upload_means(&turn.backend());
@@ -310,7 +310,7 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
     step.kv = table_->format();
     step.queries = resident_->queries();
     step.transform = transform();
-    status = model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(turn), step, cancel, {},
+    status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {},
                             resident_->hook(Phase::prefill, from, n));
     status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
     table_->upload(&backend, first, end, saved.data());
@@ -342,7 +342,7 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
     step.kv = table_->format();
     step.transform = transform();
     state_->begin_step();
-    ORRERY_TRY(model::forward(&backend, model_->weights(), rope_.spec(), model_->workspace(turn), step, cancel, {}, nullptr, state_->data()));
+    ORRERY_TRY(model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr, state_->data()));
     from += n;
     state_->end_step(from);
     if (state_->due()) ORRERY_TRY(state_->checkpoint(&backend));

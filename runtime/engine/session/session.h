@@ -271,7 +271,7 @@ class Session {
   SessionOptions options_;
   uint32_t n_context_;
   kv::Layout layout_;                          // the session's own regions, for statistics
-  model::RopeTable rope_;
+  model::RopeTables ropes_;
   SessionSlot slot_;
   kv::PageReservation reservation_;
   std::unique_ptr<kv::PageTable> table_;       // null while parked

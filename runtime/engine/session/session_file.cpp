@@ -13,7 +13,7 @@ namespace orrery::engine {
 struct SessionFileHeader {
   char magic[8];
   uint8_t fingerprint[16];
-  uint8_t rope[16];             // hash of the inverse frequencies and the magnitude
+  uint8_t rope[16];             // hash of the inverse frequencies and the magnitudes
   uint32_t kv_type;
   uint32_t n_tokens;            // all tokens; they have KV
   uint32_t n_pages;
@@ -78,14 +78,14 @@ uint64_t state_bytes(const Session& session, const SessionFileHeader& h) {
   return (h.form & kHasState) ? session.model().description().state_bytes() : 0;
 }
 
-Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTable& rope,
+Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTables& ropes,
                          const StoredForm& form) {
   Image image;
   SessionFileHeader& h = image.header;
   std::memset(&h, 0, sizeof h);
   std::memcpy(h.magic, kMagic, sizeof kMagic);
   std::memcpy(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint);
-  const std::array<uint8_t, 16> hash = hash_rope(rope);
+  const std::array<uint8_t, 16> hash = hash_ropes(ropes);
   std::memcpy(h.rope, hash.data(), sizeof h.rope);
   h.kv_type = static_cast<uint32_t>(kv.type);
   h.n_tokens = session.n_computed();
@@ -113,7 +113,7 @@ Result<uint64_t> SessionFile::size(Session* session) {
   ORRERY_TRY(session->resume());
   session->forget_guesses();
   ORRERY_ASSIGN(const Image image,
-                make_image(*session, session->table_->format(), session->table_->n_pages(), session->rope_, session->form_));
+                make_image(*session, session->table_->format(), session->table_->n_pages(), session->ropes_, session->form_));
   return image.bytes;
 }
 
@@ -121,7 +121,7 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
   ORRERY_TRY(session->resume());
   session->forget_guesses();
   ORRERY_ASSIGN(const Image image, make_image(*session, session->table_->format(), session->table_->n_pages(),
-                                              session->rope_, session->form_));
+                                              session->ropes_, session->form_));
   Hash128 hash;
   const auto write = [&](const void* data, size_t n) {
     hash.update(data, n);
@@ -178,12 +178,12 @@ Status SessionFile::save_to_file(Session* session, const std::string& path, cons
 namespace {
 
 // Checks the header of a file of `bytes` bytes: model, formats, and whether the parts add up to `bytes`.
-Status check_header(const Session& session, const model::RopeTable& session_rope, const SessionFileHeader& h, uint64_t bytes,
+Status check_header(const Session& session, const model::RopeTables& session_ropes, const SessionFileHeader& h, uint64_t bytes,
                     const char* name) {
   if (std::memcmp(h.magic, kMagic, sizeof kMagic) != 0) return damaged(name, 0, "this is not a session file");
 
   // Does it belong to this model and its formats?
-  const std::array<uint8_t, 16> rope = hash_rope(session_rope);
+  const std::array<uint8_t, 16> rope = hash_ropes(session_ropes);
   const KvFormat kv = kv_format(session.model().description(), session.options().kv_type);
   if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
     return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
@@ -340,7 +340,7 @@ Status SessionFile::load(Session* session, Span<const std::byte> bytes, const ch
   SessionFileHeader& h = contents.header;
   if (bytes.size() < sizeof h + kChecksumBytes) return damaged(name, bytes.size(), "ends inside the header");
   std::memcpy(&h, bytes.data(), sizeof h);
-  ORRERY_TRY(check_header(*session, session->rope_, h, bytes.size(), name));
+  ORRERY_TRY(check_header(*session, session->ropes_, h, bytes.size(), name));
   const size_t summed = bytes.size() - kChecksumBytes;
   Hash128 hash;
   for (size_t at = 0; at < summed;) {
@@ -370,7 +370,7 @@ Status SessionFile::load_from_file(Session* session, const std::string& path, ui
   SessionFileHeader& h = contents.header;
   if (file.size() < sizeof h + kChecksumBytes) return damaged(name, file.size(), "ends inside the header");
   ORRERY_TRY(file.read_at(0, {reinterpret_cast<std::byte*>(&h), sizeof h}));
-  ORRERY_TRY(check_header(*session, session->rope_, h, file.size(), name));
+  ORRERY_TRY(check_header(*session, session->ropes_, h, file.size(), name));
   const bool has_tokens = !session->tokens_.empty();
   if (has_tokens && file.size() <= whole_bytes) {
     ORRERY_ASSIGN(const os::Region copy, os::Region::allocate(file.size()));

@@ -131,12 +131,13 @@ void SessionStep::compute(const Turn& turn, Span<SessionStep* const> all) {
 }
 
 void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, Span<const Step> steps) {
-  std::array<RopeSpec, static_cast<size_t>(kMostTogether)> ropes;
+  std::array<RopeSpec, static_cast<size_t>(kMostTogether* kMostRopes)> ropes;
+  size_t n_ropes = 0;
   std::array<model::SessionPart, static_cast<size_t>(kMostTogether)> parts;
   const size_t n = live.size();
   for (size_t i = 0; i < n; ++i) {
     SessionStep* const step = live[i];
-    ropes[i] = step->session_->rope_.spec();
+    for (const RopeSpec& spec : step->session_->ropes_.specs()) ropes[n_ropes++] = spec;
     parts[i].out = step->out_;
     parts[i].hook = step->hook_ ? step : nullptr;
     if (step->session_->state_) parts[i].state = step->session_->state_->data();
@@ -154,7 +155,7 @@ void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, 
   live[0]->guarded([&] {
     if (n > 1) computed = model.waiting_rows(turn).make_room(&turn.backend(), static_cast<int32_t>(n));
     if (computed.ok())
-      computed = model::forward_together(&turn.backend(), model.weights(), model.workspace(turn), steps, {ropes.data(), n},
+      computed = model::forward_together(&turn.backend(), model.weights(), model.workspace(turn), steps, {ropes.data(), n_ropes},
                                          {parts.data(), n}, cancel, live[0]->layers_);
     return ok_status();
   });

@@ -55,9 +55,10 @@ Status read_heads(Reading& in, AttentionShape* a) {
   if (static_cast<int64_t>(a->n_heads) * a->head_dim > static_cast<int64_t>(kMaxWidth))
     return error(Code::bad_model, "%s: %d heads of %d are wider than any model we know", file.path().c_str(),
                  a->n_heads, a->head_dim);
-  a->scale = 1.0f / std::sqrt(static_cast<float>(a->head_dim));
+  ORRERY_TRY(keys.number_or("attention.scale", 0.0, 0.0, 1e3, &a->scale));
+  if (a->scale == 0.0f) a->scale = 1.0f / std::sqrt(static_cast<float>(a->head_dim));
 
-  int32_t& n_rot = in.d.rope.n_rot;
+  int32_t& n_rot = in.d.ropes[0].n_rot;
   ORRERY_TRY(keys.integer_or("rope.dimension_count", static_cast<uint64_t>(a->head_dim), 2,
                              static_cast<uint64_t>(a->head_dim), &n_rot));
   if (n_rot % 2 != 0)
@@ -82,16 +83,19 @@ Status refuse_windows(Reading& in) {
                in.d.family);
 }
 
-Status read_windows(Reading& in) {
+Status read_windows(Reading& in, const Parts& parts) {
   Keys& keys = in.keys;
-  int32_t window = 0, pattern = 0;
+  int32_t window = 0, period = parts.window_period;
   ORRERY_TRY(keys.integer_or("attention.sliding_window", 0, 0, kMaxContext, &window));
-  // A pattern of n: every nth layer attends to everything.
-  const bool patterned = keys.has("attention.sliding_window_pattern");
+  const gguf::Value* pattern = keys.find("attention.sliding_window_pattern");
   if (window == 0) return ok_status();
-  if (patterned) ORRERY_TRY(keys.integer("attention.sliding_window_pattern", 0, kMaxLayers, &pattern));
+  std::vector<bool> flags;
+  if (pattern && pattern->type() == gguf::ValueType::array)
+    ORRERY_TRY(keys.flags("attention.sliding_window_pattern", in.d.layers.size(), &flags));
+  else if (pattern)
+    ORRERY_TRY(keys.integer("attention.sliding_window_pattern", 0, kMaxLayers, &period));
   for (size_t i = 0; i < in.d.layers.size(); ++i)
-    if (pattern == 0 || (i + 1) % static_cast<size_t>(pattern) != 0) in.d.layers[i].attention.window = window;
+    if (flags.empty() ? period == 0 || (i + 1) % static_cast<size_t>(period) != 0 : flags[i]) in.d.layers[i].attention.window = window;
   return ok_status();
 }
 
@@ -99,9 +103,10 @@ Status read_rope(Reading& in, const Parts& parts) {
   Keys& keys = in.keys;
   const gguf::File& file = keys.file();
   const RopeOverride& given = in.rope;
-  RopeParameters& rope = in.d.rope;
+  RopeParameters& rope = in.d.ropes[0];
   rope.interleaved = parts.rope_interleaved;
   rope.long_factors = parts.long_factors;
+  rope.whole_pairs = parts.whole_pairs;
   ORRERY_TRY(keys.number_or("rope.freq_base", 10000.0, 1.0, 1e12, &rope.base));
   ORRERY_TRY(keys.number_or("rope.scaling.factor", 1.0, 1e-3, 1e6, &rope.factor));
   const bool old_factor = keys.has("rope.scale_linear");   // key of files from 2023
@@ -144,6 +149,7 @@ Status read_rope(Reading& in, const Parts& parts) {
       return error(Code::unsupported, "%s: longrope scaling was asked for, but the file has no rope_factors tensors",
                    file.path().c_str());
     rope.scaling = given.scaling;
+    rope.whole_pairs = true;   // as published
     rope.factor = given.scaling == RopeScaling::none || given.scaling == RopeScaling::longrope ? 1.0f : given.factor;
     if (!(rope.factor >= 1e-3f && rope.factor <= 1e6f))
       return error(Code::invalid_argument, "a rope scaling factor of %g; expected 0.001 to 1000000",
@@ -154,16 +160,64 @@ Status read_rope(Reading& in, const Parts& parts) {
   return ok_status();
 }
 
+// The RoPE of layers with a window, if it is not that of the others.
+Status read_window_rope(Reading& in, const Parts& parts) {
+  Keys& keys = in.keys;
+  RopeParameters rope;
+  rope.interleaved = parts.rope_interleaved;
+  rope.original_context = static_cast<uint32_t>(in.d.trained_context);
+  const int32_t head_dim = in.d.layers[0].attention.head_dim;
+  ORRERY_TRY(keys.number_or("rope.freq_base_swa", double{parts.window_base > 0 ? parts.window_base : in.d.rope().base}, 1.0, 1e12, &rope.base));
+  ORRERY_TRY(keys.integer_or("rope.dimension_count_swa", static_cast<uint64_t>(in.d.rope().n_rot), 2, static_cast<uint64_t>(head_dim), &rope.n_rot));
+  if (rope.n_rot % 2 != 0)
+    return error(Code::bad_model, "%s: key '%s' is %d, expected an even number", keys.file().path().c_str(),
+                 keys.name("rope.dimension_count_swa").c_str(), rope.n_rot);
+  bool any = false;
+  for (LayerShape& layer : in.d.layers)
+    if (layer.attention.window > 0) layer.attention.rope = layer.attention.query_rope = 1, any = true;
+  if (any) in.d.ropes.push_back(rope);
+  return ok_status();
+}
+
+// Queries' scores grow with the position (Ministral 3). It is the RoPE of queries that says so, and therefore turns all of a head.
+Status read_temperature(Reading& in) {
+  Keys& keys = in.keys;
+  RopeParameters& rope = in.d.ropes[0];
+  ORRERY_TRY(keys.number_or("rope.scaling.yarn_log_multiplier", 0.0, 0.0, 1e3, &rope.log_multiplier));
+  float temperature = 0.0f;
+  ORRERY_TRY(keys.number_or("attention.temperature_scale", 0.0, 0.0, 1e3, &temperature));
+  if (temperature == 0.0f) return ok_status();
+  if (rope.n_rot != in.d.layers[0].attention.head_dim)
+    return error(Code::unsupported_architecture, "%s: key '%s' is %g with %d rotated dimensions of heads of %d; all are expected to be",
+                 keys.file().path().c_str(), keys.name("attention.temperature_scale").c_str(), static_cast<double>(temperature), rope.n_rot,
+                 in.d.layers[0].attention.head_dim);
+  RopeParameters of_queries = rope;
+  of_queries.temperature = temperature;
+  in.d.ropes.push_back(of_queries);
+  for (LayerShape& layer : in.d.layers) layer.attention.query_rope = 1;
+  return ok_status();
+}
+
 }  // namespace
 
 Status read(Reading& in, const Parts& parts) {
   AttentionShape shape;
   shape.qk_norm = parts.qk_norm;
   shape.gated = parts.gated;
+  shape.own_gate = parts.own_gate;
+  shape.sinks = parts.sinks;
   ORRERY_TRY(read_heads(in, &shape));
   for (LayerShape& layer : in.d.layers) layer.attention = shape;
-  ORRERY_TRY(parts.windows ? read_windows(in) : refuse_windows(in));
-  return read_rope(in, parts);
+  ORRERY_TRY(parts.windows ? read_windows(in, parts) : refuse_windows(in));
+  ORRERY_TRY(read_rope(in, parts));
+  if (parts.window_rope) ORRERY_TRY(read_window_rope(in, parts));
+  if (parts.temperature) ORRERY_TRY(read_temperature(in));
+  for (size_t i = 0; i < in.d.layers.size(); ++i) {
+    AttentionShape& a = in.d.layers[i].attention;
+    const bool none = (parts.rope_in_windows && a.window == 0) || (parts.rope_period > 0 && (i + 1) % static_cast<size_t>(parts.rope_period) == 0);
+    if (none) a.rope = a.query_rope = -1;
+  }
+  return ok_status();
 }
 
 Status find(Tensors* tensors, const Description& d, const AttentionShape& shape, const std::string& prefix, Weights* out) {
@@ -183,15 +237,17 @@ Status find(Tensors* tensors, const Description& d, const AttentionShape& shape,
     ORRERY_TRY(tensors->vector(prefix + "attn_q_norm.weight", shape.head_dim, true, &out->q_norm));
     ORRERY_TRY(tensors->vector(prefix + "attn_k_norm.weight", shape.head_dim, true, &out->k_norm));
   }
+  if (shape.own_gate) ORRERY_TRY(tensors->matrix(prefix + "attn_gate.weight", q, n, true, &out->gate));
+  if (shape.sinks) ORRERY_TRY(tensors->vector(prefix + "attn_sinks.weight", shape.n_heads, true, &out->sinks));
   ORRERY_TRY(tensors->matrix(prefix + "attn_output.weight", n, q, true, &out->out));
   return tensors->vector(prefix + "attn_output.bias", n, false, &out->out_bias);
 }
 
 // Long and short factors must come together.
 Status find_factors(Tensors* tensors, const Description& d, RopeFactors* out) {
-  const int64_t n = d.rope.n_rot / 2;
+  const int64_t n = d.rope().n_rot / 2;
   ORRERY_TRY(tensors->factors("rope_freqs.weight", n, false, &out->llama3));
-  if (!d.rope.long_factors) return ok_status();
+  if (!d.rope().long_factors) return ok_status();
   const bool any = tensors->has("rope_factors_long.weight") || tensors->has("rope_factors_short.weight");
   ORRERY_TRY(tensors->factors("rope_factors_long.weight", n, any, &out->long_context));
   return tensors->factors("rope_factors_short.weight", n, any, &out->short_context);
@@ -221,8 +277,9 @@ void transform(const Pass& pass, const AttentionShape& shape, Ptr<float> x, int6
   pass.backend.transform_rows(x, stride, n_heads, shape.head_dim, {of_steps.data(), pass.steps.size()});
 }
 
-// Of a gated layer's rows, (n_rows, q_dim), behind queries and gates as they are projected.
+// Of a gated layer's rows, (n_rows, q_dim), behind queries and gates as they are projected together.
 Ptr<float> gates_of(const Pass& pass, const AttentionShape& shape) {
+  if (shape.own_gate) return pass.work.mixer;
   return pass.work.mixer + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(2 * shape.q_dim());
 }
 
@@ -242,15 +299,19 @@ void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
                          {&w.v, w.v_bias, rows.v, rows.stride, false}};
     pass.project({p, queries_alone ? size_t{1} : size_t{3}});
   }
+  if (shape.own_gate && !queries_alone) {
+    const Product p{&w.gate, {}, gates_of(pass, shape), shape.q_dim(), false};
+    pass.project({&p, 1});
+  }
   if (shape.gated) b.recurrent()->split_gates(pass.work.mixer, shape.n_heads, shape.head_dim, rows.q, rows.stride, gates_of(pass, shape));
-  const auto normed_and_rotated = [&](Ptr<float> x, Ptr<const float> norm, int32_t n_heads) {
+  const auto normed_and_rotated = [&](Ptr<float> x, Ptr<const float> norm, int32_t n_heads, int32_t rope) {
     if (norm) b.rms_norm(x, rows.stride, norm, x, rows.stride, n_heads, shape.head_dim, pass.d.norm_eps);
-    b.rope(x, rows.stride, n_heads, shape.head_dim);
+    if (rope >= 0) b.rope(x, rows.stride, n_heads, shape.head_dim, rope);
   };
-  normed_and_rotated(rows.q, w.q_norm, shape.n_heads);
+  normed_and_rotated(rows.q, w.q_norm, shape.n_heads, shape.query_rope);
   if (pass.rotated) transform(pass, shape, rows.q, rows.stride, shape.n_heads, -1);
   if (queries_alone) return;
-  normed_and_rotated(rows.k, w.k_norm, shape.n_kv_heads);
+  normed_and_rotated(rows.k, w.k_norm, shape.n_kv_heads, shape.rope);
   if (pass.transformed) transform(pass, shape, rows.k, rows.stride, shape.n_kv_heads, int64_t{pass.d.kv_layers[static_cast<size_t>(layer)]} * shape.kv_dim());
   if (pass.rotated) transform(pass, shape, rows.v, rows.stride, shape.n_kv_heads, -1);
 }
@@ -280,9 +341,10 @@ bool run(Pass& pass, const Place& at) {
   attend.out_stride = shape.q_dim();
   attend.scale = shape.scale;
   attend.window = shape.window;
+  attend.sinks = at.weights->sinks;
   pass.backend.attend(kv_layer, rows.q, pass.work.attn, attend);
   if (pass.rotated) transform(pass, shape, pass.work.attn, attend.out_stride, shape.n_heads, -1);
-  if (shape.gated) pass.backend.recurrent()->apply_gates(pass.work.attn, gates_of(pass, shape), shape.q_dim());
+  if (shape.gated || shape.own_gate) pass.backend.recurrent()->apply_gates(pass.work.attn, gates_of(pass, shape), shape.q_dim());
   pass.add_branch(at.weights->out, at.weights->out_bias, at.post_norm, pass.work.attn, attend.out_stride);
   return true;
 }

@@ -14,7 +14,16 @@ struct Parts {
   bool rope_interleaved = false;               // rotary pairs are neighbours (NORM), else halves (NEOX)
   bool qk_norm = false;                        // RMS norm of each query and key head, before RoPE
   bool windows = false;                        // attention.sliding_window sets the window; in other families the key is a leftover
+  int32_t window_period = 0;                   // unless the file says otherwise, every nth layer has no window; 0: all have one
+  bool window_rope = false;                    // RoPE of layers with a window is not scaled, and its base is rope.freq_base_swa, or
+  float window_base = 10000.0f;                // this, or if 0 that of the other layers
+  bool rope_in_windows = false;                // layers without a window have no RoPE
+  int32_t rope_period = 0;                     // every nth layer has no RoPE; 0: all have one
+  bool temperature = false;                    // attention.temperature_scale, and YaRN's log multiplier
   bool gated = false;                          // AttentionShape::gated
+  bool own_gate = false;                       // AttentionShape::own_gate
+  bool sinks = false;                          // AttentionShape::sinks
+  bool whole_pairs = true;                     // RopeParameters::whole_pairs
   bool long_factors = false;                   // the file may have rope_factors_long and rope_factors_short
 };
 
@@ -22,14 +31,16 @@ struct Parts {
 struct Weights {
   Weight qkv;                                  // (q_dim + 2 kv_dim, n_embd) fused; if null:
   Weight q, k, v;                              // (q_dim, n_embd), (kv_dim, n_embd) twice; q (2 q_dim, n_embd) if gated
+  Weight gate;                                 // (q_dim, n_embd), if own_gate
   Ptr<const float> qkv_bias;                   // (q_dim + 2 kv_dim)
   Ptr<const float> q_bias, k_bias, v_bias;
   Ptr<const float> q_norm, k_norm;             // (head_dim)
+  Ptr<const float> sinks;                      // (n_heads)
   Weight out;                                  // (n_embd, q_dim)
   Ptr<const float> out_bias;                   // (n_embd)
 };
 
-// Keys: attention.head_count, head_count_kv, key_length, value_length, sliding_window and its pattern; rope.*.
+// Keys: attention.head_count, head_count_kv, key_length, value_length, scale, sliding_window and its pattern; rope.*.
 Status read(Reading& in, const Parts& parts);
 // prefix: "blk.N.".
 Status find(Tensors* tensors, const Description& d, const AttentionShape& shape, const std::string& prefix, Weights* out);

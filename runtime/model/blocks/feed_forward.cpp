@@ -5,7 +5,7 @@ namespace orrery::model::feed_forward {
 Status read(Reading& in, const Parts& parts) {
   std::vector<int32_t> widths;
   ORRERY_TRY(in.keys.per_layer("feed_forward_length", in.d.layers.size(), 1, kMaxWidth, &widths));
-  for (size_t i = 0; i < widths.size(); ++i) in.d.layers[i].feed_forward = {widths[i], parts.fused};
+  for (size_t i = 0; i < widths.size(); ++i) in.d.layers[i].feed_forward = {widths[i], parts.fused, parts.activation};
   return ok_status();
 }
 
@@ -31,7 +31,7 @@ void run(Pass& pass, const FeedForwardShape& shape, const Weights& w, Ptr<const 
     const Product p[] = {{&w.gate, {}, gate, stride, false}, {&w.up, {}, up, stride, false}};
     pass.project({p, 2});
   }
-  pass.backend.swiglu(gate, up, stride, work.act, shape.width, shape.width);
+  pass.backend.activate(shape.activation, gate, up, stride, work.act, shape.width, shape.width);
   pass.add_branch(w.down, {}, post_norm, work.act, shape.width);
 }
 

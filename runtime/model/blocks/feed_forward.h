@@ -1,4 +1,4 @@
-// The feed-forward block: down(silu(gate x) * up x).
+// The feed-forward block: down(activation(gate x) * up x).
 #pragma once
 
 #include "runtime/model/blocks/pass.h"
@@ -10,6 +10,7 @@ namespace orrery::model::feed_forward {
 // What a family says of it.
 struct Parts {
   bool fused = false;                          // the file has gate and up in one matrix, ffn_up, gate first
+  Activation activation = Activation::silu;
 };
 
 struct Weights {

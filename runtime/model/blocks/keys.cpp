@@ -85,16 +85,14 @@ bool repeats(const gguf::File& file, std::string_view key, const Description& h,
     out->unset = tokens ? static_cast<double>(tokens->size()) : out->value;
   } else if (key == "embedding_length_out") {
     out->value = h.n_embd;
-  } else if (key == "attention.scale") {
-    out->value = 1.0 / std::sqrt(static_cast<double>(h.kv().head_dim));
   } else if (key == "attention.key_length_swa" || key == "attention.value_length_swa") {
     out->value = h.kv().head_dim;
   } else if (key == "rope.dimension_count_swa") {
-    out->value = h.rope.n_rot;
+    out->value = h.rope().n_rot;
   } else if (key == "rope.freq_base_swa") {
-    out->value = double{h.rope.base};
+    out->value = double{h.rope().base};
   } else if (key == "rope.scaling.yarn_ext_factor") {   // below 0: not set; YaRN's blend is either whole or off
-    out->value = h.rope.scaling == RopeScaling::yarn ? 1.0 : 0.0;
+    out->value = h.rope().scaling == RopeScaling::yarn ? 1.0 : 0.0;
     out->unset = -1;
   } else {
     return false;
@@ -179,6 +177,20 @@ Status Keys::per_layer(const char* key, size_t n_layers, uint64_t least, uint64_
   return ok_status();
 }
 
+Status Keys::flags(const char* key, size_t n_layers, std::vector<bool>* out) {
+  const gguf::Value* value = find(key);
+  if (value == nullptr || value->type() != gguf::ValueType::array || value->size() != n_layers)
+    return error(Code::bad_model, "%s: key '%s' is not a list of one value for each of %zu layers", file_.path().c_str(), name(key).c_str(),
+                 n_layers);
+  for (size_t i = 0; i < n_layers; ++i) {
+    bool flag = false;
+    if (!value->at(i).as_bool(&flag))
+      return error(Code::bad_model, "%s: key '%s' value %zu is not true or false", file_.path().c_str(), name(key).c_str(), i);
+    out->push_back(flag);
+  }
+  return ok_status();
+}
+
 Status Keys::in_range(const char* key, uint64_t n, uint64_t least, uint64_t most, int32_t* out) const {
   if (n < least || n > most)
     return error(Code::bad_model, "%s: key '%s' is %llu, expected %llu to %llu", file_.path().c_str(),
@@ -198,7 +210,7 @@ Status Keys::refuse_the_rest(const Description& h) const {
     for (const char* listed : kHarmless) harmless = harmless || key == listed;
     // llama's Q and K are permuted as in Meta's files. Our rotary embedding expects this order.
     std::string_view layout;
-    if (key == "tensor_data_layout" && h.rope.interleaved && file_.value(i).as_string(&layout))
+    if (key == "tensor_data_layout" && h.rope().interleaved && file_.value(i).as_string(&layout))
       harmless = layout == "Meta AI original pth";
     if (harmless) continue;
 

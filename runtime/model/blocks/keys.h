@@ -36,6 +36,9 @@ class Keys {
   // One integer for all layers, or an array of one per layer.
   Status per_layer(const char* key, size_t n_layers, uint64_t least, uint64_t most, std::vector<int32_t>* out);
 
+  // An array of true and false, one per layer.
+  Status flags(const char* key, size_t n_layers, std::vector<bool>* out);
+
   // Returns unsupported_architecture for a key of this architecture that no reader asked for and that is not
   // harmless.
   Status refuse_the_rest(const Description& h) const;

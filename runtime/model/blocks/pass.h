@@ -47,6 +47,7 @@ struct Pass {
   HookCalls& hooks;
   int32_t n_rows = 0;                            // of all steps
   bool rotated = false, transformed = false;     // some session's KV is
+  float post_norm_eps = 0.0f;                    // of the layer
 
   void norm(Ptr<const float> x, Ptr<const float> weight, Ptr<float> out) {
     backend.rms_norm(x, d.n_embd, weight, out, d.n_embd, 1, d.n_embd, d.norm_eps);
@@ -58,7 +59,7 @@ struct Pass {
     const Product p{&w, bias, post_norm ? work.branch : work.x, d.n_embd, !post_norm};
     backend.matmul({&p, 1}, input, input_stride, n_rows);
     if (post_norm) {
-      norm(work.branch, post_norm, work.branch);
+      backend.rms_norm(work.branch, d.n_embd, post_norm, work.branch, d.n_embd, 1, d.n_embd, post_norm_eps);
       backend.add(work.x, work.branch, d.n_embd);
     }
   }

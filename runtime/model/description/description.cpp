@@ -28,6 +28,7 @@ int64_t Description::mixer_floats() const {
     const DeltaNetShape& net = layer.delta_net;
     const int64_t floats = layer.mixer == Mixer::delta_net ? 2 * int64_t{net.channels()} + 2 * int64_t{net.values()} + 2 * int64_t{net.n_value_heads}
                            : layer.attention.gated         ? 3 * int64_t{layer.attention.q_dim()}
+                           : layer.attention.own_gate      ? int64_t{layer.attention.q_dim()}
                                                            : 0;
     most = std::max(most, floats);
   }
@@ -61,9 +62,11 @@ void group_layers(Description* d) {
       continue;
     }
     const AttentionShape& a = d->layer(i).attention;
-    const auto same = [&](const KvGroup& g) { return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim; };
+    const auto same = [&](const KvGroup& g) {
+      return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim && g.scale == a.scale;
+    };
     auto group = std::find_if(d->groups.begin(), d->groups.end(), same);
-    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, {}, {}});
+    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, a.scale, {}, {}});
     d->kv_layers[at] = group->n_layers();
     group->layers.push_back(i);
     group->windows.push_back(a.window);
@@ -72,9 +75,9 @@ void group_layers(Description* d) {
 
 uint32_t reach_of_context(const Description& d) {
   const double trained = d.trained_context;
-  if (d.rope.scaling == RopeScaling::none) return static_cast<uint32_t>(d.trained_context);
-  const double original = d.rope.original_context > 0 ? d.rope.original_context : trained;
-  const double reach = std::max(trained, original * static_cast<double>(d.rope.factor));
+  if (d.rope().scaling == RopeScaling::none) return static_cast<uint32_t>(d.trained_context);
+  const double original = d.rope().original_context > 0 ? d.rope().original_context : trained;
+  const double reach = std::max(trained, original * static_cast<double>(d.rope().factor));
   return static_cast<uint32_t>(std::min(reach, 4294967295.0));
 }
 

@@ -9,6 +9,7 @@
 
 #include "runtime/backend/experts.h"
 #include "runtime/backend/recurrent.h"
+#include "runtime/backend/step.h"
 
 namespace orrery::model {
 
@@ -24,6 +25,9 @@ struct RopeParameters {
   float attention_factor = 1.0f;    // multiplies cos and sin, in addition to yarn's own magnitude
   uint32_t original_context = 0;    // tokens of the original training; 0: the model's context
   float beta_fast = 32.0f, beta_slow = 1.0f;          // yarn
+  float log_multiplier = 0.0f;      // yarn: its magnitude is g(1) / g(this), g(x) = 1 + 0.1 x ln factor; 0: g(1)
+  bool whole_pairs = true;          // yarn: the ramp begins and ends at whole pairs
+  float temperature = 0.0f;         // cos and sin grow with the position: RopeSpec
   float low_frequency = 1.0f, high_frequency = 4.0f;  // llama3, if set by an override
 };
 
@@ -40,18 +44,23 @@ struct RopeOverride {
 struct AttentionShape {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   int32_t window = 0;               // keys with position > row position - window; 0: all
+  int32_t rope = 0;                 // number of its keys' RoPE in Description::ropes; -1: none, neither for queries
+  int32_t query_rope = 0;           // of its queries' RoPE
   float scale = 0.0f;               // of q k
   bool qk_norm = false;             // RMS norm of each query and key head, before RoPE
   bool gated = false;               // the output is multiplied by sigmoid(gate); attn_q has each head's query, then its gate
+  bool own_gate = false;            // the same with a gate that has a matrix of its own, attn_gate
+  bool sinks = false;               // each query head has a further logit in the softmax, without a value
 
   int32_t q_dim() const { return n_heads * head_dim; }
   int32_t kv_dim() const { return n_kv_heads * head_dim; }
 };
 
-// down(silu(gate x) * up x).
+// down(activation(gate x) * up x).
 struct FeedForwardShape {
   int32_t width = 0;                // of gate and up
   bool fused = false;               // the file has gate and up in one matrix, gate first
+  Activation activation = Activation::silu;
 };
 
 // A mixture of experts, each a feed-forward block: the sum of those that the router chooses; and of one that every row takes, if there is one.
@@ -78,11 +87,13 @@ struct LayerShape {
   FeedForwardShape feed_forward;    // or
   ExpertsShape experts;             // if it has any
   bool post_norms = false;          // RMS norm of the attention's and the FFN's output, before the residual addition
+  float post_norm_eps = 0.0f;       // theirs; 0: Description::norm_eps
 };
 
-// Layers whose KV has equal shape. Pages, plans, policies, residency and files go by group.
+// Layers whose KV has equal shape, and whose queries have equal scales. Pages, plans, policies, residency and files go by group.
 struct KvGroup {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  float scale = 0.0f;
   std::vector<int32_t> layers;      // ascending
   std::vector<int32_t> windows;     // each layer's window; 0: none
 
@@ -98,7 +109,11 @@ struct Description {
   int32_t n_skipped_blocks = 0;     // further blocks of the file, which guess tokens (MTP); they are not loaded
   int32_t trained_context = 0;
   float norm_eps = 1e-5f;
-  RopeParameters rope;              // of every layer
+  float embedding_scale = 1.0f;     // multiplies the rows of the embedding
+  bool embedding_norm = false;      // the rows of the embedding have an RMS norm without weights
+  float logit_scale = 1.0f;         // multiplies logits
+  float logit_cap = 0.0f;           // then they become cap * tanh(logit / cap); 0: they stay
+  std::vector<RopeParameters> ropes = {{}};   // at most kMostRopes; the first is that of layers without a window
   std::vector<LayerShape> layers;   // (n_layers)
   // As group_layers() makes them:
   std::vector<KvGroup> groups;
@@ -107,6 +122,7 @@ struct Description {
   uint64_t state_floats = 0;        // of a sequence; 0: no layer is recurrent
 
   const LayerShape& layer(int32_t i) const { return layers[static_cast<size_t>(i)]; }
+  const RopeParameters& rope() const { return ropes[0]; }
   // The one group. The engine runs models with one: read_description() refuses others.
   const KvGroup& kv() const { return groups[0]; }
   bool recurrent() const { return state_floats > 0; }

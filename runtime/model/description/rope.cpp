@@ -15,8 +15,9 @@ double pair_of_turns(const RopeParameters& r, double turns) {
 }
 
 void apply_yarn(const RopeParameters& r, std::vector<double>* frequency) {
-  const double low = std::max(0.0, std::floor(pair_of_turns(r, r.beta_fast)));
-  const double high = std::min(r.n_rot - 1.0, std::ceil(pair_of_turns(r, r.beta_slow)));
+  const double first = pair_of_turns(r, r.beta_fast), last = pair_of_turns(r, r.beta_slow);
+  const double low = std::max(0.0, r.whole_pairs ? std::floor(first) : first);
+  const double high = std::min(r.n_rot - 1.0, r.whole_pairs ? std::ceil(last) : last);
   for (size_t i = 0; i < frequency->size(); ++i) {
     const double ramp = std::clamp((static_cast<double>(i) - low) / std::max(0.001, high - low), 0.0, 1.0);
     (*frequency)[i] *= (1.0 - ramp) + ramp / r.factor;
@@ -59,7 +60,10 @@ RopeTable make_rope_table(const RopeParameters& r, const RopeFactors& factors, u
       break;
     case RopeScaling::yarn:
       apply_yarn(r, &frequency);
-      if (r.factor > 1.0f) magnitude *= 1.0 + 0.1 * std::log(double{r.factor});
+      if (r.factor > 1.0f) {
+        const double log = 0.1 * std::log(double{r.factor});
+        magnitude *= (1.0 + log) / (1.0 + double{r.log_multiplier} * log);
+      }
       break;
     case RopeScaling::llama3:
       if (factors.llama3.empty()) apply_llama3(r, &frequency);
@@ -77,7 +81,14 @@ RopeTable make_rope_table(const RopeParameters& r, const RopeFactors& factors, u
                  [](double f) { return static_cast<float>(f); });
   table.magnitude = static_cast<float>(magnitude);
   table.interleaved = r.interleaved;
+  table.temperature = r.temperature;
+  table.period = static_cast<int32_t>(std::min<uint32_t>(r.original_context, INT32_MAX));
   return table;
+}
+
+RopeTables::RopeTables(const Description& d, const RopeFactors& factors, uint32_t n_context) {
+  for (const RopeParameters& r : d.ropes) tables_.push_back(make_rope_table(r, factors, n_context));
+  for (const RopeTable& table : tables_) specs_.push_back(table.spec());
 }
 
 }  // namespace orrery::model

@@ -23,7 +23,13 @@ Status describe_qwen3moe(Reading& in);
 Status describe_qwen35(Reading& in);
 Status describe_qwen35moe(Reading& in);
 Status describe_qwen3next(Reading& in);
+Status describe_gemma3(Reading& in);
+Status describe_gpt_oss(Reading& in);
+Status describe_mistral3(Reading& in);
+Status describe_muse_glimmer(Reading& in);
 Status describe_phi3(Reading& in);
+Status describe_seed_oss(Reading& in);
+Status describe_smollm3(Reading& in);
 Status describe_glm4(Reading& in);
 Status describe_chatglm(Reading& in);
 

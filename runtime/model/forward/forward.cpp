@@ -77,6 +77,7 @@ uint64_t stream_bytes(const Pass& pass) {
 bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   const Layer& l = w.layers[static_cast<size_t>(i)];
   const Layer* next = i + 1 < pass.d.n_layers ? &l + 1 : nullptr;
+  pass.post_norm_eps = pass.d.layer(i).post_norm_eps > 0.0f ? pass.d.layer(i).post_norm_eps : pass.d.norm_eps;
   pass.norm(pass.work.x, l.attn_norm, pass.work.normed);
   if (pass.d.layer(i).mixer == Mixer::delta_net)
     delta_net::run(pass, i, l.delta_net, l.post_attn_norm);
@@ -102,8 +103,12 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
   pass.norm(work.x, w.output_norm, work.normed);
   const uint64_t n_embd = static_cast<uint64_t>(pass.d.n_embd), n_vocab = static_cast<uint64_t>(pass.d.n_vocab);
   const Product p{&w.output, {}, work.logits, pass.d.n_vocab, false};
+  const auto product = [&](Ptr<const float> x, int32_t n) {
+    b.matmul({&p, 1}, x, pass.d.n_embd, n);
+    if (pass.d.logit_cap > 0.0f || pass.d.logit_scale != 1.0f) b.soft_cap(work.logits, n, pass.d.n_vocab, pass.d.logit_scale, pass.d.logit_cap);
+  };
   if (out.request && !together) {
-    b.matmul({&p, 1}, exported_embedding(work, pass.d, n_rows), pass.d.n_embd, 1);
+    product(exported_embedding(work, pass.d, n_rows), 1);
     b.shortlists()->shortlist(exported_logits(work), pass.d.n_vocab, *out.request, work.shortlist);
     b.download(out.shortlist, work.shortlist, shortlist_result_bytes(*out.request));
     return;
@@ -125,7 +130,7 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
   for (int32_t from = 0; from < n_logits; from += kLogitRows) {
     const int32_t n = std::min(kLogitRows, n_logits - from);
     const uint64_t row = static_cast<uint64_t>(n_rows - n_logits + from);
-    b.matmul({&p, 1}, work.normed + row * n_embd, pass.d.n_embd, n);
+    product(work.normed + row * n_embd, n);
     for (int32_t i = 0; together && i < n; ++i) {
       const ForwardOutput& its = parts[static_cast<size_t>(from + i)].out;
       const Ptr<const float> logits = work.logits + static_cast<uint64_t>(i) * n_vocab;
@@ -154,6 +159,7 @@ StepLimits step_limits(const Description& d, int32_t max_rows, int32_t max_conte
   limits.n_heads = d.kv().n_heads;
   limits.n_kv_heads = d.kv().n_kv_heads;
   limits.head_dim = d.kv().head_dim;
+  for (const RopeParameters& rope : d.ropes) limits.rope_floats += rope.n_rot;
   limits.max_in = d.max_in();
   if (const ExpertsShape most = d.experts()) {
     limits.n_experts = most.router.n_experts;
@@ -207,9 +213,10 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
     Hooks hooks(steps, parts);
     Pass pass = make_pass(backend, model, work, steps, &hooks);
     if (layers.first == 0)
-      backend->embed(model.weights.embedding, work.x);
+      backend->embed(model.weights.embedding, model.description.embedding_scale, work.x);
     else
       backend->upload({work.x.address}, layers.stream, stream_bytes(pass));
+    if (layers.first == 0 && model.description.embedding_norm) pass.norm(work.x, {}, work.x);
     backend->prepare_ropes(ropes);
     if (model.description.recurrent()) {
       std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states;
@@ -229,10 +236,10 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
   return backend->synchronize();
 }
 
-Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
+Status forward(Backend* backend, const Model& model, Span<const RopeSpec> ropes, const Workspace& work, const Step& step,
                const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, Ptr<float> state) {
   SessionPart part{out, hook, ok_status(), nullptr, state};
-  Status status = forward_together(backend, model, work, {&step, 1}, {&rope, 1}, {&part, 1}, cancel);
+  Status status = forward_together(backend, model, work, {&step, 1}, ropes, {&part, 1}, cancel);
   if (part.thrown) std::rethrow_exception(part.thrown);
   return part.status.ok() ? std::move(status) : std::move(part.status);
 }

@@ -80,8 +80,8 @@ struct SessionPart {
   bool failed() const { return thrown || !status.ok(); }
 };
 
-// Runs the steps of one session or of several on `backend` (StepOperations::begin_steps), with scratch from `work`. steps, ropes and
-// parts: (n_steps) each. Steps of several sessions want one row of logits each. Each row has the bits of its own step.
+// Runs the steps of one session or of several on `backend` (StepOperations::begin_steps), with scratch from `work`. steps and parts:
+// (n_steps) each; ropes: as for StepOperations::prepare_ropes(). Steps of several sessions want one row of logits each. Each row has the bits of its own step.
 // An error of a hook ends up in its part alone, and its hook is not called again: the KV of the step's rows is invalid, the other steps
 // go on. The pass ends when all have failed. The error that is returned is everybody's. layers: all, unless the step is one session's.
 Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
@@ -90,7 +90,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 // Runs the step of one session. The step reads `cancel` between layers; when it is set, the
 // status is cancelled and the KV appended for the step's rows is invalid. hook: null, or called in every layer. An
 // error of the hook ends the step in the same way.
-Status forward(Backend* backend, const Model& model, const RopeSpec& rope, const Workspace& work, const Step& step,
+Status forward(Backend* backend, const Model& model, Span<const RopeSpec> ropes, const Workspace& work, const Step& step,
                const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, Ptr<float> state = {});
 
 }  // namespace orrery::model

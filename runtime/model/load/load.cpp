@@ -262,7 +262,7 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
                                 uint64_t arena_bytes) {
   for (const LayerShape& layer : d.layers) {
     const bool recurrent = layer.mixer == Mixer::delta_net;
-    if (!recurrent && !layer.attention.gated) continue;
+    if (!recurrent && !layer.attention.gated && !layer.attention.own_gate) continue;
     if (const Status known = device.check_recurrent(recurrent ? &layer.delta_net : nullptr); !known.ok())
       return error(known.code(), "%s: %s", file.path().c_str(), known.message());
   }

@@ -25,7 +25,7 @@ struct ScoreRule {
   uint32_t pool_width = 5;  // odd
   // Pool each query head before the reduction. The order matters except for mean+avg and max+max.
   bool pool_first = true;
-  bool scaled = true;       // logits are divided by sqrt(head_dim)
+  bool scaled = true;       // logits are scaled as attention scales them
 };
 
 // out = softmax(logits) over exactly these keys, both (n_keys); they may be the same memory. Logits are scaled already. -inf masks a key;

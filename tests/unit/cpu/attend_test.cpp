@@ -62,6 +62,7 @@ struct Attention {
   int32_t n_heads;
   int32_t window;
   float scale;
+  std::vector<float> sinks = {};   // (n_heads), or none
 };
 
 // Appends tokens [first, first + n) of `s` to `layer` and attends to them with queries q (n, n_heads,
@@ -82,8 +83,9 @@ std::vector<float> run(Rig& rig, const Attention& a, Phase phase, const Sequence
   std::memcpy(queries.data(), q, queries.size() * sizeof(float));
   rig->begin_step({phase, rows, {&view, 1}, a.format});
   rig->append_kv(layer, s.k(first), s.v(first), s.stride());
-  rig->attend(layer, queries.cptr(), out.ptr(),
-              {a.n_heads, static_cast<int64_t>(width), static_cast<int64_t>(width), a.scale, a.window});
+  AttendShape shape{a.n_heads, static_cast<int64_t>(width), static_cast<int64_t>(width), a.scale, a.window};
+  if (!a.sinks.empty()) shape.sinks = {reinterpret_cast<uintptr_t>(a.sinks.data())};
+  rig->attend(layer, queries.cptr(), out.ptr(), shape);
   rig->end_step();
   return std::vector<float>(out.data(), out.data() + out.size());
 }
@@ -116,8 +118,9 @@ struct Expected {
   double score_words = 0;       // how far queries that are words move a score at most
 };
 
-// softmax(q K^T) V over what position `p` may see.
-Expected expected(const std::string& path, const Attention& a, const StoredHead& stored, int32_t p, const float* q, Rounding rounding = Rounding::none) {
+// softmax(q K^T) V over what position `p` may see, and over the sink of head h, whose value is 0.
+Expected expected(const std::string& path, const Attention& a, const StoredHead& stored, int32_t p, const float* q, int32_t h,
+                  Rounding rounding = Rounding::none) {
   const int32_t dim = a.format.head_dim;
   const bool tiles = rounding == Rounding::tiles;
   std::vector<float> rounded(static_cast<size_t>(dim));
@@ -139,7 +142,8 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
   const int32_t from = first_visible(a, p);
   Expected e;
   std::vector<double> scores;
-  double largest = -INFINITY;
+  const double sink = a.sinks.empty() ? -INFINITY : static_cast<double>(a.sinks[static_cast<size_t>(h)]);
+  double largest = sink;
   for (int32_t t = from; t <= p; ++t) {
     const std::vector<float>& k = stored.key(t);
     const float* x = kept(k);
@@ -152,6 +156,7 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
   for (auto* sums : {&e.out, &e.spread, &e.size, &e.words}) sums->assign(static_cast<size_t>(dim), 0.0);
   double sum = 0;
   for (double& w : scores) sum += w = std::exp(w - largest);
+  sum += std::exp(sink - largest);
   const auto each = [&](const auto& add) {
     for (int32_t t = from; t <= p; ++t) {
       const double w = scores[static_cast<size_t>(t - from)] / sum;
@@ -161,6 +166,7 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
   const auto n = static_cast<size_t>(dim);
   each([&](double w, const float* v) { add_times(w, v, n, e.out.data()), add_size_times(w, v, n, e.size.data()); });
   each([&](double w, const float* v) { add_distance_times(w, v, e.out.data(), n, e.spread.data()); });
+  for (size_t i = 0; i < n; ++i) e.spread[i] += std::exp(sink - largest) / sum * std::fabs(e.out[i]);
   if (rounding != Rounding::words) return e;
   // A page's weights times V's scales are words in units of the largest, and off by half of one; codes are at most what the scale is of.
   for (int32_t page = from / kPageTokens; page <= p / kPageTokens; ++page) {
@@ -202,7 +208,7 @@ void check_row(const std::string& path, Phase phase, const Attention& a, const S
             << ", group " << a.n_heads / a.format.n_kv_heads << ", window " << a.window;
       }
     };
-    const Expected exact = reads ? known->at(static_cast<size_t>(h)) : expected(path, a, *stored, p, q + h * dim, words ? Rounding::words : Rounding::none);
+    const Expected exact = reads ? known->at(static_cast<size_t>(h)) : expected(path, a, *stored, p, q + h * dim, h, words ? Rounding::words : Rounding::none);
     if (known && phase == Phase::prefill) known->push_back(exact);
     if (!tiles) {
       const double weights = words ? std::exp(exact.score_words) - 1 : 0;
@@ -210,7 +216,7 @@ void check_row(const std::string& path, Phase phase, const Attention& a, const S
       continue;
     }
     const double weight_error = tile_weight_error(dim), u = 1.0 / 256;
-    compare(expected(path, a, *stored, p, q + h * dim, Rounding::tiles), weight_error, 0);
+    compare(expected(path, a, *stored, p, q + h * dim, h, Rounding::tiles), weight_error, 0);
     // q, k and v change by u of themselves, scores so by (2 u + u u) of their terms, weights by e to the power of twice that.
     const double weights = std::exp(2 * (2 * u + u * u) * exact.score_size) * (1 + weight_error) - 1;
     compare(exact, weights, u * (1 + weights));
@@ -359,6 +365,28 @@ TEST_P(CpuAttend, SlidingWindows) {
     }
 }
 
+// Of each query head another sink: far below the scores, among them, above them, and so far above that nothing else counts.
+TEST_P(CpuAttend, Sinks) {
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0})
+    for (const int32_t window : {0, 70}) {
+      const Attention a{{type, 1, 2, 64}, 6, window, 0.125f, {-300.0f, -2.0f, 0.5f, 3.0f, 9.0f, 300.0f}};
+      const int32_t n = 600;   // two splits
+      const Sequence s(a.format, n, 17);
+      Rig rig(GetParam(), 2, {n, n, 6, 2, 64, 64});
+      std::vector<float> q(static_cast<size_t>(n) * 6 * 64);
+      Random random(4);
+      for (float& x : q) x = random.normal();
+      const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+      for (int32_t p : {0, 1, 63, 64, 200, 599}) {
+        const float* row = q.data() + p * 6 * 64;
+        check_row(GetParam(), Phase::prefill, a, s, p, row, prefill.data() + p * 6 * 64);
+        const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
+        check_row(GetParam(), Phase::decode, a, s, p, row, decode.data());
+        if (HasFatalFailure()) return;
+      }
+    }
+}
+
 // However a prompt is cut into chunks, and by however many threads, every row's bits are the same.
 TEST_P(CpuAttend, BitsDoNotDependOnChunksOrThreads) {
   const int32_t n = 140;   // three pages
@@ -452,7 +480,7 @@ TEST_P(CpuAttend, ExtremeScores) {
           continue;
         }
         for (int32_t h = 0; h < 2; ++h) {
-          const std::vector<double> e = expected(GetParam(), a, StoredHead(s, 0, 0, 0, p), p, q.data() + p * 128 + h * 64).out;
+          const std::vector<double> e = expected(GetParam(), a, StoredHead(s, 0, 0, 0, p), p, q.data() + p * 128 + h * 64, h).out;
           // Scores of size 240: their rounding is what the exponential magnifies.
           for (int32_t i = 0; i < 64; ++i)
             ASSERT_NEAR(prefill[static_cast<size_t>(p * 128 + h * 64 + i)], e[static_cast<size_t>(i)], size > 1 ? 1e-3 : 2e-6);

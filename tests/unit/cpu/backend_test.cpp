@@ -32,12 +32,16 @@ TEST_P(CpuOps, EmbedGivesTheTokensRows) {
       const std::vector<Row> rows = {{0, 0, 0}, {n_tokens - 1, 1, 0}, {7, 2, 0}, {7, 3, 0}};
       Guarded<float> out(4 * 512);
       rig->begin_step({Phase::prefill, rows, {}, {}});
-      rig->embed(table, out.ptr());
+      rig->embed(table, 1.0f, out.ptr());
       rig->end_step();
       for (size_t r = 0; r < 4; ++r)
         EXPECT_TRUE(
             same_bits(out.data() + r * 512, values.data() + static_cast<size_t>(rows[r].token) * 512, 512))
             << type.name;
+      rig->begin_step({Phase::prefill, rows, {}, {}});
+      rig->embed(table, 25.3f, out.ptr());
+      rig->end_step();
+      for (size_t i = 0; i < 4 * 512; ++i) ASSERT_EQ(out[i], values[static_cast<size_t>(rows[i / 512].token) * 512 + i % 512] * 25.3f) << type.name;
     }
 }
 
@@ -58,6 +62,14 @@ TEST_P(CpuOps, RmsNorm) {
         rig->rms_norm(x.cptr(), stride, weight.cptr(), out.ptr(), stride, n_vectors, dim, 1e-5f);
         rig.end();
         if (first.empty()) first.assign(out.data(), out.data() + out.size());
+        Guarded<float> ones(static_cast<size_t>(dim)), same(out.size()), bare(out.size());   // no weights are those of 1
+        for (size_t i = 0; i < ones.size(); ++i) ones[i] = 1.0f;
+        for (size_t i = 0; i < out.size(); ++i) same[i] = bare[i] = 0.0f;
+        rig.begin(Phase::prefill, n);
+        rig->rms_norm(x.cptr(), stride, ones.cptr(), same.ptr(), stride, n_vectors, dim, 1e-5f);
+        rig->rms_norm(x.cptr(), stride, {}, bare.ptr(), stride, n_vectors, dim, 1e-5f);
+        rig.end();
+        EXPECT_TRUE(same_bits(same.data(), bare.data(), same.size()));
         for (int64_t r = 0; r < n; ++r)
           for (int64_t v = 0; v < n_vectors; ++v) {
             const size_t at = static_cast<size_t>(r * stride + v * dim);
@@ -119,6 +131,52 @@ TEST_P(CpuOps, Rope) {
             }
         for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(x[i], want[i], 1e-6) << head_dim << " " << n_rot;
       }
+}
+
+// cos and sin grow by 1 + .1 ln(1 + floor(position / 8)): at positions 0 to 15 by 1 and 1 + .1 ln 2, at 100 by 1 + .1 ln 13.
+TEST_P(CpuOps, RopeWithATemperature) {
+  const float one = 0.0f;   // of a pair that does not turn
+  for (const int32_t position : {0, 7, 8, 15, 100}) {
+    Guarded<float> x(2);
+    x[0] = 3.0f, x[1] = -2.0f;
+    Rig rig(GetParam(), 1, {1, 64, 1, 1, 8, 64});
+    rig.begin(Phase::prefill, 1, position);
+    rig->prepare_rope({false, 2, &one, 1.25f, 0.1f, 8});
+    rig->rope(x.ptr(), 2, 1, 2);
+    rig.end();
+    const double grown = 1.25 * (1 + 0.1 * std::log(1.0 + position / 8));
+    EXPECT_NEAR(x[0], 3 * grown, 1e-6) << position;
+    EXPECT_NEAR(x[1], -2 * grown, 1e-6) << position;
+  }
+}
+
+// Tables of different sizes, orders of pairs and magnitudes in one step: each rotates as it does alone.
+TEST_P(CpuOps, RopeByOneOfSeveralTables) {
+  const int32_t n = 4, head_dim = 64;
+  std::vector<std::vector<float>> frequencies(3);
+  const int32_t n_rot[] = {64, 24, 2};
+  std::vector<RopeSpec> specs;
+  for (size_t t = 0; t < 3; ++t) {
+    for (int32_t i = 0; i < n_rot[t] / 2; ++i) frequencies[t].push_back(static_cast<float>(std::pow(1000.0 * static_cast<double>(t + 1), -2.0 * i / n_rot[t])));
+    specs.push_back({t == 1, n_rot[t], frequencies[t].data(), 1.0f + 0.25f * static_cast<float>(t)});
+  }
+  StepLimits limits{n, 64, 2, 2, head_dim, 64};
+  limits.rope_floats = 64 + 24 + 2;
+  Rig all(GetParam(), 2, limits), alone(GetParam(), 1, {n, 64, 2, 2, head_dim, 64});
+  for (int32_t t = 0; t < 3; ++t) {
+    Guarded<float> x(static_cast<size_t>(n * 2 * head_dim)), same(x.size());
+    fill_normal(x, 5);
+    std::memcpy(same.data(), x.data(), x.size() * sizeof(float));
+    all.begin(Phase::prefill, n, 1000);
+    all->prepare_ropes(specs);
+    all->rope(x.ptr(), 2 * head_dim, 2, head_dim, t);
+    all.end();
+    alone.begin(Phase::prefill, n, 1000);
+    alone->prepare_rope(specs[static_cast<size_t>(t)]);
+    alone->rope(same.ptr(), 2 * head_dim, 2, head_dim);
+    alone.end();
+    EXPECT_TRUE(same_bits(x.data(), same.data(), x.size())) << t;
+  }
 }
 
 // T's row i and column j: 1 / sqrt(block), negative where i and j have an odd number of common bits; 0 between blocks.
@@ -207,6 +265,46 @@ TEST_P(CpuOps, Swiglu) {
         const double e = gate / (1 + std::exp(-gate)) * up;
         ASSERT_NEAR(out[static_cast<size_t>(r * n + i)], e, 4e-7 * std::fabs(e) + 1e-36) << gate;
       }
+  }
+}
+
+TEST_P(CpuOps, Geglu) {
+  for (int64_t n : {1, 5, 33, 2049}) {
+    const int32_t rows = 3;
+    const int64_t stride = 2 * n + 1;
+    Guarded<float> x(static_cast<size_t>((rows - 1) * stride + 2 * n)), out(static_cast<size_t>(rows * n));
+    fill_normal(x, 6, 3.0f);
+    const float special[] = {0.0f, -0.0f, 9.0f, -9.0f, 60.0f, -60.0f, 1e9f, -1e9f};
+    for (int64_t i = 0; i < std::min<int64_t>(n, 8); ++i) x[static_cast<size_t>(i)] = special[i];
+    Rig rig(GetParam(), 2, {rows, 64, 1, 1, 32, 64});
+    rig.begin(Phase::decode, rows);
+    rig->activate(Activation::gelu, x.cptr(), x.cptr() + static_cast<uint64_t>(n), stride, out.ptr(), n, n);
+    rig.end();
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t i = 0; i < n; ++i) {
+        const double gate = x[static_cast<size_t>(r * stride + i)], up = x[static_cast<size_t>(r * stride + n + i)];
+        const double e = gate / 2 * (1 + std::tanh(0.7978845608028654 * (gate + 0.044715 * gate * gate * gate))) * up;
+        ASSERT_NEAR(out[static_cast<size_t>(r * n + i)], e, 2e-6 * std::fabs(e) + 2e-7 * std::fabs(up)) << gate;
+      }
+  }
+}
+
+TEST_P(CpuOps, SoftCap) {
+  for (int64_t n : {1, 7, 2048, 5003}) {
+    Guarded<float> x(static_cast<size_t>(2 * n));
+    fill_normal(x, 6, 20.0f);
+    x[0] = 0.0f, x[1] = -1e30f;
+    const std::vector<float> before(x.data(), x.data() + x.size());
+    Rig rig(GetParam(), 2, {4, 64, 1, 1, 32, 64});
+    rig.begin(Phase::prefill, 4);
+    rig->soft_cap(x.ptr(), 2, n, 1.5f, 30.0f);
+    rig.end();
+    for (size_t i = 0; i < before.size(); ++i) ASSERT_NEAR(x[i], 30 * std::tanh(1.5 * static_cast<double>(before[i]) / 30), 1e-5) << before[i];
+    std::memcpy(x.data(), before.data(), x.size() * sizeof(float));
+    rig.begin(Phase::prefill, 4);
+    rig->soft_cap(x.ptr(), 2, n, 1.5f, 0.0f);
+    rig.end();
+    for (size_t i = 0; i < before.size(); ++i) ASSERT_EQ(x[i], 1.5f * before[i]);
   }
 }
 

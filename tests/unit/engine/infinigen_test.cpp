@@ -43,7 +43,7 @@ class Recorder final : public model::LayerHook {
 // The session's last step once more, exactly: the same token at the same position writes the same KV.
 std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel& model, const Session& session, bool ahead, const Turn& turn) {
   const Resident& resident = *session.resident();
-  const model::RopeTable rope = model::make_rope_table(model.description().rope, model.weights().rope_factors, session.n_context());
+  const model::RopeTables ropes(model.description(), model.weights().rope_factors, session.n_context());
   Backend& backend = turn.backend();
   Recorder recorder(&backend, model.description(), ahead);
   const uint32_t position = session.n_computed() - 1;
@@ -57,7 +57,7 @@ std::vector<std::vector<float>> queries_of_last_step(const engine::LanguageModel
   step.heads = resident.views();
   step.heads_kv = resident.format();
   step.transform = session.transform();
-  unwrap(model::forward(&backend, model.weights(), rope.spec(), model.workspace(turn), step, nullptr, {}, &recorder));
+  unwrap(model::forward(&backend, model.weights(), ropes.specs(), model.workspace(turn), step, nullptr, {}, &recorder));
   return recorder.queries;
 }
 

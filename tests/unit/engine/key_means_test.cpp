@@ -134,7 +134,7 @@ TEST(EngineKeyMeans, AreMeansOfKeysAndOfRotations) {
     std::vector<float> means(static_cast<size_t>(h.n_layers * h.kv().kv_dim()));
     std::memcpy(means.data(), file.data() + kHeaderBytes + 5 + 2, means.size() * sizeof(float));
 
-    const model::RopeTable rope = model::make_rope_table(h.rope, model->weights().rope_factors, 320);
+    const model::RopeTable rope = model::make_rope_table(h.rope(), model->weights().rope_factors, 320);
     const auto dim = static_cast<size_t>(h.kv().head_dim), half = rope.inverse_frequency.size();
     double most = 0, worst = 0;
     for (size_t head = 0; head < means.size() / dim; ++head)

@@ -305,6 +305,7 @@ constexpr Case kCases[] = {
     {"llama_q4_k", "llama-256", TensorType::q4_k, KvType::f16},
     {"qwen35", "qwen35", TensorType::f32, KvType::f16},
     {"qwen35_flags", "qwen35-flags", TensorType::f32, KvType::q8_0},
+    {"gemma3", "gemma3", TensorType::f32, KvType::f16},
     {"demo", nullptr, TensorType::q8_0, KvType::f16},
 };
 std::string test_name(const ::testing::TestParamInfo<Case>& c) { return c.param.name; }

@@ -40,7 +40,7 @@ double product(const Doubles& a, const Doubles& b) { return std::inner_product(a
 class Turn {
  public:
   Turn(const engine::LanguageModel& model, uint32_t n_context)
-      : table_(model::make_rope_table(model.description().rope, model.weights().rope_factors, n_context)) {}
+      : table_(model::make_rope_table(model.description().rope(), model.weights().rope_factors, n_context)) {}
   // By `sign` times the position's angles.
   Doubles operator()(Doubles key, uint32_t position, double sign) const {
     const size_t half = table_.inverse_frequency.size();

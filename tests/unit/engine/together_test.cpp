@@ -557,7 +557,7 @@ TEST(TogetherHooks, FailAlone) {
   const Turn turn = model->runtime().take_turn();
   const model::Workspace& work = model->workspace(turn);
   unwrap(turn.backend().set_scratch(work.scratch, model->limits(turn)));
-  const model::RopeTable rope = model::make_rope_table(model->description().rope, model->weights().rope_factors, sessions[0]->n_context());
+  const model::RopeTable rope = model::make_rope_table(model->description().rope(), model->weights().rope_factors, sessions[0]->n_context());
   const std::vector<RopeSpec> ropes(2, rope.spec());
   std::vector<Row> rows;
   std::vector<KvView> views;

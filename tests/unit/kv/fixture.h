@@ -75,12 +75,12 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
   Status set_scratch(Ptr<std::byte>, const StepLimits&) override { return ok_status(); }
   void begin_steps(Span<const Step>) override {}
   void end_step() override {}
-  void embed(const Weight&, Ptr<float>) override {}
+  void embed(const Weight&, float, Ptr<float>) override {}
   void rms_norm(Ptr<const float>, int64_t, Ptr<const float>, Ptr<float>, int64_t, int32_t, int64_t,
                 float) override {}
   void matmul(Span<const Product>, Ptr<const float>, int64_t, int32_t) override {}
   void prepare_ropes(Span<const RopeSpec>) override {}
-  void rope(Ptr<float>, int64_t, int32_t, int32_t) override {}
+  void rope(Ptr<float>, int64_t, int32_t, int32_t, int32_t) override {}
   void transform_rows(Ptr<float>, int64_t, int32_t, int32_t, Span<const HeadTransform>) override {}
   void append_kv(int32_t, Ptr<const float>, Ptr<const float>, int64_t) override {}
   void attend(int32_t, Ptr<const float>, Ptr<float>, const AttendShape&) override {}
@@ -98,7 +98,8 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
       for (uint64_t i = 0; i < static_cast<uint64_t>(r.count); ++i)
         std::memcpy(at(r.to + i * keys.kv.token_bytes() + keys.kv.key_bytes()), at(r.values + i * (keys.kv.value_bytes() + static_cast<uint64_t>(r.values_gap))), keys.kv.value_bytes());
   }
-  void swiglu(Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
+  void activate(Activation, Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
+  void soft_cap(Ptr<float>, int32_t, int64_t, float, float) override {}
   void add(Ptr<float>, Ptr<const float>, int64_t) override {}
 
   static std::byte* at(Ptr<const std::byte> p) { return reinterpret_cast<std::byte*>(p.address); }

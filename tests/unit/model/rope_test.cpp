@@ -83,6 +83,16 @@ TEST(ModelRope, Yarn) {
                              {63, 3.1023444e-07}});
   EXPECT_NEAR(static_cast<double>(table.magnitude), 1.138629436111989, 1e-7);
 
+  // A ramp from pair 8.0928 to 17.3980 (gpt-oss), which begins and ends between pairs; or at whole ones.
+  r = parameters(64, 150000.0f);
+  r.scaling = RopeScaling::yarn;
+  r.factor = 32.0f;
+  r.original_context = 4096;
+  r.whole_pairs = false;
+  expect_frequencies(make_rope_table(r, {}, 1), {{8, 0.0508132748}, {9, 0.0317056962}, {13, 0.00386035932}, {17, 0.000129318701}, {18, 3.83088124e-05}});
+  r.whole_pairs = true;
+  expect_frequencies(make_rope_table(r, {}, 1), {{9, 0.0316207523}, {17, 0.000227947796}});
+
   // Betas that meet leave a step, not a division by zero.
   r.beta_fast = r.beta_slow = 8.0f;
   for (const float f : make_rope_table(r, {}, 1).inverse_frequency) EXPECT_TRUE(std::isfinite(f) && f > 0.0f);
@@ -150,7 +160,7 @@ Result<Description> read(const nlohmann::json& spec, const RopeOverride& given =
 RopeParameters rope_of(const char* spec, const RopeOverride& given = {}) {
   auto h = read(load_model_spec(spec), given);
   EXPECT_TRUE(h.ok()) << h.status().message();
-  return h.ok() ? h->rope : RopeParameters();
+  return h.ok() ? h->rope() : RopeParameters();
 }
 nlohmann::json plus(const char* spec, const char* key, const char* type, const nlohmann::json& value) {
   nlohmann::json s = load_model_spec(spec);
@@ -176,12 +186,12 @@ TEST(ModelRope, WhatFilesSay) {
   EXPECT_EQ(rope_of("phi4-mini").scaling, RopeScaling::longrope);
   // Without a type a factor is linear, also by the name of 2023's files; the newer name counts where both
   // stand.
-  EXPECT_EQ(read(plus("llama-plain", "llama.rope.scaling.factor", "f32", 2.0))->rope.scaling,
+  EXPECT_EQ(read(plus("llama-plain", "llama.rope.scaling.factor", "f32", 2.0))->rope().scaling,
             RopeScaling::linear);
   const auto old = read(plus("llama-plain", "llama.rope.scale_linear", "f32", 3.0));
-  EXPECT_EQ(old.value().rope.scaling, RopeScaling::linear);
-  EXPECT_EQ(old.value().rope.factor, 3.0f);
-  EXPECT_EQ(read(plus("llama-linear", "llama.rope.scale_linear", "f32", 3.0))->rope.factor, 4.0f);
+  EXPECT_EQ(old.value().rope().scaling, RopeScaling::linear);
+  EXPECT_EQ(old.value().rope().factor, 3.0f);
+  EXPECT_EQ(read(plus("llama-linear", "llama.rope.scale_linear", "f32", 3.0))->rope().factor, 4.0f);
 }
 
 TEST(ModelRope, WhatOverridesDo) {

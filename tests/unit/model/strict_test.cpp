@@ -133,7 +133,6 @@ TEST(ModelStrict, WhatIsSaidTwiceMustAgree) {
   };
   twice("llama.vocab_size", "u32", 128, 127);
   twice("llama.embedding_length_out", "u32", 64, 32);
-  twice("llama.attention.scale", "f32", 0.25, 0.125);
   twice("llama.attention.key_length_swa", "u32", 16, 32);
   twice("llama.attention.value_length_swa", "u32", 16, 32);
   twice("llama.rope.dimension_count_swa", "u32", 16, 8);
