@@ -189,6 +189,9 @@ void put_block(const uint8_t* p, const Planes& to) {
       to.group[g] = byte(scale - 32u);
       put_selectors(p + 8 + 16 * g, to.codes + 16 * g);
     }
+  } else if constexpr (type == Type::mxfp4) {
+    to.group[0] = p[0];
+    put_selectors(p + 1, to.codes);
   } else if constexpr (type == Type::nvfp4) {
     std::memcpy(to.group, p, 4);
     for (int g = 0; g < 2; ++g) put_selectors_of_halves(p + 4 + 16 * g, to.codes + 16 * g);
@@ -239,6 +242,7 @@ void put_blocks(Type type, int64_t n_groups, const uint8_t* from, const Planes& 
     case Type::q5_k: return put_blocks<Type::q5_k>(n_groups, from, to);
     case Type::q6_k: return put_blocks<Type::q6_k>(n_groups, from, to);
     case Type::iq4_xs: return put_blocks<Type::iq4_xs>(n_groups, from, to);
+    case Type::mxfp4: return put_blocks<Type::mxfp4>(n_groups, from, to);
     case Type::nvfp4: return put_blocks<Type::nvfp4>(n_groups, from, to);
     case Type::iq3_xxs: return put_blocks<Type::iq3_xxs>(n_groups, from, to);
     case Type::iq3_s: return put_blocks<Type::iq3_s>(n_groups, from, to);

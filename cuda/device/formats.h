@@ -32,6 +32,7 @@ constexpr PlaneBytes plane_bytes(TensorType type) {
     case TensorType::q6_k: return {16, 8, 2, 2};
     case TensorType::iq4_xs: return {16, 0, 1, 2};
     case TensorType::nvfp4: return {16, 0, 2, 0};
+    case TensorType::mxfp4: return {16, 0, 1, 0};
     case TensorType::iq3_xxs: return {8, 4, 0, 2};
     case TensorType::iq3_s: return {8, 4, 1, 8};
     case TensorType::iq2_xxs: return {4, 4, 0, 2};

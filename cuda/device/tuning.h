@@ -29,7 +29,8 @@ constexpr Tuning tuning_of(int32_t architecture) {
   return found;
 }
 constexpr int32_t least_cublas_rows(const Tuning& tuning, TensorType type) {
-  return type == TensorType::f32 ? 0 : type == TensorType::f16 ? tuning.f16 : type == TensorType::bf16 ? tuning.bf16 : tuning.blocks;
+  // A power of two that is MXFP4's scale may be out of a half's reach.
+  return type == TensorType::f32 || type == TensorType::mxfp4 ? 0 : type == TensorType::f16 ? tuning.f16 : type == TensorType::bf16 ? tuning.bf16 : tuning.blocks;
 }
 
 }  // namespace orrery::cuda

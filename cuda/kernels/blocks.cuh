@@ -18,7 +18,8 @@ template <TensorType kType>
 struct Format {
   static constexpr PlaneBytes kPlanes = plane_bytes(kType);
   // Codes are indices into a table of 16 values.
-  static constexpr bool kTable = kType == TensorType::iq4_nl || kType == TensorType::iq4_xs || kType == TensorType::nvfp4;
+  static constexpr bool kTable = kType == TensorType::iq4_nl || kType == TensorType::iq4_xs || kType == TensorType::nvfp4 ||
+                                 kType == TensorType::mxfp4;
   // Scales are floats of their own, and not small whole numbers times d.
   static constexpr bool kFloatScales = kType == TensorType::nvfp4;
   // Codes are magnitudes of a codebook with signs (device/grids.h).
@@ -122,7 +123,7 @@ __device__ __forceinline__ LoadedGroup load_group(const std::byte* row, const Ro
 // the upper eight, and a third one chooses between the two results.
 template <TensorType kType>
 __device__ __forceinline__ uint32_t table_values(uint32_t codes) {
-  constexpr bool kE2m1 = kType == TensorType::nvfp4;   // doubled: 0 1 2 3 4 6 8 12, then the negative ones. Otherwise IQ4: -127 -104 -83 -65, ...
+  constexpr bool kE2m1 = kType == TensorType::nvfp4 || kType == TensorType::mxfp4;   // doubled: 0 1 2 3 4 6 8 12, then the negative ones. Otherwise IQ4: -127 -104 -83 -65, ...
   constexpr uint32_t k0 = kE2m1 ? 0x03020100u : 0xBFAD9881u, k4 = kE2m1 ? 0x0C080604u : 0xF6EADDCFu;
   constexpr uint32_t k8 = kE2m1 ? 0xFDFEFF00u : 0x26190D01u, k12 = kE2m1 ? 0xF4F8FAFCu : 0x71594535u;
   const uint32_t lower = codes & 0x77777777u;
@@ -240,6 +241,8 @@ __device__ __forceinline__ Factors unpack_factors(const LoadedGroup& in, int g) 
     out.d = half_from_bits(in.block.x);
     out.scale[0] = static_cast<int8_t>(in.group & 0xFF);
     if constexpr (F::kHalves) out.scale[1] = static_cast<int8_t>(in.group >> 8 & 0xFF);
+  } else if constexpr (kType == TensorType::mxfp4) {   // 2^(e - 127), halved: codes of E2M1 are doubled
+    out.d = __uint_as_float(in.group < 2 ? 0x00200000u << in.group : (in.group - 1) << 23);
   } else {
     out.d = half_from_bits(in.group);
     if constexpr (F::kMin) out.min[0] = 1, out.dmin = -half_from_bits(in.group >> 16);
@@ -309,6 +312,7 @@ void with_block_type(TensorType type, const F& f) {
     ORRERY_TYPE(q8_0) ORRERY_TYPE(q4_0) ORRERY_TYPE(q4_1) ORRERY_TYPE(q5_0) ORRERY_TYPE(q5_1) ORRERY_TYPE(q2_k)
     ORRERY_TYPE(q3_k) ORRERY_TYPE(q4_k) ORRERY_TYPE(q5_k) ORRERY_TYPE(q6_k) ORRERY_TYPE(iq4_nl) ORRERY_TYPE(iq4_xs)
     ORRERY_TYPE(iq3_xxs) ORRERY_TYPE(iq3_s) ORRERY_TYPE(iq2_xxs) ORRERY_TYPE(iq2_xs) ORRERY_TYPE(iq2_s) ORRERY_TYPE(nvfp4)
+    ORRERY_TYPE(mxfp4)
 #undef ORRERY_TYPE
     case TensorType::f32:
     case TensorType::f16:

@@ -11,7 +11,7 @@ enum class TensorType : uint32_t {
   f32 = 0, f16 = 1, q4_0 = 2, q4_1 = 3, q5_0 = 6, q5_1 = 7, q8_0 = 8,
   q2_k = 10, q3_k = 11, q4_k = 12, q5_k = 13, q6_k = 14,
   iq2_xxs = 16, iq2_xs = 17, iq3_xxs = 18, iq4_nl = 20, iq3_s = 21, iq2_s = 22, iq4_xs = 23, bf16 = 30,
-  nvfp4 = 40,
+  mxfp4 = 39, nvfp4 = 40,
 };
 
 struct TypeTraits {
@@ -32,7 +32,7 @@ inline constexpr TypeTraits kTypeTraits[] = {
     {TensorType::iq4_xs, "IQ4_XS", 256, 136}, {TensorType::iq3_xxs, "IQ3_XXS", 256, 98},
     {TensorType::iq3_s, "IQ3_S", 256, 110},   {TensorType::iq2_xxs, "IQ2_XXS", 256, 66},
     {TensorType::iq2_xs, "IQ2_XS", 256, 74},  {TensorType::iq2_s, "IQ2_S", 256, 82},
-    {TensorType::nvfp4, "NVFP4", 64, 36},
+    {TensorType::nvfp4, "NVFP4", 64, 36},   {TensorType::mxfp4, "MXFP4", 32, 17},
 };
 
 // Null for a type that the library does not read.

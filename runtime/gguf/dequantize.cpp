@@ -174,6 +174,22 @@ void iq4_xs(const uint8_t* b,
 
 constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+// 2^(e - 128), also where that is a denormal number: half of MXFP4's scale, for values that are doubled.
+float half_of_power(uint8_t e) {
+  const uint32_t bits = e < 2 ? uint32_t{0x00200000} << e : static_cast<uint32_t>(e - 1) << 23;
+  float f;
+  std::memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+void mxfp4(const uint8_t* b, float* out) {  // exponent e, nibbles[16]: codes
+  const float d = half_of_power(b[0]);
+  for (int i = 0; i < 16; ++i) {
+    out[i] = d * to_float(kE2m1Doubled[b[1 + i] & 15]);
+    out[i + 16] = d * to_float(kE2m1Doubled[b[1 + i] >> 4]);
+  }
+}
+
 void nvfp4(const uint8_t* b, float* out) {  // UE4M3 d[4], nibbles[32]: codes, eight bytes for each 16 weights
   for (int s = 0; s < 4; ++s) {
     const float d = ue4m3_to_float(b[s]) * 0.5f;
@@ -322,6 +338,9 @@ void dequantize_row(TensorType type, const std::byte* src, float* out, uint64_t 
       break;
     case TensorType::iq2_s:
       blocks<iq2_s>(type, src, out, n);
+      break;
+    case TensorType::mxfp4:
+      blocks<mxfp4>(type, src, out, n);
       break;
     case TensorType::nvfp4:
       blocks<nvfp4>(type, src, out, n);

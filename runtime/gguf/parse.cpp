@@ -31,7 +31,7 @@ constexpr struct {
 } kForeignTypes[] = {
     {4, "Q4_2"},      {5, "Q4_3"},   {9, "Q8_1"},   {15, "Q8_K"},  {19, "IQ1_S"},    {24, "I8"},
     {25, "I16"},      {26, "I32"},   {27, "I64"},   {28, "F64"},   {29, "IQ1_M"},    {31, "Q4_0_4_4"},
-    {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {34, "TQ1_0"}, {35, "TQ2_0"}, {39, "MXFP4"},
+    {32, "Q4_0_4_8"}, {33, "Q4_0_8_8"}, {34, "TQ1_0"}, {35, "TQ2_0"},
 };
 const char* foreign_type_name(uint32_t type) {
   for (const auto& foreign : kForeignTypes)

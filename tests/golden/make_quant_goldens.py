@@ -112,6 +112,10 @@ def main():
         blocks[:, 0:4] = rng.permutation(256).astype(np.uint8).reshape(64, 4)   # every scale
         values = gguf.quants.dequantize(blocks, Type.NVFP4).astype("<f4")
         f.write(f"dequantize NVFP4 {blocks.tobytes().hex()} {values.tobytes().hex()}\n")
+        blocks = rng.integers(256, size=(64, 17), dtype=np.uint8)
+        blocks[:, 0] = np.append(np.arange(3), np.linspace(3, 251, 61)).astype(np.uint8)   # exponents: the first two are of denormal numbers
+        values = gguf.quants.dequantize(blocks, Type.MXFP4).astype("<f4")
+        f.write(f"dequantize MXFP4 {blocks.tobytes().hex()} {values.tobytes().hex()}\n")
 
 
 main()

@@ -113,6 +113,10 @@ inline void read_block(Type type, const uint8_t* p, Block* b) {
         read_nibbles_32(p + 8 + 16 * g, b->code + 32 * g);
       }
       break;
+    case Type::mxfp4:
+      b->group[0][0] = p[0];
+      read_nibbles_32(p + 1, b->code);
+      break;
     case Type::nvfp4:
       for (int g = 0; g < 2; ++g) b->group[g][0] = p[2 * g], b->group[g][1] = p[2 * g + 1];
       for (int i = 0; i < 64; ++i) b->code[i] = byte(p[4 + i / 16 * 8 + i % 8] >> (i % 16 / 8 * 4) & 15u);
@@ -142,7 +146,7 @@ inline void put_pairs(const uint8_t* code, int from, uint8_t* p) {
 inline void put_codes(Type type, const uint8_t* code, uint8_t* p) {
   if (type == Type::q8_0) {
     std::memcpy(p, code, 16);
-  } else if (type == Type::iq4_nl || type == Type::iq4_xs || type == Type::nvfp4) {
+  } else if (type == Type::iq4_nl || type == Type::iq4_xs || type == Type::nvfp4 || type == Type::mxfp4) {
     for (int j = 0; j < 4; ++j) {
       uint32_t word = 0;
       for (int i = 0; i < 8; ++i) word |= static_cast<uint32_t>(code[4 * j + i % 4 + i / 4 * 16]) << 4 * i;

@@ -1,6 +1,7 @@
 // What tests draw most, compiled as the rooms are: the tests themselves are hardly optimised.
 #include "tests/support/random_blocks.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "runtime/base/half.h"
@@ -55,6 +56,12 @@ void fill_random_blocks(TensorType type, std::byte* dst, uint64_t n_elements, ui
       case TensorType::iq4_nl:
         put_half(0, s / 70.0f);
         break;
+      case TensorType::mxfp4: {   // the scale is a power of two: the nearest one
+        int exponent;
+        const float share = std::frexp(s / 3.29f, &exponent);
+        dst[0] = static_cast<std::byte>(share > 0.0f ? exponent - 1 + 127 + (share > 0.70710678f) : 0);
+        break;
+      }
       case TensorType::q4_1:
         put_half(0, s / 4.61f);
         put_half(2, -7.5f * s / 4.61f);

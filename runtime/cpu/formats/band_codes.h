@@ -121,6 +121,15 @@ struct BandCodes<Iq4Nl> : BandGroups<Iq4Nl, BandCodes<Iq4Nl>> {
 };
 
 template <>
+struct BandCodes<Mxfp4> : BandGroups<Mxfp4, BandCodes<Mxfp4>> {
+  template <class Codes>
+  [[gnu::always_inline]] static void group(const uint8_t* w, const Codes& codes) {
+    nibbles(w + 8, codes, [](int, __m256i x) { return Mxfp4::values(x); });
+  }
+  static __m256 scale(const uint8_t* w, __m256*) { return halved_powers(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(w)))); }
+};
+
+template <>
 struct BandCodes<Q4K> {
   static constexpr bool kHas = true, kGroups = false;
   static constexpr int kBytes = kBandRows * 144;  // 256 columns: d and dmin, three vectors of scales, 32 vectors of codes

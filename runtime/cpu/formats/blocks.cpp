@@ -201,6 +201,13 @@ void unpack_iq2_s(const uint8_t* b, UnpackedBlock* out) {
 
 constexpr int8_t kE2m1Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
+// Layout: an exponent e, nibbles[16]. The scale is 2^(e - 127), halved because the values are doubled.
+void unpack_mxfp4(const uint8_t* b, UnpackedBlock* out) {
+  const uint32_t bits = b[0] < 2 ? uint32_t{0x00200000} << b[0] : static_cast<uint32_t>(b[0] - 1) << 23;
+  std::memcpy(&out->scale[0], &bits, sizeof bits);
+  for (int i = 0; i < 32; ++i) out->q[i] = kE2m1Doubled[nibble(b + 1, i)];
+}
+
 // Layout: UE4M3 scales[4], codes[32]. Each 16 weights have eight bytes, of which the low nibbles are the first eight weights.
 void unpack_nvfp4(const uint8_t* b, UnpackedBlock* out) {
   for (int g = 0; g < 4; ++g) out->scale[g] = ue4m3_to_float(b[g]) * 0.5f;
@@ -215,7 +222,8 @@ constexpr BlockFormat kQ8_0{32, 34, 32, false, unpack_q8_0}, kQ4_0{32, 18, 32, f
     kQ6K{256, 210, 16, false, unpack_q6_k}, kIq4Xs{256, 136, 32, false, unpack_iq4_xs},
     kIq3Xxs{256, 98, 32, false, unpack_iq3_xxs}, kIq3S{256, 110, 32, false, unpack_iq3_s},
     kIq2Xxs{256, 66, 32, false, unpack_iq2_xxs}, kIq2Xs{256, 74, 16, false, unpack_iq2_xs},
-    kIq2S{256, 82, 16, false, unpack_iq2_s}, kNvfp4{64, 36, 16, false, unpack_nvfp4};
+    kIq2S{256, 82, 16, false, unpack_iq2_s}, kNvfp4{64, 36, 16, false, unpack_nvfp4},
+    kMxfp4{32, 17, 32, false, unpack_mxfp4};
 
 void store_half(uint8_t* p, float f) {
   const uint16_t h = float_to_half(f);
@@ -305,6 +313,8 @@ const BlockFormat* block_format(TensorType type) {
       return &kIq2S;
     case TensorType::nvfp4:
       return &kNvfp4;
+    case TensorType::mxfp4:
+      return &kMxfp4;
     case TensorType::f32:
     case TensorType::f16:
     case TensorType::bf16:

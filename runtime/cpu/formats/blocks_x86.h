@@ -190,6 +190,27 @@ struct Nvfp4 : FormatTraits<4 * 36, 64, 16, 0, true, false> {
   }
 };
 
+// Eight powers 2^(e - 128), from e in dwords.
+inline __m256 halved_powers(__m256i e) {
+  const __m256i denormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e), normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+  return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, denormal, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e)));
+}
+
+// The values are doubled, and 12 more: codes of five bits without a sign, whose products are summed in 16 bits.
+struct Mxfp4 : FormatTraits<8 * 17, 32, 32, 12, false, false> {
+  static __m128i table() { return _mm_add_epi8(e2m1_values(), _mm_set1_epi8(12)); }
+  static __m256i values(__m256i nibbles) { return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table()), nibbles); }
+  static void unpack(const uint8_t* p, Unpacked& u) { unpack_part(p, 8, u); }
+  // The last n <= 8 blocks of a row, then zeros.
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    alignas(32) int32_t e[8] = {};
+    for (int i = 0; i < n; ++i, p += 17) e[i] = p[0], u.q[i] = values(nibbles32(p + 1));
+    for (int i = n; i < 8; ++i) u.q[i] = _mm256_set1_epi8(12);
+    u.scale[0] = halved_powers(_mm256_load_si256(reinterpret_cast<const __m256i*>(e)));
+    u.min[0] = _mm256_setzero_ps();
+  }
+};
+
 struct Q2K : FormatTraits<84, 256, 16, 0, false, true> {
   static void unpack(const uint8_t* p, Unpacked& u) {
     const __m256i three = _mm256_set1_epi8(3);
@@ -314,6 +335,8 @@ template <>
 constexpr int kCodeBits<Q5_1> = 5;
 template <>
 constexpr int kCodeBits<Q5K> = 5;
+template <>
+constexpr int kCodeBits<Mxfp4> = 5;
 template <>
 constexpr int kCodeBits<Q6K> = 6;
 

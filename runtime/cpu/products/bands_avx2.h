@@ -218,6 +218,8 @@ template <>
 struct Bands<Q5_1> : GroupBands<Q5_1> {};
 template <>
 struct Bands<Iq4Nl> : GroupBands<Iq4Nl> {};
+template <>
+struct Bands<Mxfp4> : GroupBands<Mxfp4> {};
 
 // IQ3, whose bands hold indices of magnitudes: as GroupBands, with the same bits in decode and in prefill. More rows take several passes.
 template <class Format>

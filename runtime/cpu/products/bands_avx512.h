@@ -51,7 +51,10 @@ struct WideGroup {
 #pragma GCC unroll 8
       for (Wide::I& x : codes) x = _mm512_shuffle_epi8(values, x);
     }
-    if constexpr (kCodeBits<Format> == 5) {   // bit i of the word before the nibbles belongs to column i
+    if constexpr (std::is_same<Format, Mxfp4>::value) {
+#pragma GCC unroll 8
+      for (Wide::I& x : codes) x = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(Mxfp4::table()), x);
+    } else if constexpr (kCodeBits<Format> == 5) {   // bit i of the word before the nibbles belongs to column i
       const Wide::I bits = Wide::both(a, b, kBytes - 5 * 32);
       const Wide::I starts = _mm512_broadcast_i32x4(_mm_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C));
 #pragma GCC unroll 8
@@ -61,7 +64,9 @@ struct WideGroup {
         codes[k] = _mm512_mask_add_epi8(codes[k], set, codes[k], _mm512_set1_epi8(16));
       }
     }
-    if constexpr (Format::kHasMin) {
+    if constexpr (std::is_same<Format, Mxfp4>::value) {
+      scale = _mm512_insertf32x8(_mm512_castps256_ps512(BandCodes<Mxfp4>::scale(a, nullptr)), BandCodes<Mxfp4>::scale(b, nullptr), 1);
+    } else if constexpr (Format::kHasMin) {
       const Wide::I halves = Wide::both(a, b, 0);
       scale = Wide::low_halves(halves), minimum = Wide::negated(Wide::low_halves(_mm512_srli_epi32(halves, 16)));
     } else {
@@ -260,6 +265,8 @@ template <>
 struct WideRows<Q5_1> : Rows512<Q5_1, 1> {};
 template <>
 struct WideRows<Iq4Nl> : Rows512<Iq4Nl, 1> {};
+template <>
+struct WideRows<Mxfp4> : Rows512<Mxfp4, 1> {};
 template <>
 struct WideRows<Q4K> : Rows512<Q4K, 3> {};
 

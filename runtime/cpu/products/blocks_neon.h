@@ -122,6 +122,21 @@ struct Iq4Nl : Blocks32<Iq4Nl, FormatTraits<8 * 18, 32, 32, false>> {
   }
 };
 
+// The scale 2^(e - 127), halved: the values are doubled.
+struct Mxfp4 : Blocks32<Mxfp4, FormatTraits<8 * 17, 32, 32, false>> {
+  static void unpack_part(const uint8_t* p, int n, Unpacked& u) {
+    const int8_t doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const int8x16_t values = vld1q_s8(doubled);
+    for (int i = 0; i < n; ++i, p += 17) {
+      const uint8x16_t x = vld1q_u8(p + 1);
+      u.q[2 * i] = vqtbl1q_s8(values, low_nibbles(x));
+      u.q[2 * i + 1] = vqtbl1q_s8(values, high_nibbles(x));
+      const uint32_t bits = p[0] < 2 ? uint32_t{0x00200000} << p[0] : static_cast<uint32_t>(p[0] - 1) << 23;
+      __builtin_memcpy(&u.scale[i], &bits, sizeof bits);
+    }
+  }
+};
+
 // Blocks of 64, whose scales are small floats: one for each 16 weights. Codes are doubled, and scales halved.
 struct Nvfp4 : FormatTraits<4 * 36, 64, 16, false> {
   static void unpack(const uint8_t* p, Unpacked& u) { unpack_part(p, 4, u); }

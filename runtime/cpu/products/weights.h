@@ -56,6 +56,8 @@ void by_type(TensorType type, const Blocks& blocks, const Floats& floats) {
       return blocks(Iq2S());
     case TensorType::nvfp4:
       return blocks(Nvfp4());
+    case TensorType::mxfp4:
+      return blocks(Mxfp4());
   }
 }
 

@@ -124,7 +124,7 @@ TEST_P(CpuWidths, BlocksInBandsHaveOneResultInBothPhases) {
       }
   }
   const bool has_bands = rig->weight_bytes(TensorType::q4_0, 8, 32) > 0;
-  EXPECT_EQ(n_types, has_bands && GetParam() != "amx" ? 6 : 0);
+  EXPECT_EQ(n_types, has_bands && GetParam() != "amx" ? 7 : 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Paths, CpuWidths, ::testing::ValuesIn(paths()), PathName());
