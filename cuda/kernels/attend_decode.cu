@@ -11,7 +11,7 @@
 
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kv.cuh"
-#include "cuda/kernels/quantize.cuh"
+#include "cuda/kernels/products.cuh"
 
 namespace orrery::cuda {
 

@@ -6,7 +6,6 @@
 // in matmul_decode.cu, with the same order of sums, so a slot has the bits of the row's own product at decode. A thread block has up to kMostRows
 // slots of one expert, from a slot on whose place among the expert's is a multiple of that; the thread blocks of other slots end at once.
 #include "cuda/device/launch.h"
-#include "cuda/kernels/decode_units.cuh"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
 

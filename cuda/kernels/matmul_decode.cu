@@ -10,10 +10,8 @@
 // A lane sums its groups in order, then lanes are added by halves: the order depends only on the number of columns. Float operations are
 // written one by one, so that every instance rounds alike: a row's bits do not depend on other rows.
 #include "cuda/device/launch.h"
-#include "cuda/kernels/decode_units.cuh"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
-#include "cuda/kernels/quantize.cuh"
 
 namespace orrery::cuda {
 

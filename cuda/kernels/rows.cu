@@ -7,7 +7,6 @@
 #include "cuda/kernels/kv.cuh"
 #include "cuda/kernels/products.cuh"
 #include "cuda/device/ptx.h"
-#include "cuda/kernels/quantize.cuh"
 
 namespace orrery::cuda {
 
