@@ -343,10 +343,10 @@ class BlockAttention {
 
   void finish(int64_t b) {
     V::F sum = V::load(s_.lanes[b].sum), kept = V::set(1.0f);
-    if (t_.sinks) {   // in units of the larger of the lane's unit and the sink
+    if (t_.sinks) {   // in units of the larger of the lane's unit and the sink; a weight's bits, without a bias, are those of 2^(x - 127)
       alignas(64) float sinks[kQueries];
       for (int i = 0; i < kQueries; ++i) sinks[i] = t_.sinks[(b * kQueries + i) % t_.n_heads] * kLog2E;
-      const V::F unit = V::sub(V::set(kStart), V::load(s_.lanes[b].start)), most = V::max(unit, V::load(sinks));
+      const V::F unit = V::sub(V::set(kStart + 127.0f), V::load(s_.lanes[b].start)), most = V::max(unit, V::load(sinks));
       kept = power_of_two(V::sub(unit, most));
       sum = V::fma(sum, kept, power_of_two(V::sub(V::load(sinks), most)));
     }
