@@ -104,8 +104,9 @@ struct ExpertArgs : UnitArgs {
   int32_t n_blocks;      // thread blocks of a slot
 };
 
+// With a bound of its own: ptxas spills a few bytes for more blocks on an SM, otherwise.
 template <class Unit, int kRows>
-__global__ void __launch_bounds__(kProductThreads) expert_products_kernel(const __grid_constant__ ExpertArgs a) {
+__global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_products_kernel(const __grid_constant__ ExpertArgs a) {
   constexpr int kOuts = kRows > 1 ? 2 : 1, kUnroll = kRows > 1 ? 1 : 4;
   start_early();
   const int slot = static_cast<int>(blockIdx.x) / a.n_blocks, index = static_cast<int>(blockIdx.x) % a.n_blocks;
