@@ -23,12 +23,12 @@ struct StepLimits {
   int32_t max_rows = 0, max_context = 0;
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   int64_t max_in = 0;                     // widest matmul input
-  int32_t n_experts = 0, n_used_experts = 0;   // most of a layer; 0: no layer has experts
-  int64_t max_expert_in = 0;              // widest input of an expert's matrix
   int32_t max_top_keys = 0;               // most keys in a job of KeyOperations; 0: no such jobs
   int32_t n_layers = 0;                   // layers of Step::heads; 0: no resident heads
   uint64_t staging_bytes = 0;             // estimate, for a prompt's pages that lie outside the arena; 0: all pages lie in the arena
   int32_t rope_floats = 0;                // rotated dimensions of all tables of RoPE; 0: at most head_dim
+  int32_t n_experts = 0, n_used_experts = 0;   // most of a layer; 0: no layer has experts
+  int64_t max_expert_in = 0;              // widest input of an expert's matrix
 };
 
 struct BackendInfo {
