@@ -93,8 +93,8 @@ class Wave {
   int64_t n_groups() const { return n_groups_; }
   // Adds an expert's slots. False: its inputs do not fit beside those that are there.
   bool take(int32_t expert, int32_t first_slot, int32_t n_rows, bool shares_input) {
-    const int64_t room = packs_ ? align_up(static_cast<uint64_t>(n_rows), kPackedRows) : n_rows;
-    const int64_t most = packs_ ? align_up(static_cast<uint64_t>(work_.most_rows), kPackedRows) : work_.most_rows;
+    const int64_t room = packs_ ? static_cast<int64_t>(align_up(static_cast<uint64_t>(n_rows), kPackedRows)) : n_rows;
+    const int64_t most = packs_ ? static_cast<int64_t>(align_up(static_cast<uint64_t>(work_.most_rows), kPackedRows)) : work_.most_rows;
     if (!shares_input && n_inputs_ + room > most) return false;
     work_.groups[n_groups_++] = {expert, first_slot, n_rows, shares_input ? 0 : static_cast<int32_t>(n_inputs_), 0};
     n_inputs_ = shares_input ? 1 : n_inputs_ + room;
