@@ -769,7 +769,7 @@ typedef struct orrery_generate_options {
   const char *grammar_root;          /* GBNF: the rule that an answer is; NULL: "root" */
   uint32_t grammar_kind;             /* ORRERY_GRAMMAR_ */
   uint32_t grammar_whitespace;       /* ORRERY_WHITESPACE_: JSON schema */
-  uint32_t grammar_tokens;           /* orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0 */
+  uint32_t grammar_tokens;           /* orrery_generate_tokens(): number of the last tokens that begin the answer; default 0 */
   uint32_t reserved;
 } orrery_generate_options;
 ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);

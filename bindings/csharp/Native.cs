@@ -1189,7 +1189,7 @@ public sealed class GenerateOptions {
     public uint GrammarKind;
     /// <summary>ORRERY_WHITESPACE_: JSON schema</summary>
     public uint GrammarWhitespace;
-    /// <summary>orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0</summary>
+    /// <summary>orrery_generate_tokens(): number of the last tokens that begin the answer; default 0</summary>
     public uint GrammarTokens;
     public GenerateOptions() {
         var raw = orrery_generate_options.New();

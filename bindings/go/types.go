@@ -648,7 +648,7 @@ type GenerateOptions struct {
 	GrammarKind uint32
 	// ORRERY_WHITESPACE_: JSON schema
 	GrammarWhitespace uint32
-	// orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0
+	// orrery_generate_tokens(): number of the last tokens that begin the answer; default 0
 	GrammarTokens uint32
 }
 

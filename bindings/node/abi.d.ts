@@ -390,7 +390,7 @@ export interface GenerateOptions {
   grammarKind?: number;
   /** ORRERY_WHITESPACE_: JSON schema */
   grammarWhitespace?: number;
-  /** orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0 */
+  /** orrery_generate_tokens(): number of the last tokens that begin the answer; default 0 */
   grammarTokens?: number;
 }
 export interface DeviceInfo {

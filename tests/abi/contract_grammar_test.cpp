@@ -94,7 +94,7 @@ TEST_F(Grammars, ErrorsNameTheirPlace) {
   EXPECT_EQ(refusal(o, &error), ORRERY_INVALID_ARGUMENT);
   o = under(ORRERY_GRAMMAR_GBNF, "root ::= \"a\"");
   o.grammar_tokens = 1;
-  EXPECT_EQ(refusal(o, &error), ORRERY_INVALID_ARGUMENT) << "a conversation's answer begins anew";
+  EXPECT_EQ(refusal(o, &error), ORRERY_INVALID_ARGUMENT) << "the answer to a conversation has no earlier tokens";
   const std::string large(5u << 20, ' ');
   EXPECT_EQ(refusal(under(ORRERY_GRAMMAR_GBNF, large.c_str()), &error), ORRERY_UNSUPPORTED);
   EXPECT_EQ(error.bytes_requested, large.size());

@@ -989,7 +989,7 @@ class GenerateOptions(TypedDict, total=False):
     grammar_whitespace: int
     """ORRERY_WHITESPACE_: JSON schema"""
     grammar_tokens: int
-    """orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0"""
+    """orrery_generate_tokens(): number of the last tokens that begin the answer; default 0"""
 
 
 @dataclass(frozen=True)

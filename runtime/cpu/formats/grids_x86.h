@@ -59,7 +59,7 @@ struct Signs {
     return _mm256_add_epi8(_mm256_xor_si256(magnitudes, minus), _mm256_sub_epi8(_mm256_set1_epi8(kOffset), minus));
   }
 };
-// Bit 7 of each byte: whether bits 0 .. 6 have an odd number of ones. The eighth sign of those that a format stores.
+// Sets bit 7 of each byte if bits 0 to 6 have an odd number of ones: the sign of the eighth weight, which the format does not store.
 inline __m256i odd_bits(__m256i sevens) {
   const __m256i odd = _mm256_setr_epi8(0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0, 0, -128, -128, 0, -128, 0, 0,
                                        -128, -128, 0, 0, -128, 0, -128, -128, 0);

@@ -29,7 +29,7 @@ struct GenerateOptions {
   std::vector<std::string> stop;
   bool ignore_end = false;
   std::shared_ptr<text::grammar::Grammar> grammar;   // of the model's vocabulary; null: none
-  uint32_t grammar_tokens = 0;      // of proceed(): so many last tokens belong to the grammar's text already
+  uint32_t grammar_tokens = 0;      // of proceed(): number of the last tokens that begin the answer; the grammar reads them first
 };
 
 enum class EventType : uint32_t { progress = 1, token = 2, text = 3, done = 4 };

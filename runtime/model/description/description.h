@@ -63,14 +63,15 @@ struct FeedForwardShape {
   Activation activation = Activation::silu;
 };
 
-// A mixture of experts, each a feed-forward block: the sum of those that the router chooses; and of one that every row takes, if there is one.
+// A mixture of experts. Each expert is a feed-forward block. The router chooses n_used experts for each row, and the block adds their outputs.
+// Some families add the output of one more expert, the shared one, for every row.
 struct ExpertsShape {
   RouterShape router;               // n_experts 0: the layer has none
   int32_t width = 0;                // of an expert's gate and up
-  int32_t shared_width = 0;         // of the expert that every row takes; 0: there is none
+  int32_t shared_width = 0;         // of the shared expert's gate and up; 0: the layer has no shared expert
   bool biased = false;              // the router, and the matrices of all experts, have biases
   bool clamped = false;             // an expert's gate and up are clamped (ExpertOperations::clamped_swiglu)
-  bool shared_gated = false;        // its output is multiplied by sigmoid(gate x), a number for each row
+  bool shared_gated = false;        // the shared expert's output is multiplied by sigmoid(gate x), one number for each row
 
   explicit operator bool() const { return router.n_experts > 0; }
   int64_t used_width() const { return int64_t{router.n_used} * width; }

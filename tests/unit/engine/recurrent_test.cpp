@@ -92,8 +92,8 @@ TEST(EngineRecurrent, NoMoreCheckpointsThanAreKept) {
   }
 }
 
-// A chat whose template drops each answer's reasoning as soon as the next question comes: of its KV the answer's is of no use, and of the state
-// all that came behind the question. A turn computes what is new, the answer without its reasoning, and less than a page and kTail tokens again.
+// The template of this chat drops an answer's reasoning when the next question comes. So the next turn cannot reuse the answer's KV, nor a state
+// after the question. A turn computes the new tokens, the answer without its reasoning, and at most one page and kTail tokens of the old prompt.
 TEST(EngineRecurrent, ATurnComputesWhatIsNewAndLittleElse) {
   const auto model = open_spec("qwen35", runtime_options(2));
   const auto session = open_session(model, kContext, KvType::f16, 128);

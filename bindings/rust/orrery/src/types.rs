@@ -792,7 +792,7 @@ pub struct GenerateOptions {
     pub grammar_kind: u32,
     /// ORRERY_WHITESPACE_: JSON schema
     pub grammar_whitespace: u32,
-    /// orrery_generate_tokens(): so many last tokens are the answer's, which goes on; default 0
+    /// orrery_generate_tokens(): number of the last tokens that begin the answer; default 0
     pub grammar_tokens: u32,
 }
 
