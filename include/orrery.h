@@ -875,20 +875,21 @@ typedef struct orrery_matcher orrery_matcher;
 ORRERY_UNSTABLE
 ORRERY_API orrery_status orrery_matcher_create(const orrery_vocab *vocab, const orrery_generate_options *options, orrery_matcher **matcher,
                                                orrery_error *error);
-/* The tokens that may come next: bit i of words[w] is token 32 w + i. Ends of generation are among them where the text may end. */
+/* Sets bit i of words[w] if token 32 w + i may come next. End-of-generation tokens may come where the text may end. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_mask(orrery_matcher *matcher, uint32_t *words, size_t capacity, size_t *n_words,
                                                              orrery_error *error);
-/* Goes on with the first tokens that are allowed; *n_accepted: how many. Goes back to the first n_tokens of all accepted ones. */
+/* Accepts tokens up to the first one that the grammar refuses; *n_accepted is their number. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_accept(orrery_matcher *matcher, const int32_t *tokens, size_t n_tokens,
                                                                size_t *n_accepted, orrery_error *error);
+/* Keeps the first n_tokens of all accepted tokens. ORRERY_INVALID_ARGUMENT: the matcher has accepted fewer. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_rewind(orrery_matcher *matcher, size_t n_tokens, orrery_error *error);
-/* Tokens of the text that follows in any case; none where there is a choice. See "Sizes out". */
+/* Gives the tokens of the text that every answer continues with; none where the grammar leaves a choice. See "Sizes out". */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_forced(orrery_matcher *matcher, int32_t *tokens, size_t capacity, size_t *n_tokens,
                                                                orrery_error *error);
-/* Reads a text from its beginning: *matched_bytes of it can begin an answer; *complete is 1 if the whole text is one. */
+/* Reads a text from its beginning. Its first *matched_bytes bytes can begin an answer; *complete is 1 if the whole text is an answer. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_match(orrery_matcher *matcher, const char *text, size_t text_bytes,
                                                               size_t *matched_bytes, uint32_t *complete, orrery_error *error);
-/* Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [what is accepted and does not constrain]}. See "Sizes out". */
+/* Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [keywords that do not constrain]}. See "Sizes out". */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_describe(orrery_matcher *matcher, char *json, size_t capacity, size_t *json_bytes,
                                                                  orrery_error *error);
 ORRERY_UNSTABLE ORRERY_API void orrery_matcher_free(orrery_matcher *matcher);

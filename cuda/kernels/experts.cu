@@ -1,5 +1,5 @@
-// Mixtures of experts (runtime/backend/experts.h): the choice, the order of slots, the products, and their sum. Nothing of it is known to the
-// host: grids are sized for the number of rows, and thread blocks read on the device which expert they have.
+// Mixtures of experts (runtime/backend/experts.h): the choice, the order of slots, the products, and their sum. The
+// host knows none of the results: grids are sized for the number of rows, and a thread block reads its expert on the device.
 //
 // Choice: a warp has a row, and finds its best experts one after another, each the largest of keys that order as scores do. Order: one thread
 // block; a thread has an expert and reads all choices, so slots are sorted by row. Products: a warp has an output (two outputs of more rows), as

@@ -121,7 +121,7 @@ void embed(Queue& queue, const StepView& step, const Weight& table, float scale,
 
 // ---- experts.cu: ExpertOperations (runtime/backend/experts.h)
 inline constexpr int32_t kMostExperts = 1024;
-// RouterShape and RoutedRows. All bytes of it are set: lists of operations are compared as bytes.
+// RouterShape and RoutedRows. The host sets all bytes of a DeviceRouter: lists of operations are compared as bytes.
 struct DeviceRouter {
   static constexpr int32_t kSoftmax = 0, kSigmoid = 1, kOfChosen = 2;
   const float* bias;      // (n_experts) or null

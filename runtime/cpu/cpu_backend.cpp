@@ -19,6 +19,7 @@
 #include "runtime/cpu/formats/blocks.h"
 #include "runtime/cpu/digests.h"
 #include "runtime/cpu/experts.h"
+#include "runtime/cpu/items.h"
 #include "runtime/cpu/kernels/kernels.h"
 #include "runtime/cpu/key_codes.h"
 #include "runtime/cpu/low_rank.h"
@@ -34,18 +35,9 @@ namespace orrery::cpu {
 
 namespace {
 
-// Less work than this (floats touched) runs on the calling thread, because giving it to other threads would take longer.
-constexpr int64_t kSmallWork = 16384;
-// Rows of a prompt up to which decode's kernel is faster than prefill's, where both give the same bits.
-constexpr int32_t kShortPrompt = 16;
 static_assert(kShortPrompt <= kFewRows);
 // Lists of tokens of at least this many bytes have left the second-level cache before they are read.
 constexpr uint64_t kPastCaches = 1 << 20;
-
-template <class T>
-T* host(Ptr<T> p) {
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));
-}
 
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 

@@ -8,34 +8,11 @@
 #include "runtime/base/checked.h"
 #include "runtime/cpu/formats/bands.h"
 #include "runtime/cpu/formats/blocks.h"
+#include "runtime/cpu/items.h"
 
 namespace orrery::cpu {
 
 namespace {
-
-// Less work than this (floats touched) runs on the calling thread, because giving it to other threads would take longer.
-constexpr int64_t kSmallWork = 16384;
-// Rows of a prompt up to which decode's kernel is faster than prefill's, where both give the same bits.
-constexpr int64_t kShortPrompt = 16;
-
-template <class T>
-T* host(Ptr<T> p) {
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));
-}
-
-template <class F>
-void for_items(const ExpertsWork& work, int64_t n_items, int64_t work_per_item, const F& fn) {
-  if (n_items * work_per_item < kSmallWork) {
-    const StepTrace::Busy busy(work.trace, 0);
-    for (int64_t i = 0; i < n_items; ++i) fn(i);
-    return;
-  }
-  const int64_t together = std::max<int64_t>(1, kSmallWork / 2 / std::max<int64_t>(work_per_item, 1));
-  work.pool->run(div_up(n_items, together), [&](int64_t item, int32_t thread) {
-    const StepTrace::Busy busy(work.trace, thread);
-    for (int64_t i = item * together; i < std::min(n_items, (item + 1) * together); ++i) fn(i);
-  });
-}
 
 // The probability of expert e by its logit; of a softmax up to its sum.
 float probability(Gating gating, float logit, float largest) {
@@ -91,7 +68,7 @@ class Wave {
   Wave(const ExpertsWork& work, Span<const ExpertProduct> products, bool packs) : work_(work), products_(products), packs_(packs), n_in_(products[0].weights->first.n_cols) {}
 
   int64_t n_groups() const { return n_groups_; }
-  // Adds an expert's slots. False: its inputs do not fit beside those that are there.
+  // Adds an expert's slots. False: the wave has no room for their inputs.
   bool take(int32_t expert, int32_t first_slot, int32_t n_rows, bool shares_input) {
     const int64_t room = packs_ ? static_cast<int64_t>(align_up(static_cast<uint64_t>(n_rows), kPackedRows)) : n_rows;
     const int64_t most = packs_ ? static_cast<int64_t>(align_up(static_cast<uint64_t>(work_.most_rows), kPackedRows)) : work_.most_rows;

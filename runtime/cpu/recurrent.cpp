@@ -4,32 +4,11 @@
 #include <cmath>
 
 #include "runtime/base/checked.h"
+#include "runtime/cpu/items.h"
 
 namespace orrery::cpu {
 
 namespace {
-
-// Less work than this (floats touched) runs on the calling thread, because giving it to other threads would take longer.
-constexpr int64_t kSmallWork = 16384;
-
-template <class T>
-T* host(Ptr<T> p) {
-  return reinterpret_cast<T*>(static_cast<uintptr_t>(p.address));
-}
-
-template <class F>
-void for_items(const RecurrentWork& work, int64_t n_items, int64_t work_per_item, const F& fn) {
-  if (n_items * work_per_item < kSmallWork) {
-    const StepTrace::Busy busy(work.trace, 0);
-    for (int64_t i = 0; i < n_items; ++i) fn(i);
-    return;
-  }
-  const int64_t together = std::max<int64_t>(1, kSmallWork / 2 / std::max<int64_t>(work_per_item, 1));
-  work.pool->run(div_up(n_items, together), [&](int64_t item, int32_t thread) {
-    const StepTrace::Busy busy(work.trace, thread);
-    for (int64_t i = item * together; i < std::min(n_items, (item + 1) * together); ++i) fn(i);
-  });
-}
 
 // Where row r of a step finds the convolution's inputs: of row r - 1, r - 2, ..., behind the first of which stand the state's.
 class Inputs {

@@ -103,6 +103,32 @@ inline void expect_same_rows(engine::Session* off, engine::Session* guessing, co
   }
 }
 
+// Sessions with these prompts decode n_steps tokens together, greedily: each has the logits of a session that decodes alone.
+inline void expect_together_as_alone(const std::shared_ptr<engine::LanguageModel>& model, const std::vector<std::vector<int32_t>>& prompts,
+                                     int n_steps) {
+  std::vector<std::unique_ptr<engine::Session>> together, alone;
+  for (const std::vector<int32_t>& prompt : prompts)
+    for (auto* sessions : {&together, &alone}) {
+      sessions->push_back(open_session(model, static_cast<uint32_t>(prompt.size()) + 64, KvType::f16));
+      unwrap(sessions->back()->prefill(prompt, nullptr, nullptr));
+    }
+  for (int step = 0; step < n_steps; ++step) {
+    std::vector<engine::Session::DecodeCall> calls(together.size());
+    for (size_t i = 0; i < together.size(); ++i) {
+      const int32_t token = argmax(together[i]->logits());
+      together[i]->push_generated(token);
+      calls[i].session = together[i].get();
+      EXPECT_TRUE(together[i]->decodes_together());
+      feed(alone[i].get(), token);
+    }
+    engine::Session::decode_together(calls);
+    for (size_t i = 0; i < together.size(); ++i) {
+      ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
+      EXPECT_TRUE(same_bits(as_vector(together[i]->logits()), as_vector(alone[i]->logits()))) << step << ", " << i;
+    }
+  }
+}
+
 // The largest deviation of a model's logits from the expected ones, over many rows.
 struct Deviation {
   double most = 0, most_expected = 0;  // |difference|, |expected|

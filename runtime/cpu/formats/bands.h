@@ -24,7 +24,7 @@ namespace orrery::cpu {
 
 constexpr int32_t kBandRows = 8;
 
-// Whether the bands of a type hold indices of magnitudes in place of the file's bytes.
+// Whether the bands of a type hold indices of magnitudes, not the file's bytes.
 constexpr bool bands_hold_indices(TensorType type) { return type == TensorType::iq3_xxs || type == TensorType::iq3_s; }
 constexpr int32_t kIndexBandBytes = kBandRows * (2 + 8 + 128);   // of 256 columns
 constexpr int32_t kIndexBandNibbles = kBandRows * (2 + 8);       // where the nibbles begin

@@ -2,7 +2,7 @@
 // the tokens of its page and of all pages before it, and how each token's KV was made. A session that is asked for the same tokens copies their pages and
 // computes the rest.
 //
-// A page may have the recurrent state behind its last token beside it, of a model that has one: a session of such a model goes on from there.
+// A model with recurrent layers has a state after each token. A page may keep the state after its last token; a session continues from there.
 //
 // Pages and states are copies, in regions at the high end of the reservoir. They have no share in the plan: when a session's region does not fit, the
 // least recently used pages leave first (Arena::make_room_with). All pages together have at most `most_bytes` bytes.

@@ -1,6 +1,6 @@
 // orrery tokenize and orrery grammar: texts and a vocabulary, without a model's weights. Both work on any GGUF file with a tokenizer, with or
-// without tensors. tokenize: the ids of a text, whose bytes are used unchanged. grammar: a form for answers, what of it does not constrain,
-// and whether a text fits it.
+// without tensors. tokenize: the ids of a text, whose bytes are used unchanged. grammar: compiles a grammar, lists its
+// keywords that do not constrain, and says whether a text fits.
 #include <algorithm>
 
 #include "api.h"

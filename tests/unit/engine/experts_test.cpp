@@ -49,30 +49,10 @@ TEST(EngineExperts, ThreadsAndChunksChangeNothingInBands) {
 
 TEST(EngineExperts, SessionsThatDecodeTogetherHaveTheirOwnExperts) {
   for (const char* spec : {"qwen3moe", "qwen35moe"}) {
-    const auto model = open_spec(spec, runtime_options(2));
-    std::vector<std::unique_ptr<Session>> together, alone;
-    for (uint64_t i = 0; i < 5; ++i) {
-      const std::vector<int32_t> prompt = random_prompt(20 + 7 * i, 10 + i);
-      for (auto* sessions : {&together, &alone}) {
-        sessions->push_back(open_session(model, 128, KvType::f16));
-        unwrap(sessions->back()->prefill(prompt, nullptr, nullptr));
-      }
-    }
-    for (int step = 0; step < 6; ++step) {
-      std::vector<Session::DecodeCall> calls(together.size());
-      for (size_t i = 0; i < together.size(); ++i) {
-        const int32_t token = argmax(together[i]->logits());
-        together[i]->push_generated(token);
-        calls[i].session = together[i].get();
-        EXPECT_TRUE(together[i]->decodes_together());
-        feed(alone[i].get(), token);
-      }
-      Session::decode_together(calls);
-      for (size_t i = 0; i < together.size(); ++i) {
-        ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
-        EXPECT_TRUE(same_bits(as_vector(together[i]->logits()), as_vector(alone[i]->logits()))) << spec << " " << step << ", " << i;
-      }
-    }
+    SCOPED_TRACE(spec);
+    std::vector<std::vector<int32_t>> prompts;
+    for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));
+    expect_together_as_alone(open_spec(spec, runtime_options(2)), prompts, 6);
   }
 }
 

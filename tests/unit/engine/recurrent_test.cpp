@@ -165,30 +165,9 @@ TEST(EngineRecurrent, ASavedStateIsNotComputedAgain) {
 }
 
 TEST(EngineRecurrent, SessionsThatDecodeTogetherHaveTheirOwnStates) {
-  const auto model = open_spec("qwen35", runtime_options(2));
-  std::vector<std::unique_ptr<Session>> together, alone;
-  for (uint64_t i = 0; i < 3; ++i) {
-    const std::vector<int32_t> prompt = random_prompt(40 + 30 * i, 10 + i);
-    for (auto* sessions : {&together, &alone}) {
-      sessions->push_back(open_session(model, 512, KvType::f16));
-      unwrap(sessions->back()->prefill(prompt, nullptr, nullptr));
-    }
-  }
-  for (int step = 0; step < 10; ++step) {
-    std::vector<Session::DecodeCall> calls(together.size());
-    for (size_t i = 0; i < together.size(); ++i) {
-      const int32_t token = argmax(together[i]->logits());
-      together[i]->push_generated(token);
-      calls[i].session = together[i].get();
-      EXPECT_TRUE(together[i]->decodes_together());
-      feed(alone[i].get(), token);
-    }
-    Session::decode_together(calls);
-    for (size_t i = 0; i < together.size(); ++i) {
-      ASSERT_TRUE(calls[i].status.ok()) << calls[i].status.message();
-      EXPECT_TRUE(same_bits(as_vector(together[i]->logits()), as_vector(alone[i]->logits()))) << step << ", " << i;
-    }
-  }
+  std::vector<std::vector<int32_t>> prompts;
+  for (uint64_t i = 0; i < 3; ++i) prompts.push_back(random_prompt(40 + 30 * i, 10 + i));
+  expect_together_as_alone(open_spec("qwen35", runtime_options(2)), prompts, 10);
 }
 
 TEST(EngineRecurrent, ThePlanHasTheStateAndOpeningTakesIt) {

@@ -1004,24 +1004,23 @@ extern "C" {
     /// `options`: grammar and its grammar_ fields but grammar_tokens, with the errors of orrery_generate(); the others
     /// are not read.
     pub fn orrery_matcher_create(vocab: *const orrery_vocab, options: *const orrery_generate_options, matcher: *mut *mut orrery_matcher, error: *mut orrery_error) -> orrery_status;
-    /// The tokens that may come next: bit i of words[w] is token 32 w + i. Ends of generation are among them where the
-    /// text may end.
+    /// Sets bit i of words[w] if token 32 w + i may come next. End-of-generation tokens may come where the text may
+    /// end.
     pub fn orrery_matcher_mask(matcher: *mut orrery_matcher, words: *mut u32, capacity: usize, n_words: *mut usize, error: *mut orrery_error) -> orrery_status;
-    /// Goes on with the first tokens that are allowed; *n_accepted: how many. Goes back to the first n_tokens of all
-    /// accepted ones.
+    /// Accepts tokens up to the first one that the grammar refuses; *n_accepted is their number.
     pub fn orrery_matcher_accept(matcher: *mut orrery_matcher, tokens: *const i32, n_tokens: usize, n_accepted: *mut usize, error: *mut orrery_error) -> orrery_status;
-    /// Goes on with the first tokens that are allowed; *n_accepted: how many. Goes back to the first n_tokens of all
-    /// accepted ones.
+    /// Keeps the first n_tokens of all accepted tokens. ORRERY_INVALID_ARGUMENT: the matcher has accepted fewer.
     pub fn orrery_matcher_rewind(matcher: *mut orrery_matcher, n_tokens: usize, error: *mut orrery_error) -> orrery_status;
-    /// Tokens of the text that follows in any case; none where there is a choice. See "Sizes out".
+    /// Gives the tokens of the text that every answer continues with; none where the grammar leaves a choice. See
+    /// "Sizes out".
     pub fn orrery_matcher_forced(matcher: *mut orrery_matcher, tokens: *mut i32, capacity: usize, n_tokens: *mut usize, error: *mut orrery_error) -> orrery_status;
-    /// Reads a text from its beginning: *matched_bytes of it can begin an answer; *complete is 1 if the whole text is
-    /// one.
+    /// Reads a text from its beginning. Its first *matched_bytes bytes can begin an answer; *complete is 1 if the whole
+    /// text is an answer.
     pub fn orrery_matcher_match(matcher: *mut orrery_matcher, text: *const c_char, text_bytes: usize, matched_bytes: *mut usize, complete: *mut u32, error: *mut orrery_error) -> orrery_status;
-    /// Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [what is accepted and does not
-    /// constrain]}. See "Sizes out".
+    /// Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [keywords that do not constrain]}. See
+    /// "Sizes out".
     pub fn orrery_matcher_describe(matcher: *mut orrery_matcher, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
-    /// Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [what is accepted and does not
-    /// constrain]}. See "Sizes out".
+    /// Describes the grammar as JSON: {"rules", "states", "bytes", "notices": [keywords that do not constrain]}. See
+    /// "Sizes out".
     pub fn orrery_matcher_free(matcher: *mut orrery_matcher);
 }

@@ -1,5 +1,5 @@
-// How far an answer is from its end: the shortest text that completes it, and the tokens of that text. So an answer whose length is limited
-// can be kept from beginning what it has no room to close.
+// How far an answer is from its end: the shortest text that completes the answer, and the tokens of that text. With them the sampler refuses
+// tokens after which a limited answer could not be completed.
 //
 // Only bytes that are tokens by themselves are counted on, so every such text can be written.
 //
