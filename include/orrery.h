@@ -321,7 +321,7 @@ typedef struct orrery_plan_result {
   uint64_t weights_mapped_bytes;     /* weights used where the file is mapped, or read to host memory: not in the arena */
   uint64_t weights_bytes;            /* weights in the arena */
   uint64_t full_kv_bytes;            /* KV of heads that are full on the device; of whole contexts in units of 256 tokens */
-  uint64_t compressed_kv_bytes;      /* KV of compressed heads on the device */
+  uint64_t compressed_kv_bytes;      /* KV of compressed heads on the device; states of recurrent layers */
   uint64_t digests_bytes;            /* page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES */
   uint64_t staging_bytes;            /* transfer ring, queries, attention weights, mean keys: ORRERY_REGION_STAGING */
   uint64_t workspace_bytes;          /* activations, scratch, logits; shared by the runtime's sessions */

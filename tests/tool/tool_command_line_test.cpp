@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "program.h"
+#include "tests/support/model_spec.h"
+#include "tests/support/temp_dir.h"
 
 namespace orrery::testing {
 namespace {
@@ -296,6 +298,14 @@ TEST(Pages, ManPagesAndCompletionsNameEveryOption) {
   expect_failure({"completions"}, 2, "one shell");
   expect_failure({"man", "chta"}, 2, "did you mean 'chat'?");
   expect_failure({"man", "chat", "run"}, 2, "one command at most");
+}
+
+TEST(Models, PlanNamesRecurrentStates) {
+  const TempDir dir;
+  const Finished plan = run({"plan", dir.write("model.gguf", named_model_gguf("qwen35")), "--context", "256", "--budget", "1G"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE(plan.out.find("recurrent states"), std::string::npos) << plan.out;
+  EXPECT_EQ(plan.out.find("compressed heads"), std::string::npos) << plan.out;
 }
 
 }  // namespace

@@ -54,7 +54,9 @@ Result<std::unique_ptr<Generation>> Generation::make(Session* session, const Gen
 Result<std::unique_ptr<Generation>> Generation::answer(Session* session, const GenerateOptions& options) {
   if (session->conversation().messages.empty())
     return error(Code::invalid_argument, "the conversation has no message to answer");
-  if (options.grammar_tokens > 0) return error(Code::invalid_argument, "grammar_tokens is %u: the answer to a conversation has no earlier tokens, expected 0", options.grammar_tokens);
+  if (options.grammar_tokens > 0)
+    return error(Code::invalid_argument, "grammar_tokens is %u: the answer to a conversation has no earlier tokens, expected 0",
+                 options.grammar_tokens);
   return make(session, options, true);
 }
 
