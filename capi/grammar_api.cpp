@@ -1,7 +1,6 @@
 // Grammars: the options of an answer's grammar; matchers.
-#include <cstdio>
-
 #include "capi/handles.h"
+#include "runtime/text/json/json.h"
 
 namespace orrery::capi {
 
@@ -59,21 +58,6 @@ orrery_status with_matcher(orrery_matcher* matcher, orrery_error* error, F f) no
     const AccountScope scope(matcher->account);
     return f();
   });
-}
-
-void append_json(std::string_view text, std::string* out) {
-  *out += '"';
-  for (const char c : text) {
-    if (c == '"' || c == '\\') *out += '\\';
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(c));
-      *out += escaped;
-    } else {
-      *out += c;
-    }
-  }
-  *out += '"';
 }
 
 }  // namespace
@@ -163,14 +147,15 @@ orrery_status orrery_matcher_describe(orrery_matcher* matcher, char* json, size_
   return with_matcher(matcher, error, [&]() -> Status {
     ORRERY_REQUIRE(json_bytes);
     const text::grammar::Grammar& grammar = *matcher->grammar;
-    std::string out = "{\"rules\": " + std::to_string(grammar.network().rules.size()) +
-                      ", \"states\": " + std::to_string(grammar.network().n_states()) +
-                      ", \"bytes\": " + std::to_string(grammar.network().memory_bytes()) + ", \"notices\": [";
-    for (size_t i = 0; i < grammar.notices().size(); ++i) {
-      if (i > 0) out += ", ";
-      append_json(grammar.notices()[i], &out);
-    }
-    out += "]}";
+    const auto number = [](uint64_t n) { return text::Value::integer(static_cast<int64_t>(n)); };
+    std::vector<text::Value> notices;
+    for (const std::string& notice : grammar.notices()) notices.push_back(text::Value::string(notice));
+    text::Map map;
+    map.set("rules", number(grammar.network().rules.size()));
+    map.set("states", number(grammar.network().n_states()));
+    map.set("bytes", number(grammar.network().memory_bytes()));
+    map.set("notices", text::Value::list(std::move(notices)));
+    ORRERY_ASSIGN(const std::string out, text::dump_json(text::Value::map(std::move(map))));
     return copy_out(out.data(), out.size(), json, capacity, json_bytes);
   });
 }
