@@ -280,6 +280,16 @@ class Generation extends Handle {
       this.close();
     }
   }
+  // Runs to the end of an answer under a JSON schema; resolves to its value. An answer that was cut before it was whole rejects.
+  async value() {
+    let text = '', complete = false;
+    for await (const e of this) {
+      if (e.type === 'text') text += e.text;
+      if (e.type === 'done') complete = e.complete;
+    }
+    if (!complete) throw Object.assign(new Error('the answer was cut before it was whole'), { text });
+    return JSON.parse(text);
+  }
   // The answer's text alone, piece by piece; rejects with the signal's reason where that has stopped the answer.
   async *text() {
     for await (const e of this) {
