@@ -5,6 +5,7 @@
 // activations and quantized weights become halves (2^-12 of each value) or BF16 (2^-9).
 #include <limits>
 
+#include "cuda/device/tuning.h"
 #include "runtime/gguf/dequantize.h"
 #include "tests/gpu/device_fixture.h"
 #ifdef ORRERY_EMULATED
@@ -131,7 +132,7 @@ TEST_P(GpuCublas, StrangeActivationsStayStrange) {
 std::vector<TensorType> types() {
   std::vector<TensorType> all;
   for (const TypeTraits& traits : kTypeTraits)
-    if (traits.type != TensorType::f32) all.push_back(traits.type);
+    if (cuda::least_cublas_rows(cuda::tuning_of(90), traits.type) > 0) all.push_back(traits.type);   // F32 and MXFP4 have our own kernel
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Types, GpuCublas, ::testing::ValuesIn(types()), [](const auto& tested) { return std::string(type_traits(tested.param)->name); });
@@ -143,8 +144,8 @@ TEST(GpuCublasProducts, EachGoesItsOwnWay) {
   const int32_t n_rows = 5;
   Machine m(true, product_limits(n_rows, n_in), Options::Products::cublas), own(true, product_limits(n_rows, n_in));
   const std::vector<float> values = normal_values(static_cast<size_t>(n_rows * n_in), 3);
-  const auto run = [&](Machine* machine) {
-    const Matrix a(machine, TensorType::q4_k, 45, n_in, 1), b(machine, TensorType::f32, 20, n_in, 2), c(machine, TensorType::bf16, 30, n_in, 3);
+  const auto run = [&](Machine* machine, TensorType type) {
+    const Matrix a(machine, TensorType::q4_k, 45, n_in, 1), b(machine, type, 20, n_in, 2), c(machine, TensorType::bf16, 30, n_in, 3);
     const Buffer<float> x(machine, values), out(machine, std::vector<float>(100 * static_cast<size_t>(n_rows), 77.0f));
     const Product products[] = {{&a.weight, {}, out.ptr(), 100, false}, {&b.weight, {}, out.ptr() + 50, 100, false}, {&c.weight, {}, out.ptr() + 70, 100, false}};
     machine->begin(Phase::prefill, n_rows);
@@ -152,11 +153,14 @@ TEST(GpuCublasProducts, EachGoesItsOwnWay) {
     machine->end();
     return out.get();
   };
-  const std::vector<float> got = run(&m), expected = run(&own);
-  for (size_t i = 0; i < got.size(); ++i) {
-    const size_t at = i % 100;
-    if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;   // F32, and the gaps
-    else EXPECT_NEAR(got[i], expected[i], 0.5f) << at;
+  for (const TensorType type : {TensorType::f32, TensorType::mxfp4}) {
+    SCOPED_TRACE(type_traits(type)->name);
+    const std::vector<float> got = run(&m, type), expected = run(&own, type);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const size_t at = i % 100;
+      if (at >= 45 && at < 70) EXPECT_EQ(got[i], expected[i]) << at;   // this type, and the gaps
+      else EXPECT_NEAR(got[i], expected[i], 0.5f) << at;
+    }
   }
 }
 
