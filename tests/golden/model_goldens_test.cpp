@@ -74,16 +74,19 @@ TEST_P(ModelGoldens, LogitsAndTokens) {
 // 1.5, of 2 for F16; keys or values that are read back wrong give about 1.4, as unrelated logits do.  Products of bf16, which
 // attention of prompts takes on "amx" and "avx512bf16", round all KV but F32 by 2^-9: F16 eight times as far as it does itself (6.8e-3).
 TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
-  constexpr std::pair<KvType, double> kBounds[] = {
-      {KvType::f16, 1.7e-3}, {KvType::q8_0, 0.045}, {KvType::k8v4, 0.27}, {KvType::q4_0, 0.6}};
+  // A row of a mixture takes another expert where rounding closes its router's gap, so it moves by more: measured .25, .35 and .44.
+  constexpr struct {
+    KvType type;
+    double dense, mixture;
+  } kBounds[] = {{KvType::f16, 1.7e-3, 1.7e-3}, {KvType::q8_0, 0.045, 0.38}, {KvType::k8v4, 0.27, 0.52}, {KvType::q4_0, 0.6, 0.66}};
   for_each_run([&](const std::string& path, const auto& model, const ModelRun& run) {
-    for (const auto& [kv, bound] : kBounds) {
+    for (const auto& [kv, dense, mixture] : kBounds) {
       if (kv != KvType::f16 && model->description().kv().head_dim % 32 != 0) continue;
       int n_wrong = 0;
       const double rms = replay(model, run, kv, &n_wrong).rms();
-      // A mixture's row takes another expert where rounding closes its router's gap, so it moves by more: measured .25 (Q8_0), .30 (K8V4).
-      const bool flips = model->description().experts() && kv != KvType::f16;
-      EXPECT_LE(rms, kv == KvType::f16 && rounds_attention(path, kv) ? 8 * bound : flips ? std::min(8 * bound, 0.8) : bound) << kv_type_name(kv);
+      // Recurrent layers keep no KV: with three of them in four, the rows of a mixture keep their experts.
+      const double bound = model->description().experts() && !model->description().recurrent() ? mixture : dense;
+      EXPECT_LE(rms, kv == KvType::f16 && rounds_attention(path, kv) ? 8 * bound : bound) << kv_type_name(kv);
       EXPECT_GT(rms, 0.0);
       if (kv == KvType::f16) {
         EXPECT_EQ(n_wrong, 0);  // every margin is .15 or more
