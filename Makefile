@@ -279,6 +279,7 @@ gpu-lease:
 	@cp tests/gpu/lease.sh tests/bench/results/gpu-predictions.tsv $(wildcard tests/bench/profile-*.json) $(GPU_BUILD)/tests/gpu/gpu_test \
 		$(addprefix $(GPU_BUILD)/tests/bench/,bench_gpu bench_kv bench_answer make_model) $(lease)/
 	@strip $(addprefix $(lease)/,gpu_test bench_gpu bench_kv bench_answer make_model)
+	@tests/gpu/pack_lease.py $(lease) $(GPU_BUILD)/ptx/*_$(subst $(space),_,$(LEASE_ARCHITECTURES)).fatbin
 	@tar -C $(GPU_BUILD) -czf $(lease).tar.gz lease
 	@tests/gpu/try_lease.sh $(lease).tar.gz $(LEASE_MIB)
 	@echo "There: tar xf $(lease).tar.gz && lease/lease.sh first results"

@@ -12,6 +12,9 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 self=$here/$(basename "$0")
+if [ -f "$here/join.sh" ]; then   # the programs travel without the kernels that all of them hold
+  sh "$here/join.sh" && rm "$here/join.sh" || exit 2
+fi
 [ -d "$here/samples" ] && export ORRERY_SOURCE_ROOT="$here"   # the files that tests read
 programs=${ORRERY_GPU_PROGRAMS:-$here}
 tests=$programs/gpu_test
