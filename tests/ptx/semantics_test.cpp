@@ -132,6 +132,24 @@ TEST(PtxFloats, ExponentialIsOffByWhatTheManualAllowsAndNoMore) {
   EXPECT_EQ(once("ex2.approx.ftz.f32 %f9, %f3;", bits(-140.0f), 0, "%f9"), 0u);   // subnormal: flushed
 }
 
+// The upper word of 1 / a, from the upper word of a.
+TEST(PtxFloats, TheGrossReciprocalHasTwentyBits) {
+  const auto upper = [](double x, uint32_t lower) {
+    const uint64_t in = bits_of<uint64_t>(x);
+    return once("mov.b64 %fd1, {%r3, %r4}; rcp.approx.ftz.f64 %fd2, %fd1; mov.b64 {%r5, %r9}, %fd2; add.u32 %r9, %r9, %r5;", static_cast<uint32_t>(in) | lower,
+                static_cast<uint32_t>(in >> 32));   // the lower word is 0
+  };
+  for (const double x : {1.0, -3.0, 0.7, 1e200, 1e-200, 6.02e23}) {
+    const double y = bits_of<double>(uint64_t{upper(x, 0)} << 32);
+    EXPECT_LE(std::fabs(y * x - 1), 0x1p-18) << x;
+    EXPECT_EQ(upper(x, 0xFFu), upper(x, 0)) << x;
+  }
+  EXPECT_EQ(upper(0.0, 0), 0x7FF00000u);
+  EXPECT_EQ(upper(-0x1p-1060, 0), 0xFFF00000u);   // denormal
+  EXPECT_EQ(upper(0x1.8p1023, 0), 0u);            // the result would be
+  EXPECT_EQ(upper(-std::numeric_limits<double>::infinity(), 0), 0x80000000u);
+}
+
 TEST(PtxConversions, HalvesRoundAsAsked) {
   for (uint32_t h = 0; h < 0x7C00; h += 7) {
     const float at = half_value(static_cast<uint16_t>(h)), next = half_value(static_cast<uint16_t>(h + 1));

@@ -60,6 +60,13 @@ struct AddZero { float operator()(float a, float b) const {
   if (s == 0) return static_cast<float>(s);
   return s > 0 ? rounded_down(s, rest) : -rounded_down(-s, -rest); } };
 
+// The upper halves alone take part: those of the argument and of the result, whose relative error is about 2^-20. Denormal numbers are zeros.
+struct RcpOfUpper { double operator()(double a) const {
+  const auto upper = [](double x) {
+    return std::isnan(x) ? x : std::fabs(x) < std::numeric_limits<double>::min() ? std::copysign(0.0, x) : bits_of<double>(bits_of<uint64_t>(x) >> 32 << 32);
+  };
+  return upper(1.0 / upper(a)); } };
+
 float flushed(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
 
 // 2^a. The manual: a relative error of at most 2^-22; exact for 0 and for the infinities.
@@ -142,6 +149,7 @@ void add_width(Table* t, const std::string& type, const std::string& c, Class co
 void add_floating(Table* table) {
   add_width<float, uint32_t>(table, "f32", "w", Class::single);
   add_width<double, uint64_t>(table, "f64", "q", Class::twice);
+  (*table)["rcp.approx.ftz.f64"] = {"q=q", Class::twice, unary<RcpOfUpper, double, double>};
   (*table)["fma.rm.f32"] = {"w=www", Class::single, ternary<FmaDown, float, float>};
   (*table)["add.rz.f32"] = {"w=ww", Class::single, binary<AddZero, float, float>};
   (*table)["ex2.approx.ftz.f32"] = {"w=w", Class::single, exp2_approx<true>};
