@@ -42,6 +42,7 @@ TEST(PtxIntegers, BytesFieldsAndShifts) {
   EXPECT_EQ(once("shl.b32 %r9, %r3, %r4;", 1, 32), 0u);
   EXPECT_EQ(once("shr.s32 %r9, %r3, %r4;", 0x80000000, 40), 0xFFFFFFFFu);
   EXPECT_EQ(once("shr.u32 %r9, %r3, %r4;", 0x80000000, 31), 1u);
+  EXPECT_EQ(once("cvt.u16.u32 %rs1, %r3; cvt.u16.u32 %rs2, %r4; mul.wide.u16 %r9, %rs1, %rs2;", 0xABCDFFFF, 0x1234FFFE), 0xFFFFu * 0xFFFEu);
   EXPECT_EQ(once("brev.b32 %r9, %r3;", 0x80000001), 0x80000001u);
   EXPECT_EQ(once("brev.b32 %r9, %r3;", 2), 0x40000000u);
   EXPECT_EQ(once("bfind.shiftamt.u32 %r9, %r3;", 0x00800000), 8u);
@@ -130,6 +131,21 @@ TEST(PtxFloats, ExponentialIsOffByWhatTheManualAllowsAndNoMore) {
   EXPECT_GT(most, std::ldexp(1.0, -24));   // it is an approximation
   EXPECT_EQ(once("ex2.approx.ftz.f32 %f9, %f3;", bits(0.0f), 0, "%f9"), bits(1.0f));
   EXPECT_EQ(once("ex2.approx.ftz.f32 %f9, %f3;", bits(-140.0f), 0, "%f9"), 0u);   // subnormal: flushed
+}
+
+TEST(PtxFloats, TheReciprocalIsOffByWhatTheManualAllowsAndNoMore) {
+  std::vector<uint32_t> x(32);
+  double most = 0;
+  for (int round = 0; round < 50; ++round) {
+    for (size_t l = 0; l < 32; ++l) x[l] = bits(std::ldexp(1.0f + 0.031f * static_cast<float>(l) + 0.0003f * static_cast<float>(round), round - 25));
+    const std::vector<uint32_t> y = on_lanes("rcp.approx.ftz.f32 %f9, %f3;", x, {0}, "%f9");
+    for (size_t l = 0; l < 32; ++l)
+      most = std::max(most, std::abs(static_cast<double>(bits_of<float>(y[l])) * static_cast<double>(bits_of<float>(x[l])) - 1));
+  }
+  EXPECT_LE(most, std::ldexp(1.0, -23));
+  EXPECT_GT(most, std::ldexp(1.0, -24));   // it is an approximation
+  EXPECT_EQ(once("rcp.approx.ftz.f32 %f9, %f3;", bits(-0.0f), 0, "%f9"), bits(-std::numeric_limits<float>::infinity()));
+  EXPECT_EQ(once("rcp.approx.ftz.f32 %f9, %f3;", bits(0x1.8p127f), 0, "%f9"), 0u);   // the result would be denormal
 }
 
 // The upper word of 1 / a, from the upper word of a.

@@ -1,4 +1,4 @@
-// Floating point, by the PTX manual. add, mul, fma, div, rcp and sqrt round as they say, once. ex2.approx is an approximation: it is off by as
+// Floating point, by the PTX manual. add, mul, fma, div, rcp and sqrt round as they say, once. ex2.approx and rcp.approx are approximations: off by as
 // much as the manual allows (Settings::approximate), so that a kernel that relies on more than the manual's bound fails here.
 #include <cmath>
 #include <limits>
@@ -89,6 +89,22 @@ void exp2_approx(Warp& w, const Instruction& i, uint32_t m) {
   }
 }
 
+// 1 / a of F32. The manual: a relative error of at most 2^-23, so either of the two floats beside the result will do.
+void rcp_approx(Warp& w, const Instruction& i, uint32_t m) {
+  float* d = w.lanes<float>(i.operand[0]);
+  const float* a = w.lanes<const float>(i.operand[1]);
+  const bool off = w.block->settings().approximate;
+  for (unsigned l = 0; l < kLanes; ++l) {
+    if (!(m >> l & 1)) continue;
+    const float x = flushed(a[l]);
+    const double exact = 1.0 / static_cast<double>(x);
+    float y = static_cast<float>(exact);
+    if (off && std::isnormal(y) && static_cast<double>(y) != exact && (bits_of<uint32_t>(x) * 2654435761u >> 31) != 0)
+      y = std::nextafter(y, static_cast<double>(y) < exact ? std::numeric_limits<float>::infinity() : -std::numeric_limits<float>::infinity());
+    d[l] = flushed(y);
+  }
+}
+
 // ---- pairs of halves. A float holds the exact result of one operation on two halves well enough to round it once.
 template <class F>
 void half_pairs(Warp& w, const Instruction& i, uint32_t m) {
@@ -154,6 +170,7 @@ void add_floating(Table* table) {
   (*table)["add.rz.f32"] = {"w=ww", Class::single, binary<AddZero, float, float>};
   (*table)["ex2.approx.ftz.f32"] = {"w=w", Class::single, exp2_approx<true>};
   (*table)["ex2.approx.f32"] = {"w=w", Class::single, exp2_approx<false>};
+  (*table)["rcp.approx.ftz.f32"] = {"w=w", Class::single, rcp_approx};
   (*table)["add.f16x2"] = {"w=ww", Class::half, half_pairs<Add>};
   (*table)["sub.f16x2"] = {"w=ww", Class::half, half_pairs<Sub>};
   (*table)["mul.f16x2"] = {"w=ww", Class::half, half_pairs<Mul>};

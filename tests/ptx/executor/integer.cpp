@@ -27,6 +27,7 @@ struct Abs { template <class T> T operator()(T a) const { return static_cast<T>(
 struct Min { template <class T> T operator()(T a, T b) const { return b < a ? b : a; } };
 struct Max { template <class T> T operator()(T a, T b) const { return a < b ? b : a; } };
 struct WideS { s64 operator()(s32 a, s32 b) const { return s64{a} * b; } };
+struct WideU16 { u32 operator()(u16 a, u16 b) const { return u32{a} * b; } };
 struct WideU { u64 operator()(u32 a, u32 b) const { return u64{a} * b; } };
 struct WideMadS { s64 operator()(s32 a, s32 b, s64 c) const { return static_cast<s64>(static_cast<u64>(s64{a} * b) + static_cast<u64>(c)); } };
 struct HighS { s32 operator()(s32 a, s32 b) const { return static_cast<s32>(s64{a} * b >> 32); } };
@@ -228,6 +229,7 @@ void add_integer(Table* table) {
   (*table)["selp.f32"] = {"w=wwp", Class::move, select<u32>};
   (*table)["selp.f64"] = {"q=qqp", Class::move, select<u64>};
   add("mul.wide.s32", "q=ww", binary<WideS, s64, s32>), add("mul.wide.u32", "q=ww", binary<WideU, u64, u32>);
+  add("mul.wide.u16", "w=hh", binary<WideU16, u32, u16>);
   add("mad.wide.s32", "q=wwq", ternary<WideMadS, s64, s32, s32, s64>);
   add("mul.hi.s32", "w=ww", binary<HighS, s32, s32>), add("mul.hi.u32", "w=ww", binary<HighU, u32, u32>);
   add("mul.hi.u64", "q=qq", binary<HighU64, u64, u64>);
