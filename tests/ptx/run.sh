@@ -14,7 +14,7 @@ status=0
 
 # one NAME FILTER: a run of the program, its report in files of that name.
 one() {
-  ORRERY_PTX_COUNTERS="$reports/counters_$1.txt" timeout 1800 "$program" --gtest_filter="$2" --gtest_brief=1 >"$reports/log_$1.txt" 2>&1
+  ORRERY_PTX_COUNTERS="$reports/counters_$1.txt" GTEST_OUTPUT=xml:$reports/$1.xml timeout 1800 "$program" --gtest_filter="$2" --gtest_brief=1 >"$reports/log_$1.txt" 2>&1
   echo $? >"$reports/status_$1"
 }
 # both SEED: every test, in two shards.
