@@ -234,14 +234,14 @@ test-windows:
 	@tests/emulation/windows_tool.sh $(BUILD) $(BUILD)-windows $(JOBS) $(call only,$(windows_tool_tests))
 	@ORRERY_WINE=$(abspath $(BUILD))-windows/wine tests/run.sh $(BUILD)-windows $(JOBS) $(call only,$(windows_tests))
 
-# The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: in two orders of warps and blocks
-# (tests/ptx).
+# The tests of tests/gpu on the PTX that nvcc makes of the kernels, in software; FULL=1: in two orders of warps and blocks; QUICK=1: every fourth
+# of them, and all comparisons (tests/ptx).
 test-ptx:
 	@.ci/packages test
 	@$(call configure,$(BUILD),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DORRERY_TESTS=ON)
 	@$(call build,$(BUILD),ptx_cuda gpu_model)
 	@! command -v python3 >/dev/null || python3 tests/bench/gpu_model.py $(BUILD) --check
-	@tests/ptx/run.sh $(BUILD) $(FULL)
+	@tests/ptx/run.sh $(BUILD) $(if $(QUICK),quick,$(if $(FULL),full))
 
 # Every kernel for every GPU: what each takes; one that spills registers fails.
 gpu-all:
@@ -338,7 +338,7 @@ help:
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
 	@echo "make desktop         build the desktop application (GTK 4); make desktop-test tries it in a window under Xvfb"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
-	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: in two orders"
+	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: in two orders; QUICK=1: a fourth"
 	@echo "make test-arm64      cross-compile for 64-bit ARM, and run the kernels' tests in emulation"
 	@echo "make gpu-test        run the CUDA backend's tests on this machine's GPU, and under compute-sanitizer"
 	@echo "make gpu-bench       measure the CUDA backend on this machine's GPU, beside its limits and cuBLAS"
