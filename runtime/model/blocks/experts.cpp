@@ -136,6 +136,31 @@ void run_shared(Pass& pass, const ExpertsShape& shape, const Weights& w) {
   pass.add_branch(w.shared.down, {}, {}, work.act, width);
 }
 
+// Workspace::act = what goes through the experts' down matrices, slot by slot.
+void activate_slots(Pass& pass, const ExpertsShape& shape, const Weights& w, const RoutedRows& routed) {
+  const Workspace& work = pass.work;
+  ExpertOperations& experts = *pass.backend.experts();
+  if (shape.squared_relu) {
+    const ExpertProduct p{&w.up, {}, work.act};
+    experts.multiply_experts({&p, 1}, shape.router, routed, work.normed, true);
+    experts.squared_relu(work.act, shape.used_width());
+    return;
+  }
+  const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
+  ExpertWeights gates = w.gate, ups = w.up;
+  if (!ups) {   // both are in one tensor
+    ups = gates;
+    ups.first.data = ups.first.data + gates.stride;
+    gates.stride = ups.stride = 2 * w.gate.stride;
+  }
+  const ExpertProduct p[] = {{&gates, w.gate_bias, gate}, {&ups, w.up_bias, up}};
+  experts.multiply_experts({p, 2}, shape.router, routed, work.normed, true);
+  if (shape.clamped)   // the slots lie side by side, so they may be cut into as many as there are rows
+    experts.clamped_swiglu(gate, up, work.act, shape.used_width());
+  else
+    pass.backend.swiglu(gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
+}
+
 }  // namespace
 
 void run(Pass& pass, const ExpertsShape& shape, const Weights& w) {
@@ -146,32 +171,11 @@ void run(Pass& pass, const ExpertsShape& shape, const Weights& w) {
   const Product choice{&w.router, w.router_bias, work.router, router.n_experts, false};
   pass.project({&choice, 1});
   experts.route(work.router, w.choice_bias, router, routed);
-  const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
-  const auto activated = [&] {   // and down, into the residual stream
-    const ExpertProduct down{&w.down, w.down_bias, work.slots};
-    experts.multiply_experts({&down, 1}, router, routed, work.act, false);
-    experts.add_experts(work.x, work.slots, pass.d.n_embd, router, routed);
-    if (shape.shared_width > 0) run_shared(pass, shape, w);
-  };
-  if (shape.squared_relu) {
-    const ExpertProduct p{&w.up, {}, work.act};
-    experts.multiply_experts({&p, 1}, router, routed, work.normed, true);
-    experts.squared_relu(work.act, shape.used_width());
-    return activated();
-  }
-  ExpertWeights gates = w.gate, ups = w.up;
-  if (!ups) {   // both are in one tensor
-    ups = gates;
-    ups.first.data = ups.first.data + gates.stride;
-    gates.stride = ups.stride = 2 * w.gate.stride;
-  }
-  const ExpertProduct p[] = {{&gates, w.gate_bias, gate}, {&ups, w.up_bias, up}};
-  experts.multiply_experts({p, 2}, router, routed, work.normed, true);
-  if (shape.clamped)   // the slots lie side by side, so they may be cut into as many as there are rows
-    experts.clamped_swiglu(gate, up, work.act, shape.used_width());
-  else
-    pass.backend.swiglu(gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
-  activated();
+  activate_slots(pass, shape, w, routed);
+  const ExpertProduct down{&w.down, w.down_bias, work.slots};
+  experts.multiply_experts({&down, 1}, router, routed, work.act, false);
+  experts.add_experts(work.x, work.slots, pass.d.n_embd, router, routed);
+  if (shape.shared_width > 0) run_shared(pass, shape, w);
 }
 
 }  // namespace orrery::model::experts

@@ -15,6 +15,7 @@ Status read_kinds(Reading& in) {
   std::vector<int32_t> n_kv_heads, widths;
   ORRERY_TRY(in.keys.per_layer("feed_forward_length", d.layers.size(), 0, kMaxWidth, &widths));
   ORRERY_TRY(attention::read_kv_heads(in, &n_kv_heads));
+  bool any_mamba2 = false;
   for (size_t i = 0; i < d.layers.size(); ++i) {
     const bool attends = n_kv_heads[i] > 0, mixture = widths[i] > 0;
     if (attends && mixture)
@@ -22,7 +23,10 @@ Status read_kinds(Reading& in) {
                    n_kv_heads[i], in.keys.name("attention.head_count_kv").c_str(), widths[i], in.keys.name("feed_forward_length").c_str());
     d.layers[i].mixer = attends ? Mixer::attention : mixture ? Mixer::none : Mixer::mamba2;
     d.layers[i].ffn_norm = "attn_norm";
+    any_mamba2 |= d.layers[i].mixer == Mixer::mamba2;
   }
+  // Only models with recurrent layers are run without policies. A policy expects attention in every layer.
+  if (!any_mamba2) return error(Code::unsupported_architecture, "%s: none of %d layers is Mamba2; at least one is expected", path, d.n_layers);
   return ok_status();
 }
 

@@ -1,5 +1,5 @@
-// Mamba2 and short convolutions on every instruction set of this machine, against their definitions in double precision. The bits depend neither on
-// the chunks of a prompt, nor on the threads, nor on the sessions that decode at once. (Gated delta nets: tests/golden and tests/gpu.)
+// Recurrent layers on every instruction set of this machine, against their definitions in double precision. The bits depend neither on the chunks of
+// a prompt, nor on the threads, nor on the sessions that decode at once.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -91,6 +91,78 @@ struct ShortConvCase {
   ShortConvShape shape;
   Values projected, conv;
   Guarded<float> u, out;
+};
+
+struct DeltaNetCase {
+  explicit DeltaNetCase(const DeltaNetShape& s)
+      : shape(s), u(floats(kRows * s.channels()), 1), z(floats(kRows * s.values()), 2), a(floats(kRows * s.gate_stride()), 3),
+        b(floats(kRows * s.gate_stride()), 4), conv(floats(s.channels() * s.n_taps), 5, 0.5f), dt(floats(s.n_value_heads), 6),
+        decay(floats(s.n_value_heads), 7), norm(floats(s.value_dim), 8), c(floats(kRows * s.channels())), out(floats(kRows * s.values())) {
+    for (int32_t i = 0; i < s.n_value_heads; ++i) decay.at[floats(i)] = -std::fabs(decay.at[floats(i)]);
+  }
+  void run(Rig& rig, int32_t first) const {
+    const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
+    const uint64_t gates = at(shape.gate_stride());
+    rig->recurrent()->delta_net(shape, {conv.at.cptr(), dt.at.cptr(), decay.at.cptr(), norm.at.cptr()},
+                                {u.at.ptr() + at(shape.channels()), c.ptr() + at(shape.channels()), z.at.cptr() + at(shape.values()), a.at.cptr() + gates,
+                                 (shape.grouped ? a : b).at.cptr() + gates, out.ptr() + at(shape.values())},
+                                kStateAt);
+  }
+  std::vector<double> expected() const {
+    const int64_t channels = shape.channels(), kept = shape.n_taps - 1, keys = shape.keys(), dk = shape.key_dim, dv = shape.value_dim;
+    const Values before(kStateAt + shape.state_floats(), 99, 0.4f);
+    const auto old = [&](int64_t i) { return static_cast<double>(before[static_cast<int64_t>(kStateAt) + i]); };
+    const double eps = shape.eps;
+    std::vector<double> state, inputs, all;   // state: (value heads, key_dim, value_dim)
+    for (int64_t i = 0; i < shape.values() * dk; ++i) state.push_back(old(i));
+    for (int64_t i = 0; i < kept * channels; ++i) inputs.push_back(old(shape.values() * dk + i));
+    for (int64_t row = 0; row < kRows; ++row) {
+      inputs.insert(inputs.end(), &u[row * channels], &u[row * channels] + channels);
+      std::vector<double> x;
+      for (int64_t i = 0; i < channels; ++i) {
+        double sum = 0;
+        for (int64_t tap = 0; tap <= kept; ++tap) sum += inputs[floats((row + tap) * channels + i)] * static_cast<double>(conv[i * shape.n_taps + tap]);
+        x.push_back(sum / (1 + std::exp(-sum)));
+      }
+      for (int64_t head = 0; head < 2 * shape.n_key_heads; ++head) {
+        double squares = eps;
+        for (int64_t i = 0; i < dk; ++i) squares += x[floats(head * dk + i)] * x[floats(head * dk + i)];
+        const double scale = 1 / std::sqrt(squares) / (head < shape.n_key_heads ? std::sqrt(static_cast<double>(dk)) : 1);
+        for (int64_t i = 0; i < dk; ++i) x[floats(head * dk + i)] *= scale;
+      }
+      for (int64_t head = 0; head < shape.n_value_heads; ++head) {
+        // Of a grouped table, the values of a key head: first b of its value heads, then a.
+        const int64_t group = shape.n_value_heads / shape.n_key_heads, key = shape.grouped ? head / group : head % shape.n_key_heads;
+        const int64_t in_group = head % group, stride = shape.gate_stride();
+        const double own_a = shape.grouped ? a[row * stride + key * 2 * group + group + in_group] : a[row * stride + head];
+        const double own_b = shape.grouped ? a[row * stride + key * 2 * group + in_group] : b[row * stride + head];
+        const double stays = std::exp(static_cast<double>(decay[head]) * std::log1p(std::exp(own_a + static_cast<double>(dt[head]))));
+        const double beta = 1 / (1 + std::exp(-own_b));
+        std::vector<double> o;
+        double squares = 0;
+        for (int64_t j = 0; j < dv; ++j) {
+          double read = 0, sum = 0;
+          const auto s = [&](int64_t i) -> double& { return state[floats((head * dk + i) * dv + j)]; };
+          for (int64_t i = 0; i < dk; ++i) read += (s(i) *= stays) * x[floats(keys + key * dk + i)];
+          const double lack = beta * (x[floats(2 * keys + head * dv + j)] - read);
+          for (int64_t i = 0; i < dk; ++i) sum += (s(i) += x[floats(keys + key * dk + i)] * lack) * x[floats(key * dk + i)];
+          o.push_back(sum);
+          squares += sum * sum;
+        }
+        for (int64_t j = 0; j < dv; ++j) {
+          const double gate = z[row * shape.values() + head * dv + j];
+          all.push_back(o[floats(j)] / std::sqrt(squares / static_cast<double>(dv) + eps) * static_cast<double>(norm[j]) * gate / (1 + std::exp(-gate)));
+        }
+      }
+    }
+    for (int64_t i = 0; i < static_cast<int64_t>(kStateAt); ++i) all.push_back(before[i]);
+    all.insert(all.end(), state.begin(), state.end());
+    all.insert(all.end(), inputs.end() - kept * channels, inputs.end());
+    return all;
+  }
+  DeltaNetShape shape;
+  Values u, z, a, b, conv, dt, decay, norm;
+  Guarded<float> c, out;
 };
 
 struct Mamba2Case {
@@ -204,6 +276,19 @@ class CpuRecurrent : public ::testing::TestWithParam<std::string> {
     }
   }
 };
+
+TEST_P(CpuRecurrent, DeltaNets) {
+  const auto shape_of = [](int32_t key_heads, int32_t value_heads, int32_t key_dim, int32_t value_dim, int32_t n_taps, bool grouped = false) {
+    DeltaNetShape s;
+    s.n_key_heads = key_heads, s.n_value_heads = value_heads, s.key_dim = key_dim, s.value_dim = value_dim, s.n_taps = n_taps;
+    s.eps = 1e-6f, s.grouped = grouped;
+    return s;
+  };
+  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
+    SCOPED_TRACE(shape.key_dim);
+    expect_definition(DeltaNetCase(shape));
+  }
+}
 
 TEST_P(CpuRecurrent, ShortConvolutions) {
   for (const auto& [n, taps] : {std::pair{64, 3}, {300, 3}, {33, 2}, {40, 4}, {257, 8}}) {

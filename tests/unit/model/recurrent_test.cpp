@@ -124,6 +124,7 @@ TEST(ModelMamba2, FilesThatLieAreRefused) {
   expect_refused(nemotron("feed_forward_length", "i32[]", std::vector<int32_t>{0, 0, 0, 0, 32}), Code::bad_model, "tensor 'blk.1.ssm_in.weight' ");
   expect_refused(nemotron("feed_forward_length", "i32[]", std::vector<int32_t>{32, 32, 0, 0, 32}), Code::bad_model, "tensor 'blk.0.ffn_gate_inp.weight' (8, 64) is missing");
   expect_refused(nemotron("attention.head_count_kv", "i32[]", std::vector<int32_t>{0, 0, 0, 0, 0}), Code::unsupported_architecture, "is 0 in all 5 layers");
+  expect_refused(nemotron("feed_forward_length", "i32[]", std::vector<int32_t>{32, 32, 0, 32, 32}), Code::unsupported_architecture, "none of 5 layers is Mamba2");
   expect_refused(nemotron("moe_latent_size", "u32", 16), Code::unsupported_architecture, "key 'nemotron_h_moe.moe_latent_size' is u32 16");
   expect_refused(nemotron("expert_group_count", "u32", 2), Code::unsupported_architecture, "expert_group_count'");
   expect_refused(nemotron("expert_gating_func", "u32", 1), Code::unsupported_architecture, "expert_gating_func'");
