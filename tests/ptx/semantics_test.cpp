@@ -132,6 +132,16 @@ TEST(PtxFloats, ExponentialIsOffByWhatTheManualAllowsAndNoMore) {
   EXPECT_EQ(once("ex2.approx.ftz.f32 %f9, %f3;", bits(-140.0f), 0, "%f9"), 0u);   // subnormal: flushed
 }
 
+TEST(PtxFloats, ApproximateReciprocals) {
+  EXPECT_EQ(once("rcp.approx.ftz.f32 %f9, %f3;", bits(3.0f), 0, "%f9"), bits(1.0f / 3.0f));
+  EXPECT_EQ(once("rcp.approx.ftz.f32 %f9, %f3;", bits(1e-40f), 0, "%f9"), bits(std::numeric_limits<float>::infinity()));   // subnormal: flushed
+  EXPECT_EQ(once("rcp.approx.ftz.f32 %f9, %f3;", bits(-2e38f), 0, "%f9"), 0x80000000u);
+  // Of doubles, the upper 32 bits: 1 / 3 is 0x3FD5555555555555.
+  const std::string of_double = "cvt.f64.f32 %fd1, %f3;\nrcp.approx.ftz.f64 %fd2, %fd1;\nmov.b64 {%r5, %r9}, %fd2;";
+  EXPECT_EQ(once(of_double, bits(3.0f)), 0x3FD55555u);
+  EXPECT_EQ(once(of_double + "\nmov.u32 %r9, %r5;", bits(3.0f)), 0u);
+}
+
 TEST(PtxConversions, HalvesRoundAsAsked) {
   for (uint32_t h = 0; h < 0x7C00; h += 7) {
     const float at = half_value(static_cast<uint16_t>(h)), next = half_value(static_cast<uint16_t>(h + 1));

@@ -62,6 +62,17 @@ struct AddZero { float operator()(float a, float b) const {
 
 float flushed(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
 
+// 1 / a, subnormals flushed. The manual: a relative error of at most 2^-23 for floats, here rounded once; of doubles, the upper 32 bits of a give the
+// upper 32 bits of the result, and the lower ones are 0.
+struct RcpApprox {
+  float operator()(float a) const { return flushed(1.0f / flushed(a)); }
+  double operator()(double a) const {
+    constexpr uint64_t kUpper = ~uint64_t{0xFFFFFFFF};
+    const auto flush = [](double x) { return std::fabs(x) < std::numeric_limits<double>::min() ? std::copysign(0.0, x) : x; };
+    return bits_of<double>(bits_of<uint64_t>(flush(1.0 / flush(bits_of<double>(bits_of<uint64_t>(a) & kUpper)))) & kUpper);
+  }
+};
+
 // 2^a. The manual: a relative error of at most 2^-22; exact for 0 and for the infinities.
 template <bool kFlush>
 void exp2_approx(Warp& w, const Instruction& i, uint32_t m) {
@@ -146,6 +157,8 @@ void add_floating(Table* table) {
   (*table)["add.rz.f32"] = {"w=ww", Class::single, binary<AddZero, float, float>};
   (*table)["ex2.approx.ftz.f32"] = {"w=w", Class::single, exp2_approx<true>};
   (*table)["ex2.approx.f32"] = {"w=w", Class::single, exp2_approx<false>};
+  (*table)["rcp.approx.ftz.f32"] = {"w=w", Class::single, unary<RcpApprox, float, float>};
+  (*table)["rcp.approx.ftz.f64"] = {"q=q", Class::twice, unary<RcpApprox, double, double>};
   (*table)["add.f16x2"] = {"w=ww", Class::half, half_pairs<Add>};
   (*table)["sub.f16x2"] = {"w=ww", Class::half, half_pairs<Sub>};
   (*table)["mul.f16x2"] = {"w=ww", Class::half, half_pairs<Mul>};
