@@ -59,6 +59,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
   Status check_heads(int32_t head_dim) const override;
   Status check_recurrent(const DeltaNetShape* shape) const override;
+  Status check_mamba2(const Mamba2Shape& shape) const override;
   Status check_experts(const RouterShape& router) const override;
   uint64_t scratch_bytes(const StepLimits& limits) const override { return scratch_plan(limits).total; }
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override;
@@ -120,6 +121,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
   void set_states(Span<const Ptr<float>> states) override;
   void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) override;
+  void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, uint64_t state_at) override;
+  void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, uint64_t state_at) override;
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override;
   void apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
 
@@ -128,6 +131,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
                         bool of_rows) override;
   void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) override;
   void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override;
+  void squared_relu(Ptr<float> x, int64_t n) override;
   void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
 
   // jobs.cpp

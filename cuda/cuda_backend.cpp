@@ -140,6 +140,12 @@ Status CudaBackend::check_recurrent(const DeltaNetShape* shape) const {
                kMostValueDim, shape->key_dim, shape->value_dim);
 }
 
+Status CudaBackend::check_mamba2(const Mamba2Shape& shape) const {
+  if (shape.state_dim <= kMostKeyDim && shape.head_dim <= kMostValueDim) return ok_status();
+  return error(Code::unsupported, "the CUDA backend has Mamba2 layers with states of at most %d by %d for each head; these have %d by %d", kMostKeyDim,
+               kMostValueDim, shape.state_dim, shape.head_dim);
+}
+
 Status CudaBackend::check_experts(const RouterShape& router) const {
   if (router.n_experts <= kMostExperts) return ok_status();
   return error(Code::unsupported, "the CUDA backend has at most %d experts in a layer; this one has %d", kMostExperts, router.n_experts);

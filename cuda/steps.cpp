@@ -207,6 +207,27 @@ void CudaBackend::delta_net(const DeltaNetShape& shape, const DeltaNetWeights& w
   net.shape.eps = shape.eps, net.shape.grouped = shape.grouped;
 }
 
+void CudaBackend::mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, uint64_t state_at) {
+  Operation& op = note(Operation::Kind::mamba2, n_rows());
+  op.n_vectors = n_steps_ > 1 ? 1 : n_rows();
+  Mamba2& net = op.mamba2;   // field by field, as above
+  net.projected = device(rows.projected), net.c = device(rows.c), net.out = device(rows.out);
+  net.conv = device(weights.conv), net.conv_bias = device(weights.conv_bias), net.norm = device(weights.norm);
+  net.dt = device(weights.dt), net.decay = device(weights.decay), net.skip = device(weights.skip);
+  net.state_at = state_at;
+  net.shape.n_heads = shape.n_heads, net.shape.head_dim = shape.head_dim, net.shape.n_groups = shape.n_groups;
+  net.shape.state_dim = shape.state_dim, net.shape.n_taps = shape.n_taps, net.shape.eps = shape.eps;
+}
+
+void CudaBackend::short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, uint64_t state_at) {
+  Operation& op = note(Operation::Kind::short_conv, n_rows());
+  op.n_vectors = n_steps_ > 1 ? 1 : n_rows();
+  ShortConv& net = op.short_conv;
+  net.projected = device(rows.projected), net.out = device(rows.out), net.conv = device(conv);
+  net.state_at = state_at;
+  net.shape.n_channels = shape.n_channels, net.shape.n_taps = shape.n_taps;
+}
+
 void CudaBackend::split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) {
   Operation& op = note(Operation::Kind::split_gates, n_rows());
   op.in = {device(x), 2 * int64_t{n_heads} * head_dim};
@@ -268,6 +289,12 @@ void CudaBackend::clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr
   op.in = {device(gate), n};
   op.in2 = {device(up), n};
   op.out = {device(out), n};
+  op.dim = n;
+}
+
+void CudaBackend::squared_relu(Ptr<float> x, int64_t n) {
+  Operation& op = note(Operation::Kind::squared_relu, n_rows());
+  op.out = {device(x), n};
   op.dim = n;
 }
 

@@ -189,6 +189,12 @@ __global__ void __launch_bounds__(kThreads) clamped_swiglu_kernel(const float* g
   out[i] = g / (1.0f + expf(-1.702f * g)) * (u + 1.0f);
 }
 
+__global__ void __launch_bounds__(kThreads) squared_relu_kernel(float* x, int64_t n) {
+  start_early();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < n) x[i] = x[i] < 0.0f ? 0.0f : x[i] * x[i];   // a NaN stays one
+}
+
 __global__ void __launch_bounds__(kThreads) gate_rows_kernel(float* x, const float* gates, int64_t n) {
   start_early();
   const int64_t row = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -239,6 +245,10 @@ void add_experts(Queue& queue, const DeviceRouter& r, float* x, const float* y, 
 
 void clamped_swiglu(Queue& queue, const float* gate, const float* up, float* out, int64_t n) {
   launch<clamped_swiglu_kernel>(queue, {Dim3(experts_cu::blocks(n)), Dim3(kThreads), 0, true}, gate, up, out, n);
+}
+
+void squared_relu(Queue& queue, float* x, int64_t n) {
+  launch<squared_relu_kernel>(queue, {Dim3(experts_cu::blocks(n)), Dim3(kThreads), 0, true}, x, n);
 }
 
 void gate_rows(Queue& queue, float* x, const float* gates, int64_t n, int32_t n_rows) {

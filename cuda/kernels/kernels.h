@@ -74,7 +74,7 @@ void transform_heads(Queue& queue, const StepView& step, Rows x, int64_t mean_at
 void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
 
 // ---- recurrent.cu: RecurrentOperations (runtime/backend/recurrent.h). Each sequence's state stands in its DeviceSequence.
-// All bytes of it are set, padding too: lists of operations are compared as bytes.
+// All bytes of these structs are set, padding too: lists of operations are compared as bytes.
 struct DeltaNet {
   float *u, *c;
   const float *z, *a, *b;
@@ -84,8 +84,24 @@ struct DeltaNet {
   DeltaNetShape shape;
 };
 inline constexpr int32_t kMostKeyDim = 128, kMostValueDim = 128;
+struct Mamba2 {
+  const float* projected;
+  float *c, *out;
+  const float *conv, *conv_bias, *dt, *decay, *skip, *norm;
+  uint64_t state_at;
+  Mamba2Shape shape;         // state_dim at most kMostKeyDim, head_dim at most kMostValueDim
+};
+struct ShortConv {
+  const float* projected;
+  float* out;
+  const float* conv;
+  uint64_t state_at;
+  ShortConvShape shape;
+};
 // step_rows: rows of each step, one after another.
 void delta_net(Queue& queue, const StepView& step, const DeltaNet& net, int32_t n_rows, int32_t step_rows);
+void mamba2(Queue& queue, const StepView& step, const Mamba2& net, int32_t n_rows, int32_t step_rows);
+void short_conv(Queue& queue, const StepView& step, const ShortConv& net, int32_t n_rows, int32_t step_rows);
 void split_gates(Queue& queue, ConstRows x, Rows q, float* gates, int32_t n_rows, int32_t n_heads, int32_t head_dim);
 void apply_gates(Queue& queue, float* x, const float* gates, int64_t n);   // x *= sigmoid(gates)
 
@@ -137,6 +153,7 @@ void expert_products(Queue& queue, const Products& products, const DeviceRouter&
                      int32_t n_rows);
 void add_experts(Queue& queue, const DeviceRouter& router, float* x, const float* y, int64_t n, int32_t n_rows);
 void clamped_swiglu(Queue& queue, const float* gate, const float* up, float* out, int64_t n);   // of n values in all
+void squared_relu(Queue& queue, float* x, int64_t n);   // of n values in all
 void gate_rows(Queue& queue, float* x, const float* gates, int64_t n, int32_t n_rows);
 
 // ---- matmul_cublas.cu: a prompt's products through cuBLAS.

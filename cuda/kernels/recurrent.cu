@@ -1,9 +1,14 @@
-// Recurrent layers: gated delta nets (runtime/backend/recurrent.h), and the gates of attention beside them.
+// Recurrent layers (runtime/backend/recurrent.h): gated delta nets, Mamba2, short convolutions; and the gates of attention beside them.
 //
-// A thread block has one value head of one step, two neighbouring threads a column of the head's state: key_dim / 2 floats each in registers,
+// Delta nets: a thread block has one value head of one step, two neighbouring threads a column of the head's state: key_dim / 2 floats each in registers,
 // from the first row to the last. A warp loads 16 consecutive floats of two rows of the state. At decode the state is read and written once,
 // 128 KB for a head of 128 by 128, all loads under way at once: the memory's rate is the limit, as far as n_value_heads blocks reach it. At
 // prefill a row takes 2 key_dim multiplications a thread, with q and k broadcast from shared memory, and four barriers.
+//
+// Mamba2: the same with one pass over the state and two barriers; the groups' norms are a kernel of their own, because a group has several heads.
+//
+// Convolutions of Mamba2 and of short convolutions: a thread has a channel of kConvolveRows rows. The thread of a step's first rows is the only one
+// that reads the inputs of earlier steps, so it may write the new ones, and no kernel follows.
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/kv.cuh"
@@ -14,6 +19,8 @@ namespace orrery::cuda {
 namespace recurrent_cu {
 
 constexpr int kConvolveThreads = 128, kGateThreads = 256, kMostThreads = 2 * kMostValueDim;
+constexpr int kConvolveRows = 8;
+static_assert(kConvolveRows >= kMostTaps - 1, "only a step's first rows meet inputs of earlier steps");
 
 // The sum of x over a thread block of at most kMostThreads threads, the same bits in each. sums: (kMostThreads / 32), shared.
 __device__ __forceinline__ float block_sum(float x, float* sums) {
@@ -132,6 +139,114 @@ __global__ void __launch_bounds__(kMostThreads) delta_net_kernel(StepView step, 
     if (active && half * kRows + i < s.key_dim) state[static_cast<int64_t>(i) * s.value_dim] = column[i];
 }
 
+// A convolution's channel over the rows of a thread; blockIdx.y has the step and its rows. input(row): what goes in. output(row, sum). kept: the
+// channel's inputs of earlier steps, `channels` floats apart, oldest first.
+template <class Input, class Output>
+__device__ __forceinline__ void convolve_rows(const float* weights, int n_taps, float* kept, int64_t channels, int step_rows, const Input& input,
+                                              const Output& output) {
+  const int chunks = (step_rows + kConvolveRows - 1) / kConvolveRows, chunk = static_cast<int>(blockIdx.y) % chunks;
+  const int first_row = static_cast<int>(blockIdx.y) / chunks * step_rows, n_kept = n_taps - 1;
+  const int end = step_rows < (chunk + 1) * kConvolveRows ? step_rows : (chunk + 1) * kConvolveRows;
+  for (int in_step = chunk * kConvolveRows; in_step < end; ++in_step) {
+    float sum = 0.0f;
+    for (int tap = 0; tap < n_taps; ++tap) {
+      const int ago = n_kept - tap;
+      sum = fmaf(in_step >= ago ? input(first_row + in_step - ago) : kept[(n_kept - (ago - in_step)) * channels], weights[tap], sum);
+    }
+    output(first_row + in_step, sum);
+  }
+  if (chunk > 0) return;
+  for (int i = 0; i < n_kept; ++i) {   // ascending: what is read has not been overwritten
+    const int from = i + step_rows - n_kept;
+    kept[i * channels] = from >= 0 ? input(first_row + from) : kept[(i + step_rows) * channels];
+  }
+}
+__device__ __forceinline__ float* state_of(const StepView& step, int step_rows) {
+  const int chunks = (step_rows + kConvolveRows - 1) / kConvolveRows;
+  return of_sequence(step, step.sequence, step.rows[static_cast<int>(blockIdx.y) / chunks * step_rows].sequence)->state;
+}
+
+__global__ void __launch_bounds__(kConvolveThreads) short_conv_kernel(StepView step, ShortConv net, int step_rows) {
+  const int64_t n = net.shape.n_channels, channel = static_cast<int64_t>(blockIdx.x) * kConvolveThreads + threadIdx.x;
+  if (channel >= n) return;
+  const auto part = [&](int row, int which) { return net.projected[(static_cast<int64_t>(row) * 3 + which) * n + channel]; };
+  convolve_rows(net.conv + channel * net.shape.n_taps, net.shape.n_taps, state_of(step, step_rows) + net.state_at + channel, n, step_rows,
+                [&](int row) { return part(row, 0) * part(row, 2); },
+                [&](int row, float sum) { net.out[static_cast<int64_t>(row) * n + channel] = part(row, 1) * sum; });
+}
+
+__global__ void __launch_bounds__(kConvolveThreads) mamba2_convolve_kernel(StepView step, Mamba2 net, int step_rows) {
+  const Mamba2Shape& s = net.shape;
+  const int64_t inner = static_cast<int64_t>(s.n_heads) * s.head_dim, channels = inner + 2 * static_cast<int64_t>(s.n_groups) * s.state_dim;
+  const int64_t channel = static_cast<int64_t>(blockIdx.x) * kConvolveThreads + threadIdx.x, stride = inner + channels + s.n_heads;
+  if (channel >= channels) return;
+  float* const kept = state_of(step, step_rows) + net.state_at + inner * s.state_dim + channel;
+  const float bias = net.conv_bias[channel];
+  convolve_rows(net.conv + channel * s.n_taps, s.n_taps, kept, channels, step_rows,
+                [&](int row) { return net.projected[row * stride + inner + channel]; },
+                [&](int row, float sum) { net.c[row * channels + channel] = (sum + bias) * sigmoid(sum + bias); });
+}
+
+__global__ void __launch_bounds__(kMostThreads) mamba2_kernel(StepView step, Mamba2 net, int step_rows) {
+  const Mamba2Shape& s = net.shape;
+  const int thread = static_cast<int>(threadIdx.x), head = static_cast<int>(blockIdx.x), first_row = static_cast<int>(blockIdx.y) * step_rows;
+  const int inner = s.n_heads * s.head_dim, all_groups = s.n_groups * s.state_dim, channels = inner + 2 * all_groups;
+  const int64_t stride = static_cast<int64_t>(inner) + channels + s.n_heads;
+  constexpr int kRows = kMostKeyDim / 2, kPitch = kRows + 1;   // of a thread; its rows lie in other banks than its neighbour's
+  __shared__ float written[2 * kPitch], read[2 * kPitch];
+  const int j = thread / 2, half = thread % 2;
+  const bool active = j < s.head_dim;
+  float* const state = of_sequence(step, step.sequence, step.rows[first_row].sequence)->state + net.state_at +
+                       static_cast<int64_t>(head * s.state_dim + half * kRows) * s.head_dim + j;
+  float column[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) column[i] = active && half * kRows + i < s.state_dim ? state[static_cast<int64_t>(i) * s.head_dim] : 0.0f;
+  const float dt = net.dt[head], rate = net.decay[head], skip = net.skip[head];
+  const int group_at = inner + head / (s.n_heads / s.n_groups) * s.state_dim;
+  const float *own_written = written + half * kPitch, *own_read = read + half * kPitch;
+  for (int row = first_row; row < first_row + step_rows; ++row) {
+    const float* c = net.c + static_cast<int64_t>(row) * channels;
+    __syncthreads();   // the last row has been computed
+    for (int i = thread; i < 2 * kRows; i += static_cast<int>(blockDim.x)) {
+      const int at = i / kRows * kPitch + i % kRows;
+      written[at] = i < s.state_dim ? c[group_at + i] : 0.0f;
+      read[at] = i < s.state_dim ? c[group_at + all_groups + i] : 0.0f;
+    }
+    const float t = net.projected[row * stride + inner + channels + head] + dt, softplus = fmaxf(t, 0.0f) + log1pf(expf(-fabsf(t)));
+    const float decay = expf(rate * softplus), x = active ? c[head * s.head_dim + j] : 0.0f, stepped = softplus * x;
+    __syncthreads();
+    float got[2] = {0.0f, 0.0f};   // two sums, so that additions do not wait for one another
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      column[i] = fmaf(own_written[i], stepped, column[i] * decay);
+      got[i % 2] = fmaf(column[i], own_read[i], got[i % 2]);
+    }
+    const float own = got[0] + got[1], sum = own + __shfl_xor_sync(0xFFFFFFFFu, own, 1);
+    if (active && half == 0) net.out[static_cast<int64_t>(row) * inner + head * s.head_dim + j] = fmaf(skip, x, sum);
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i)
+    if (active && half * kRows + i < s.state_dim) state[static_cast<int64_t>(i) * s.head_dim] = column[i];
+}
+
+// A thread block has a group of a row.
+__global__ void __launch_bounds__(kGateThreads) mamba2_norm_kernel(Mamba2 net) {
+  const Mamba2Shape& s = net.shape;
+  const int inner = s.n_heads * s.head_dim, width = inner / s.n_groups, at = static_cast<int>(blockIdx.x) * width;
+  const int64_t row = blockIdx.y, stride = 2 * static_cast<int64_t>(inner) + 2 * s.n_groups * s.state_dim + s.n_heads;
+  const float *z = net.projected + row * stride + at, *norm = net.norm + at;
+  float* y = net.out + row * inner + at;
+  __shared__ float sums[kGateThreads / 32];
+  float squares = 0.0f;
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kGateThreads) {
+    const float value = y[i] * (z[i] * sigmoid(z[i]));
+    squares = fmaf(value, value, squares);
+    y[i] = value;
+  }
+  const float scale = norm_scale(block_sum(squares, sums), width, s.eps);
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kGateThreads) y[i] = y[i] * scale * norm[i];
+}
+
 __global__ void __launch_bounds__(kGateThreads) split_gates_kernel(ConstRows x, Rows q, float* gates, int n, int head_dim) {
   const int64_t row = blockIdx.y;
   const int i = static_cast<int>(blockIdx.x) * kGateThreads + static_cast<int>(threadIdx.x);
@@ -148,6 +263,12 @@ __global__ void __launch_bounds__(kGateThreads) apply_gates_kernel(float* x, con
 
 unsigned blocks(int64_t n, int threads) { return static_cast<unsigned>((n + threads - 1) / threads); }
 
+// Of convolve_rows().
+Geometry convolution(int64_t channels, int32_t n_rows, int32_t step_rows) {
+  return {Dim3(blocks(channels, kConvolveThreads), static_cast<unsigned>(n_rows / step_rows) * blocks(step_rows, kConvolveRows)),
+          Dim3(kConvolveThreads)};
+}
+
 }  // namespace recurrent_cu
 using namespace recurrent_cu;
 
@@ -158,6 +279,19 @@ void delta_net(Queue& queue, const StepView& step, const DeltaNet& net, int32_t 
   const Geometry geometry = {Dim3(static_cast<unsigned>(s.n_value_heads) + blocks(s.channels(), threads), static_cast<unsigned>(n_rows / step_rows)),
                              Dim3(static_cast<unsigned>(threads))};
   launch<delta_net_kernel>(queue, geometry, step, net, step_rows);
+}
+
+void mamba2(Queue& queue, const StepView& step, const Mamba2& net, int32_t n_rows, int32_t step_rows) {
+  const Mamba2Shape& s = net.shape;
+  const unsigned rows = static_cast<unsigned>(n_rows), steps = static_cast<unsigned>(n_rows / step_rows);
+  launch<mamba2_convolve_kernel>(queue, convolution(s.channels(), n_rows, step_rows), step, net, step_rows);
+  launch<mamba2_kernel>(queue, {Dim3(static_cast<unsigned>(s.n_heads), steps), Dim3(static_cast<unsigned>((2 * s.head_dim + 31) / 32 * 32))}, step, net,
+                        step_rows);
+  launch<mamba2_norm_kernel>(queue, {Dim3(static_cast<unsigned>(s.n_groups), rows), Dim3(kGateThreads)}, net);
+}
+
+void short_conv(Queue& queue, const StepView& step, const ShortConv& net, int32_t n_rows, int32_t step_rows) {
+  launch<short_conv_kernel>(queue, convolution(net.shape.n_channels, n_rows, step_rows), step, net, step_rows);
 }
 
 void split_gates(Queue& queue, ConstRows x, Rows q, float* gates, int32_t n_rows, int32_t n_heads, int32_t head_dim) {

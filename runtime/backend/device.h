@@ -66,10 +66,14 @@ class Device {
     (void)head_dim;
     return ok_status();
   }
-  // The same of a recurrent layer's shape, and of gated attention (null).
+  // The same of a gated delta net, and of gated attention and short convolutions (null).
   virtual Status check_recurrent(const DeltaNetShape* shape) const {
     (void)shape;
     return error(Code::unsupported, "backend %s computes no recurrent layers, and no gates of attention", info().name);
+  }
+  virtual Status check_mamba2(const Mamba2Shape& shape) const {
+    (void)shape;
+    return error(Code::unsupported, "backend %s computes no Mamba2 layers", info().name);
   }
   // The same of a mixture of experts.
   virtual Status check_experts(const RouterShape& router) const {

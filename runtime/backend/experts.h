@@ -69,6 +69,8 @@ class ExpertOperations {
   virtual void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) = 0;
   // out[i] = g sigmoid(1.702 g) (u + 1), g = min(gate[i], 7), u = up[i] within [-7, 7]; a row of n values each. As gpt-oss has it.
   virtual void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) = 0;
+  // x[i] = max(x[i], 0)^2, a row of n values each. As Nemotron-H has it.
+  virtual void squared_relu(Ptr<float> x, int64_t n) = 0;
   // x (n_rows, n): row r times sigmoid(gates[r]).
   virtual void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) = 0;
 

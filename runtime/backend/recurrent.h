@@ -6,6 +6,17 @@
 //   beta = sigmoid(b), g = exp(decay * softplus(a + dt))
 //   S = g S;  d = beta (v - S^T k);  S = S + k d^T;  o = S^T q
 //   out = rms_norm(o) * norm * silu(z)
+//
+// Mamba2 (Dao and Gu, arXiv:2405.21060; as in Nemotron-H) has n_heads states S, (state_dim, head_dim). For each token, of which a row of one
+// matrix gives [z | u | t]:
+//   c = silu(causal convolution of u, channel by channel, + bias); x, B, C = its parts; a group of heads shares its B and C
+//   t = softplus(t + dt)
+//   S = exp(t decay) S + B (t x)^T;  y = S^T C + skip x
+//   out = rms_norm(y * silu(z), within each group) * norm
+//
+// A short convolution (as in LFM2) has no state but the convolution's. For each token, of which a row of one matrix gives [B | C | X]:
+//   out = C * (causal convolution of B * X, channel by channel)
+//
 // Tokens are taken in order, in both phases, so a row's bits depend neither on the chunk nor on the threads.
 #pragma once
 
@@ -57,12 +68,63 @@ struct DeltaNetRows {
   Ptr<float> out;                    // (n_rows, values)
 };
 
+struct Mamba2Shape {
+  int32_t n_heads = 0, head_dim = 0, n_groups = 0, state_dim = 0;
+  int32_t n_taps = 0;                // of the convolution; the last one is the current token's
+  float eps = 0.0f;                  // of the norm
+
+  int32_t inner() const { return n_heads * head_dim; }
+  int32_t group_width() const { return inner() / n_groups; }
+  int32_t group_of(int32_t head) const { return head / (n_heads / n_groups); }
+  int32_t channels() const { return inner() + 2 * n_groups * state_dim; }   // x of the heads, B of the groups, C of the groups
+  int32_t projected() const { return inner() + channels() + n_heads; }      // z, u, t
+  // The state of a sequence: S of each head, then the convolution's last n_taps - 1 inputs, oldest first.
+  uint64_t state_floats() const {
+    return static_cast<uint64_t>(inner()) * static_cast<uint64_t>(state_dim) +
+           static_cast<uint64_t>(n_taps - 1) * static_cast<uint64_t>(channels());
+  }
+};
+
+// All float32, in device memory.
+struct Mamba2Weights {
+  Ptr<const float> conv, conv_bias;  // (channels, n_taps), (channels)
+  Ptr<const float> dt, decay, skip;  // (n_heads)
+  Ptr<const float> norm;             // (inner)
+};
+
+// The rows of a step: each pointer is that of row 0.
+struct Mamba2Rows {
+  Ptr<const float> projected;        // (n_rows, projected)
+  Ptr<float> c;                      // (n_rows, channels), scratch memory
+  Ptr<float> out;                    // (n_rows, inner)
+};
+
+struct ShortConvShape {
+  int32_t n_channels = 0;
+  int32_t n_taps = 0;                // the last one is the current token's
+  // The state of a sequence: the last n_taps - 1 values of B * X, oldest first.
+  uint64_t state_floats() const { return static_cast<uint64_t>(n_taps - 1) * static_cast<uint64_t>(n_channels); }
+};
+
+// The rows of a step: each pointer is that of row 0.
+struct ShortConvRows {
+  Ptr<const float> projected;        // (n_rows, 3 n_channels)
+  Ptr<float> u;                      // (n_rows, n_channels), scratch memory
+  Ptr<float> out;                    // (n_rows, n_channels)
+};
+
+// The most taps of a convolution.
+inline constexpr int32_t kMostTaps = 8;
+
 class RecurrentOperations {
  public:
   // The states of the steps that begin_steps() has taken, one for each; 64-byte aligned. Called behind prepare_ropes(), before the layers.
   virtual void set_states(Span<const Ptr<float>> states) = 0;
   // Computes the rows and changes the states. state_at: where the layer's part begins in each state, in floats; a multiple of 16.
   virtual void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) = 0;
+  virtual void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, uint64_t state_at) = 0;
+  // conv: (n_channels, n_taps) float32.
+  virtual void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, uint64_t state_at) = 0;
   // x: (n_rows, n_heads, 2, head_dim), queries and gates, head by head. q: (n_heads, head_dim) at rows q_stride floats apart; gates: (n_rows,
   // n_heads * head_dim).
   virtual void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) = 0;

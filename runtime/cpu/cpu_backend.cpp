@@ -110,6 +110,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   KeyCodeOperations* key_codes() override { return this; }
   RecurrentOperations* recurrent() override { return this; }
   Status check_recurrent(const DeltaNetShape*) const override { return ok_status(); }
+  Status check_mamba2(const Mamba2Shape&) const override { return ok_status(); }
   ExpertOperations* experts() override { return this; }
   Status check_experts(const RouterShape&) const override { return ok_status(); }
 
@@ -156,6 +157,14 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     const StepTrace::Scope scope(trace_.get(), Operation::delta_net, 2 * n_steps_ * shape.state_floats() * sizeof(float));
     cpu::delta_net(recurrent_work(), shape, weights, rows, {states_.data(), n_steps_}, state_at);
   }
+  void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, uint64_t state_at) override {
+    const StepTrace::Scope scope(trace_.get(), Operation::mamba2, 2 * n_steps_ * shape.state_floats() * sizeof(float));
+    cpu::mamba2(recurrent_work(), shape, weights, rows, {states_.data(), n_steps_}, state_at);
+  }
+  void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, uint64_t state_at) override {
+    const StepTrace::Scope scope(trace_.get(), Operation::short_conv, static_cast<uint64_t>(6 * n_rows() * shape.n_channels) * sizeof(float));
+    cpu::short_conv(recurrent_work(), shape, host(conv), rows, {states_.data(), n_steps_}, state_at);
+  }
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override {
     const StepTrace::Scope scope(trace_.get(), Operation::gates, static_cast<uint64_t>(4 * n_rows() * n_heads * head_dim) * sizeof(float));
     cpu::split_gates(recurrent_work(), host(x), n_heads, head_dim, host(q), q_stride, host(gates));
@@ -178,6 +187,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override {
     cpu::clamped_swiglu(experts_work(), host(gate), host(up), host(out), n);
   }
+  void squared_relu(Ptr<float> x, int64_t n) override { cpu::squared_relu(experts_work(), host(x), n); }
   void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override { cpu::gate_rows(experts_work(), host(x), host(gates), n); }
 
  private:

@@ -273,6 +273,15 @@ void clamped_swiglu(const ExpertsWork& work, const float* gate, const float* up,
   });
 }
 
+void squared_relu(const ExpertsWork& work, float* x, int64_t n) {
+  constexpr int64_t kStretch = 4096;
+  const int64_t total = work.n_rows * n;
+  const StepTrace::Scope scope(work.trace, Operation::swiglu, static_cast<uint64_t>(2 * total) * sizeof(float));
+  for_items(work, div_up(total, kStretch), kStretch, [&](int64_t item) {
+    for (int64_t i = item * kStretch; i < std::min(total, (item + 1) * kStretch); ++i) x[i] = x[i] < 0.0f ? 0.0f : x[i] * x[i];   // a NaN stays one
+  });
+}
+
 void gate_rows(const ExpertsWork& work, float* x, const float* gates, int64_t n) {
   for_items(work, work.n_rows, n, [&](int64_t row) {
     const float gate = 1.0f / (1.0f + std::exp(-gates[row]));

@@ -37,6 +37,7 @@ void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> product
                       const float* x, bool of_rows);
 void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, const RouterShape& shape, const RoutedRows& routed);
 void clamped_swiglu(const ExpertsWork& work, const float* gate, const float* up, float* out, int64_t n);
+void squared_relu(const ExpertsWork& work, float* x, int64_t n);
 void gate_rows(const ExpertsWork& work, float* x, const float* gates, int64_t n);
 
 }  // namespace orrery::cpu

@@ -19,6 +19,10 @@ struct RecurrentWork {
 
 void delta_net(const RecurrentWork& work, const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows,
                Span<const Ptr<float>> states, uint64_t state_at);
+void mamba2(const RecurrentWork& work, const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows,
+            Span<const Ptr<float>> states, uint64_t state_at);
+void short_conv(const RecurrentWork& work, const ShortConvShape& shape, const float* conv, const ShortConvRows& rows,
+                Span<const Ptr<float>> states, uint64_t state_at);
 void split_gates(const RecurrentWork& work, const float* x, int32_t n_heads, int32_t head_dim, float* q, int64_t q_stride, float* gates);
 void apply_gates(const RecurrentWork& work, float* x, const float* gates, int64_t n);
 

@@ -7,7 +7,7 @@ namespace orrery::cpu {
 
 namespace {
 
-constexpr const char* kNames[] = {"embed", "norm", "quantize", "product", "rope", "append_kv", "attend", "swiglu", "add", "transform", "delta_net", "gates", "route"};
+constexpr const char* kNames[] = {"embed", "norm", "quantize", "product", "rope", "append_kv", "attend", "swiglu", "add", "transform", "delta_net", "mamba2", "short_conv", "gates", "route"};
 
 // "[1,2]": the threads' numbers, as many as fit a line of the log (512 bytes) beside the rest; the last one has the sum of the others.
 std::string numbers(const std::vector<uint64_t>& values, size_t n) {

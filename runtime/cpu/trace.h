@@ -14,7 +14,7 @@
 
 namespace orrery::cpu {
 
-enum class Operation : uint8_t { embed, norm, quantize, product, rope, append_kv, attend, swiglu, add, transform, delta_net, gates, route };
+enum class Operation : uint8_t { embed, norm, quantize, product, rope, append_kv, attend, swiglu, add, transform, delta_net, mamba2, short_conv, gates, route };
 
 class StepTrace {
  public:

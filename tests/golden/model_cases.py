@@ -190,6 +190,85 @@ class Builder:
         return self.spec
 
 
+    def kinds(self, is_attention):
+        """Layers without attention have no KV heads."""
+        self.keys[:] = [k for k in self.keys if not k[0].endswith(".head_count_kv")]
+        self.key("attention.head_count_kv", "i32", [kv if own else 0 for kv, own in zip(self.kv, is_attention)])
+
+    def attention(self, p, il, qk_norm=False):
+        d, q, kv = self.dim, self.heads[il] * self.head_dim, self.kv[il] * self.head_dim
+        for s, n_out in (("q", q), ("k", kv), ("v", kv)):
+            self.matrix(p + "attn_" + s, d, n_out)
+        if qk_norm:
+            self.norm(p + "attn_q_norm", self.head_dim, 1.5)
+            self.norm(p + "attn_k_norm", self.head_dim, 1.5)
+        self.matrix(p + "attn_output", q, d)
+
+    def build_lfm2(self, *, is_attention, taps=3, experts=None, dense=0):
+        """Short convolutions, and attention where a flag is 1. experts: (n_experts, width), in place of the FFN behind the first `dense` layers."""
+        d = self.dim
+        self.kinds(is_attention)
+        self.key("shortconv.l_cache", "u32", taps)
+        self.tensors.append({"name": "token_embd.weight", "shape": [d, self.vocab], "scale": self.embed_scale, "offset": 0.0})
+        for il in range(self.layers):
+            p = f"blk.{il}."
+            self.norm(p + "attn_norm", d)
+            if is_attention[il]:
+                self.attention(p, il, qk_norm=True)
+            else:
+                self.matrix(p + "shortconv.in_proj", d, 3 * d, 1.3)
+                self.tensors.append({"name": p + "shortconv.conv.weight", "shape": [taps, d], "scale": 0.9, "offset": 0.1})
+                self.matrix(p + "shortconv.out_proj", d, d, 1.3)
+            self.norm(p + "ffn_norm", d)
+            if experts and il >= dense:
+                self.experts(p, *experts)
+                self.vector(p + "exp_probs_b.bias", experts[0], 0.3, 0.0)
+                continue
+            self.matrix(p + "ffn_gate", d, self.ff[il])
+            self.matrix(p + "ffn_up", d, self.ff[il])
+            self.matrix(p + "ffn_down", self.ff[il], d)
+        self.norm("token_embd_norm", d)
+        if not self.tied:
+            self.matrix("output", d, self.vocab)
+        return self.spec
+
+    def build_nemotron(self, kinds, *, heads, groups, state, head_dim, experts, shared, taps=4):
+        """kinds: a letter for each layer: m(amba2), a(ttention), e(xperts). experts: (n_experts, width)."""
+        d, inner, (n_experts, width) = self.dim, heads * head_dim, experts
+        self.kinds([k == "a" for k in kinds])
+        self.key("feed_forward_length", "i32", [width if k == "e" else 0 for k in kinds])
+        for name, value in (("conv_kernel", taps), ("state_size", state), ("group_count", groups), ("time_step_rank", heads), ("inner_size", inner)):
+            self.key("ssm." + name, "u32", value)
+        channels = inner + 2 * groups * state
+        self.tensors.append({"name": "token_embd.weight", "shape": [d, self.vocab], "scale": self.embed_scale, "offset": 0.0})
+        for il, kind in enumerate(kinds):
+            p = f"blk.{il}."
+            self.norm(p + "attn_norm", d)
+            if kind == "a":
+                self.attention(p, il)
+            elif kind == "m":
+                self.matrix(p + "ssm_in", d, inner + channels + heads)
+                self.tensors.append({"name": p + "ssm_conv1d.weight", "shape": [taps, channels], "scale": 0.9, "offset": 0.1})
+                self.vector(p + "ssm_conv1d.bias", channels, 0.5, 0.0)
+                self.vector(p + "ssm_dt.bias", heads, 1.0, -0.5)
+                for name, scale, offset in (("ssm_a", 0.4, -0.5), ("ssm_d", 0.5, 1.0)):
+                    self.tensors.append({"name": p + name, "shape": [1, heads], "scale": scale, "offset": offset})
+                self.tensors.append({"name": p + "ssm_norm.weight", "shape": [inner // groups, groups], "scale": 0.25, "offset": 1.0})
+                self.matrix(p + "ssm_out", inner, d, 1.5)
+            else:
+                stack = lambda name, n_in, n_out: (self.matrix(p + name, n_in, n_out), self.tensors[-1]["shape"].append(n_experts))
+                self.matrix(p + "ffn_gate_inp", d, n_experts)
+                self.vector(p + "exp_probs_b.bias", n_experts, 0.3, 0.0)
+                stack("ffn_up_exps", d, width)
+                stack("ffn_down_exps", width, d)
+                self.matrix(p + "ffn_up_shexp", d, shared)
+                self.matrix(p + "ffn_down_shexp", shared, d)
+        self.norm("output_norm", d)
+        if not self.tied:
+            self.matrix("output", d, self.vocab)
+        return self.spec
+
+
 def llama3_factors(n_rot, base, factor, low_freq_factor, high_freq_factor, original):
     """Llama 3.1's divisors: 1 for short wavelengths, `factor` for long ones, a smooth passage between."""
     out = []
@@ -326,6 +405,30 @@ def cases():
     b = B("qwen3next", "Qwen3-Next: value heads by key head, their scalars in one matrix", "qwen3next", layers=4, ff=96, **hybrid)
     b.expert_keys(10, 4, 24, 40)
     out.append(b.build_qwen35(key_heads=2, value_heads=6, state=16, value_dim=20, experts=(10, 24, 40)))
+
+    lfm2 = dict(dim=64, heads=4, kv=2, head_dim=32, vocab=128, rope_base=1000000.0, eps=1e-5)
+    out.append(B("lfm2", "LFM2: short convolutions, attention where there are KV heads, the output's norm by another name", "lfm2", layers=5, ff=96,
+                 tied=True, embed_scale=0.4, **lfm2).build_lfm2(is_attention=[0, 0, 1, 0, 1]))
+    out.append(B("lfm2-taps", "LFM2: two taps, a window, an odd width", "lfm2", dim=72, layers=3, heads=2, kv=1, head_dim=32, ff=100, vocab=96, eps=0.02)
+               .key("attention.sliding_window", "u32", 20).build_lfm2(is_attention=[0, 1, 0], taps=2))
+    b = B("lfm2moe", "LFM2 8B-A1B: a dense layer, then experts by a sigmoid, chosen with a bias that weights lack", "lfm2moe", layers=4, ff=96, **lfm2)
+    b.expert_keys(8, 3, 32)
+    b.key("leading_dense_block_count", "u32", 1).key("expert_gating_func", "u32", 2).key("expert_weights_norm", "bool", True)
+    out.append(b.build_lfm2(is_attention=[0, 1, 0, 0], experts=(8, 32), dense=1))
+
+    nemotron = dict(dim=64, heads=4, kv=2, head_dim=32, vocab=128, ff=None)
+    b = B("nemotron-h", "Nemotron 3 Nano: Mamba2, attention without RoPE, experts of squared ReLU, each a layer of its own", "nemotron_h_moe", layers=5,
+          **nemotron)
+    b.expert_keys(8, 3, 32, 48)
+    b.key("expert_shared_count", "u32", 1).key("expert_weights_norm", "bool", True).key("expert_weights_scale", "f32", 2.5)
+    b.key("expert_group_count", "u32", 1).key("expert_group_used_count", "u32", 1)
+    out.append(b.build_nemotron("meame", heads=8, groups=2, state=16, head_dim=16, experts=(8, 32), shared=48))
+    b = B("nemotron-h-odd", "Mamba2 with odd sizes, one group, three taps; weights of experts as they are; another key for eps", "nemotron_h_moe", layers=4,
+          eps=0.02, **nemotron)
+    b.keys[:] = [[k.replace("layer_norm_rms_epsilon", "layer_norm_epsilon"), kind, v] for k, kind, v in b.keys]
+    b.expert_keys(11, 4, 20, 40)
+    b.key("expert_weights_norm", "bool", False).key("expert_weights_scale", "f32", 0.8)
+    out.append(b.build_nemotron("emam", heads=3, groups=1, state=24, head_dim=20, experts=(11, 20), shared=40, taps=3))
 
     fused = {"fused_qkv": True, "fused_up": True}
     out.append(B("phi3", "fused QKV and up, MHA, sliding_window 0", "phi3", dim=96, layers=2, heads=3, kv=3, ff=128,

@@ -11,7 +11,7 @@ import numpy as np
 
 # Which rotary layout an architecture's files use: NORM turns neighbours (2i, 2i+1), NEOX turns halves (i, i + n_rot/2).
 ROPE_NORM = {"llama", "chatglm", "glm4", "mistral3", "muse-glimmer", "smollm3"}
-ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3", "gemma3", "seed_oss", "gpt-oss"}
+ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3", "gemma3", "seed_oss", "gpt-oss", "lfm2", "lfm2moe", "nemotron_h_moe"}
 HYBRID = {"qwen35", "qwen35moe", "qwen3next"}   # gated delta nets, and gated attention
 PERIOD = {"gemma3": 6, "muse-glimmer": 4, "gpt-oss": 2}   # every nth layer has no window
 
@@ -32,7 +32,8 @@ class Model:
         assert self.arch in ROPE_NORM | ROPE_NEOX, self.arch
         self.n_layers = self.key("block_count") - self.key("nextn_predict_layers", 0)
         self.n_embd = self.key("embedding_length")
-        self.eps = float(np.float32(self.key("attention.layer_norm_rms_epsilon")))
+        eps = self.key("attention.layer_norm_epsilon", 0.0) if self.arch == "nemotron_h_moe" else None
+        self.eps = float(np.float32(self.key("attention.layer_norm_rms_epsilon", eps)))
         self.n_heads = self.per_layer("attention.head_count")
         self.n_kv_heads = self.per_layer("attention.head_count_kv", self.n_heads)
         self.head_dim = self.key("attention.key_length", self.n_embd // self.n_heads[0])
@@ -67,7 +68,7 @@ class Model:
 
     def rope_of(self, il, full, windowed):
         """None: the layer's queries and keys have no position."""
-        if self.arch == "smollm3" and il % 4 == 3 or self.arch == "muse-glimmer" and not self.windows[il]:
+        if self.arch == "nemotron_h_moe" or self.arch == "smollm3" and il % 4 == 3 or self.arch == "muse-glimmer" and not self.windows[il]:
             return None
         return windowed if self.windows[il] else full
 
@@ -212,8 +213,70 @@ class Model:
         out = self.norm(out, p + "ssm_norm") * silu(z)
         return self.linear(out.reshape(n, n_value * dv), p + "ssm_out")
 
+    def short_conv(self, il, x):
+        """cache[il]: the last inputs of the convolution."""
+        p, n, taps = f"blk.{il}.shortconv.", len(x), self.key("shortconv.l_cache")
+        before, after, inner = np.split(self.linear(x, p + "in_proj"), 3, axis=-1)
+        u = np.concatenate([np.zeros((taps - 1, self.n_embd)) if self.cache[il] is None else self.cache[il], before * inner])
+        self.cache[il] = u[n:]
+        conv = self.w[p + "conv.weight"]   # (channels, taps)
+        return self.linear(after * sum(u[t:t + n] * conv[:, t] for t in range(taps)), p + "out_proj")
+
+    def mamba2(self, il, x):
+        """The recurrence, token by token. cache[il]: the last inputs of the convolution, and the state of each head."""
+        p, n, taps = f"blk.{il}.", len(x), self.key("ssm.conv_kernel")
+        inner, size, groups, heads = (self.key("ssm." + name) for name in ("inner_size", "state_size", "group_count", "time_step_rank"))
+        z, u, t = np.split(self.linear(x, p + "ssm_in"), [inner, 2 * inner + 2 * groups * size], axis=-1)
+        before, state = self.cache[il] or (np.zeros((taps - 1, u.shape[1])), np.zeros((heads, inner // heads, size)))
+        u = np.concatenate([before, u])
+        conv = self.w[p + "ssm_conv1d.weight"]   # (channels, taps)
+        c = silu(sum(u[i:i + n] * conv[:, i] for i in range(taps)) + self.w[p + "ssm_conv1d.bias"])
+        own, into, out_of = np.split(c, [inner, inner + groups * size], axis=-1)
+        own = own.reshape(n, heads, -1)
+        into, out_of = (a.reshape(n, groups, size).repeat(heads // groups, axis=1) for a in (into, out_of))
+        step = np.logaddexp(0.0, t + self.w[p + "ssm_dt.bias"])
+        decay, skip = self.w[p + "ssm_a"].reshape(-1), self.w[p + "ssm_d"].reshape(-1)
+        y = np.empty((n, heads, inner // heads))
+        for i in range(n):
+            state = state * np.exp(step[i] * decay)[:, None, None] + (step[i][:, None] * own[i])[:, :, None] * into[i][:, None, :]
+            y[i] = np.einsum("hds,hs->hd", state, out_of[i]) + skip[:, None] * own[i]
+        self.cache[il] = (u[n:], state)
+        y = (y.reshape(n, inner) * silu(z)).reshape(n, groups, inner // groups)
+        return self.linear(self.norm(y, p + "ssm_norm").reshape(n, inner), p + "ssm_out")
+
+    def sigmoid_experts(self, il, x):
+        """Experts chosen by sigmoid + bias. Their weights are the sigmoids, which may be normalised and scaled."""
+        b, k = f"blk.{il}.", self.key("expert_used_count")
+        p = b + "ffn_"
+        share = 1.0 / (1.0 + np.exp(-self.linear(x, p + "gate_inp")))
+        scores = share + self.w[b + "exp_probs_b.bias"]
+        normalised = self.key("expert_weights_norm", True)
+        scale = float(np.float32(self.key("expert_weights_scale", 0.0))) or 1.0
+        squared = lambda a: np.maximum(a, 0.0) ** 2
+        out = np.zeros_like(x)
+        for t in range(len(x)):
+            order = np.argsort(-scores[t], kind="stable")
+            self.router_gap = min(self.router_gap, float(scores[t, order[k - 1]] - scores[t, order[k]]))
+            weights = share[t, order[:k]]
+            for e, weight in zip(order[:k], weights / weights.sum() if normalised else weights):
+                up = self.w[p + "up_exps.weight"][e] @ x[t]
+                act = silu(self.w[p + "gate_exps.weight"][e] @ x[t]) * up if p + "gate_exps.weight" in self.w else squared(up)
+                out[t] += weight * scale * (self.w[p + "down_exps.weight"][e] @ act)
+        if p + "up_shexp.weight" in self.w:
+            out += self.linear(squared(self.linear(x, p + "up_shexp")), p + "down_shexp")
+        return out
+
+    def mixer(self, il, x, positions):
+        if f"blk.{il}.shortconv.conv.weight" in self.w:
+            return self.short_conv(il, x)
+        if f"blk.{il}.ssm_in.weight" in self.w:
+            return self.mamba2(il, x)
+        return self.delta_net(il, x) if self.recurrent(il) else self.attention(il, x, positions)
+
     def experts(self, il, x):
         """The sum of the chosen experts, each with its share of their softmax; and the expert that every token takes."""
+        if f"blk.{il}.exp_probs_b.bias" in self.w:
+            return self.sigmoid_experts(il, x)
         p, k = f"blk.{il}.ffn_", self.key("expert_used_count")
         logits = self.linear(x, p + "gate_inp")
         share = np.exp(logits - logits.max(axis=-1, keepdims=True))
@@ -268,7 +331,10 @@ class Model:
         for il in range(self.n_layers):
             p = f"blk.{il}."
             h = self.norm(x, p + "attn_norm")
-            a = self.delta_net(il, h) if self.recurrent(il) else self.attention(il, h, positions)
+            if self.arch == "nemotron_h_moe":   # a layer is one block
+                x = x + (self.experts(il, h) if p + "ffn_gate_inp.weight" in self.w else self.mixer(il, h, positions))
+                continue
+            a = self.mixer(il, h, positions)
             ffn_norm = "post_attention_norm" if self.arch in HYBRID | {"seed_oss", "gpt-oss"} else "ffn_norm"
             if ffn_norm == "ffn_norm" and p + "post_attention_norm.weight" in self.w:
                 a = self.norm(a, p + "post_attention_norm", post_eps)
@@ -277,7 +343,7 @@ class Model:
             if p + "post_ffw_norm.weight" in self.w:
                 m = self.norm(m, p + "post_ffw_norm", post_eps)
             x = x + m
-        x = self.norm(x, "output_norm")
+        x = self.norm(x, "token_embd_norm" if "token_embd_norm.weight" in self.w else "output_norm")
         logits = x @ self.w.get("output.weight", self.w["token_embd.weight"]).T
         if self.arch == "muse-glimmer":
             logits = logits * float(np.float32(self.key("logit_scale")))

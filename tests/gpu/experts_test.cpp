@@ -153,16 +153,19 @@ TEST(GpuExperts, SumsAndGatesAsOnTheCpu) {
         x(m, normal_values(kRows * kWidth, 4));
     std::vector<float> wide = normal_values(kRows * kWidth, 5, 8.0f);   // beyond the clamps
     wide[3] = 7.0f, wide[4] = -7.0f;
-    const Buffer<float> gate(m, wide), up(m, normal_values(kRows * kWidth, 6, 8.0f)), clamped(m, kRows * kWidth);
+    const Buffer<float> gate(m, wide), up(m, normal_values(kRows * kWidth, 6, 8.0f)), clamped(m, kRows * kWidth),
+        squared(m, normal_values(kRows * kWidth, 7));
     const Routed routed(m, r, kRows);
     m->begin(Phase::prefill, kRows);
     (*m)->experts()->route(logits.cptr(), {}, r, routed.rows);
     (*m)->experts()->add_experts(x.ptr(), y.cptr(), kWidth, r, routed.rows);
     (*m)->experts()->gate_rows(x.ptr(), gates.cptr(), kWidth);
     (*m)->experts()->clamped_swiglu(gate.cptr(), up.cptr(), clamped.ptr(), kWidth);
+    (*m)->experts()->squared_relu(squared.ptr(), kWidth);
     m->end();
     std::vector<float> all = x.get();
     for (const float v : clamped.get()) all.push_back(v / 16);
+    for (const float v : squared.get()) all.push_back(v);
     return all;
   });
   expect_near(got, expected, 2e-6);

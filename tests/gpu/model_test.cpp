@@ -93,8 +93,19 @@ TEST(GpuModel, HeadsWithoutAKernelAreRefusedWhenLoading) {
 }
 
 // The recurrent state on the device: cut tokens continue as in a fresh session, forks and files as the session itself.
-TEST(GpuModel, RecurrentStatesAreRestored) {
-  const auto model = open_spec("qwen35", on_cuda());
+class GpuRecurrentModel : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, GpuRecurrentModel, ::testing::Values("qwen35", "lfm2", "nemotron-h"),
+                         [](const auto& each) { return std::string(each.param, 4); });
+
+TEST_P(GpuRecurrentModel, SessionsThatDecodeTogetherHaveTheirOwnStates) {
+  const auto model = open_spec(GetParam(), on_cuda());
+  std::vector<std::vector<int32_t>> prompts;
+  for (uint64_t i = 0; i < 3; ++i) prompts.push_back(prompt_of(*model, static_cast<size_t>(20 + 15 * i), 5 + i));
+  expect_together_as_alone(model, prompts, 5);
+}
+
+TEST_P(GpuRecurrentModel, StatesAreRestored) {
+  const auto model = open_spec(GetParam(), on_cuda());
   const std::vector<int32_t> prompt = prompt_of(*model, 90, 3), more = prompt_of(*model, 20, 4);
   const auto session = open_session(model, 256, KvType::f16), fresh = open_session(model, 256, KvType::f16);
   std::vector<int32_t> tokens;

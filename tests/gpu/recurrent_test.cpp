@@ -1,4 +1,5 @@
-// Recurrent layers on the device against the CPU backend's plain kernels: gated delta nets, their states, and gates of attention.
+// Recurrent layers on the device against the CPU backend's plain kernels: gated delta nets, Mamba2 and short convolutions, their states, and gates
+// of attention.
 #include "tests/gpu/device_fixture.h"
 
 namespace orrery::recurrent_test {
@@ -104,6 +105,118 @@ TEST(GpuRecurrent, StepsOfSeveralSessions) {
   expect_near(got, expected, 2e-5);
 }
 
+Mamba2Shape mamba2_of(int32_t n_heads, int32_t head_dim, int32_t n_groups, int32_t state_dim, int32_t n_taps) {
+  Mamba2Shape s;
+  s.n_heads = n_heads, s.head_dim = head_dim, s.n_groups = n_groups, s.state_dim = state_dim, s.n_taps = n_taps;
+  s.eps = 1e-5f;
+  return s;
+}
+
+struct Mamba2Layer {
+  Mamba2Layer(Machine* m, const Mamba2Shape& s, int32_t n_rows)
+      : shape(s), conv(m, normal_values(static_cast<size_t>(s.channels() * s.n_taps), 1, 0.5f)),
+        conv_bias(m, normal_values(static_cast<size_t>(s.channels()), 2, 0.5f)), dt(m, normal_values(static_cast<size_t>(s.n_heads), 3)),
+        decay(m, decays(s)), skip(m, normal_values(static_cast<size_t>(s.n_heads), 5)), norm(m, normal_values(static_cast<size_t>(s.inner()), 6)),
+        projected(m, normal_values(static_cast<size_t>(n_rows * s.projected()), 7)), c(m, static_cast<size_t>(n_rows * s.channels())),
+        out(m, static_cast<size_t>(n_rows * s.inner())) {}
+  static std::vector<float> decays(const Mamba2Shape& s) {
+    std::vector<float> x = normal_values(static_cast<size_t>(s.n_heads), 4);
+    for (float& v : x) v = -std::fabs(v);
+    return x;
+  }
+  void run(Machine* m, int32_t first) const {
+    const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
+    (*m)->recurrent()->mamba2(shape, {conv.cptr(), conv_bias.cptr(), dt.cptr(), decay.cptr(), skip.cptr(), norm.cptr()},
+                              {projected.ptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())}, kStateAt);
+  }
+  Mamba2Shape shape;
+  Buffer<float> conv, conv_bias, dt, decay, skip, norm, projected, c, out;
+};
+
+struct ShortConvLayer {
+  ShortConvLayer(Machine* m, const ShortConvShape& s, int32_t n_rows)
+      : shape(s), conv(m, normal_values(static_cast<size_t>(s.n_channels * s.n_taps), 1)),
+        projected(m, normal_values(static_cast<size_t>(n_rows * 3 * s.n_channels), 2)), u(m, static_cast<size_t>(n_rows * s.n_channels)),
+        out(m, static_cast<size_t>(n_rows * s.n_channels)) {}
+  void run(Machine* m, int32_t first) const {
+    const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
+    (*m)->recurrent()->short_conv(shape, conv.cptr(),
+                                  {projected.ptr() + at(3 * shape.n_channels), u.ptr() + at(shape.n_channels), out.ptr() + at(shape.n_channels)}, kStateAt);
+  }
+  ShortConvShape shape;
+  Buffer<float> conv, projected, u, out;
+};
+
+// A prompt in chunks, then generated tokens: rows and state.
+template <class Block, class Shape>
+void expect_chunks_as_on_the_cpu(const Shape& shape) {
+  constexpr int32_t kRows = 51;
+  const auto [expected, got] = on_both(product_limits(kRows, 512), [&](Machine* m) {
+    const Block layer(m, shape, kRows);
+    Buffer<float> state(m, normal_values(kStateAt + shape.state_floats(), 9, 0.3f));
+    const Ptr<float> at = state.ptr();
+    int32_t first = 0;
+    for (const int32_t n : {1, 2, 12, 9, 16, 8, 1, 1, 1}) {
+      m->begin(first < 48 ? Phase::prefill : Phase::decode, n, first);
+      (*m)->recurrent()->set_states({&at, 1});
+      layer.run(m, first);
+      m->end();
+      first += n;
+    }
+    EXPECT_EQ(first, kRows);
+    return joined(layer.out.get(), state.get());
+  });
+  expect_near(got, expected, 2e-5);
+}
+
+// Each step of several has a state of its own.
+template <class Block, class Shape>
+void expect_steps_of_several_sessions(const Shape& shape) {
+  constexpr int32_t kSteps = 5;
+  const auto [expected, got] = on_both(product_limits(kSteps, 512), [&](Machine* m) {
+    const Block layer(m, shape, kSteps);
+    std::vector<std::unique_ptr<Buffer<float>>> states;
+    std::vector<Ptr<float>> at;
+    std::vector<Row> rows;
+    for (int32_t i = 0; i < kSteps; ++i) {
+      states.push_back(std::make_unique<Buffer<float>>(m, normal_values(kStateAt + shape.state_floats(), 20 + static_cast<uint64_t>(i), 0.3f)));
+      at.push_back(states.back()->ptr());
+      rows.push_back({i, 7 * i, 0});
+    }
+    for (int repeat = 0; repeat < 2; ++repeat) {   // the second one by the first one's graph
+      std::vector<Step> steps(static_cast<size_t>(kSteps));
+      for (size_t i = 0; i < steps.size(); ++i) steps[i].phase = Phase::decode, steps[i].rows = {&rows[i], 1};
+      (*m)->begin_steps(steps);
+      (*m)->recurrent()->set_states(at);
+      layer.run(m, 0);
+      m->end();
+      std::reverse(at.begin(), at.end());
+    }
+    std::vector<float> all = layer.out.get();
+    for (const auto& state : states) all = joined(all, state->get());
+    return all;
+  });
+  expect_near(got, expected, 2e-5);
+}
+
+TEST(GpuRecurrent, Mamba2) {
+  for (const Mamba2Shape& shape : {mamba2_of(8, 16, 2, 16, 4), mamba2_of(3, 20, 1, 24, 3), mamba2_of(2, 64, 2, 128, 4), mamba2_of(6, 33, 3, 65, 8), mamba2_of(2, 128, 1, 40, 2)}) {
+    SCOPED_TRACE(shape.head_dim);
+    expect_chunks_as_on_the_cpu<Mamba2Layer>(shape);
+  }
+  expect_steps_of_several_sessions<Mamba2Layer>(mamba2_of(4, 48, 2, 32, 4));
+}
+
+TEST(GpuRecurrent, ShortConvolutions) {
+  for (const auto& [n, taps] : {std::pair{64, 3}, {300, 3}, {33, 2}, {40, 8}}) {
+    SCOPED_TRACE(n);
+    ShortConvShape shape;
+    shape.n_channels = n, shape.n_taps = taps;
+    expect_chunks_as_on_the_cpu<ShortConvLayer>(shape);
+    expect_steps_of_several_sessions<ShortConvLayer>(shape);
+  }
+}
+
 TEST(GpuRecurrent, Gates) {
   constexpr int32_t kRows = 3, kHeads = 5, kDim = 72;
   constexpr int64_t kWidth = kHeads * kDim, kStride = kWidth + 12;
@@ -129,6 +242,10 @@ TEST(GpuRecurrent, ShapesWithoutAKernelAreRefused) {
   shape.key_dim = 128, shape.value_dim = 136;
   const Status refused = cuda->check_recurrent(&shape);
   EXPECT_NE(std::string(refused.message()).find("128 by 136"), std::string::npos) << refused.message();
+  EXPECT_TRUE(cuda->check_mamba2(mamba2_of(1, 128, 1, 128, 4)).ok());
+  EXPECT_EQ(cuda->check_mamba2(mamba2_of(1, 136, 1, 128, 4)).code(), Code::unsupported);
+  const Status states = cuda->check_mamba2(mamba2_of(1, 64, 1, 256, 4));
+  EXPECT_NE(std::string(states.message()).find("256 by 64"), std::string::npos) << states.message();
 }
 
 }  // namespace

@@ -302,10 +302,17 @@ TEST(Pages, ManPagesAndCompletionsNameEveryOption) {
 
 TEST(Models, PlanNamesRecurrentStates) {
   const TempDir dir;
-  const Finished plan = run({"plan", dir.write("model.gguf", named_model_gguf("qwen35")), "--context", "256", "--budget", "1G"});
-  EXPECT_EQ(plan.code, 0) << plan.err;
-  EXPECT_NE(plan.out.find("recurrent states"), std::string::npos) << plan.out;
-  EXPECT_EQ(plan.out.find("compressed heads"), std::string::npos) << plan.out;
+  for (const char* spec : {"qwen35", "lfm2", "nemotron-h"}) {
+    const std::string file = dir.write("model.gguf", named_model_gguf(spec));
+    const Finished plan = run({"plan", file, "--context", "256", "--budget", "1G"});
+    EXPECT_EQ(plan.code, 0) << plan.err;
+    EXPECT_NE(plan.out.find("recurrent states"), std::string::npos) << plan.out;
+    EXPECT_EQ(plan.out.find("compressed heads"), std::string::npos) << plan.out;
+    const Finished inspected = run({"inspect", file});
+    EXPECT_EQ(inspected.code, 0);
+    const char* kv_heads = spec == std::string("qwen35") ? " 2 KV heads" : " 0 or 2 KV heads";
+    EXPECT_NE(inspected.out.find(kv_heads), std::string::npos) << inspected.out;
+  }
 }
 
 }  // namespace

@@ -47,12 +47,14 @@ static inline QuantizedRow quantized_row(const std::byte* row, int64_t n) {
 constexpr int64_t kPackedRows = 16, kPackedColumns = 32, kPackedTileBytes = 1024;
 static inline int64_t packed_strip_bytes(int64_t n) { return (n + kPackedColumns - 1) / kPackedColumns * kPackedTileBytes; }
 
-// The convolution of one head's channels for one row (backend/recurrent.h): out = silu(sum over taps of inputs[tap] * weights).
+// The convolution of neighbouring channels for one row (backend/recurrent.h): out = silu(sum over taps of inputs[tap] * weights + bias), or with a
+// gate out = gate * that sum.
 struct ConvolveTask {
   static constexpr int32_t kMostTaps = 8;
   const float* inputs[kMostTaps];   // (dim) each, the oldest row first
   const float* weights;             // (dim, n_taps)
   int32_t n_taps, dim;
+  const float *bias, *gate;         // (dim) or null
   float* out;                       // (dim)
   float scale, eps;                 // scale > 0: then out = out / sqrt(|out|^2 + eps) * scale
 };
@@ -81,6 +83,29 @@ static inline DeltaGates delta_gates(const DeltaTask& t, int64_t row) {
   const double x = static_cast<double>(t.a[row * t.gate_stride] + t.dt), b = static_cast<double>(t.b[row * t.gate_stride]);
   const double softplus = (x > 0 ? x : 0.0) + __builtin_log1p(__builtin_exp(x > 0 ? -x : x));
   return {static_cast<float>(__builtin_exp(static_cast<double>(t.decay) * softplus)), static_cast<float>(1.0 / (1.0 + __builtin_exp(-b)))};
+}
+
+// The recurrence of one head of Mamba2 over a step's rows.
+struct Mamba2Task {
+  int32_t n_rows, state_dim, head_dim;
+  float* state;                     // (state_dim, head_dim)
+  const float *x, *b, *c;           // convolved: (head_dim), (state_dim), (state_dim); rows `stride` floats apart
+  int64_t stride;
+  const float* t;                   // the head's values, t_stride floats apart
+  int64_t t_stride;
+  float dt, decay, skip;
+  float* out;                       // (head_dim), rows out_stride floats apart
+  int64_t out_stride;
+};
+
+// A row's scalars: how much of the state stays, and the weight of its x.
+struct Mamba2Gates {
+  float decay, step;
+};
+static inline Mamba2Gates mamba2_gates(const Mamba2Task& t, int64_t row) {
+  const double x = static_cast<double>(t.t[row * t.t_stride] + t.dt);
+  const double softplus = (x > 0 ? x : 0.0) + __builtin_log1p(__builtin_exp(x > 0 ? -x : x));
+  return {static_cast<float>(__builtin_exp(static_cast<double>(t.decay) * softplus)), static_cast<float>(softplus)};
 }
 
 // out[r][o] (+)= sum over c of x[r][c] * weight[o][c] (+ bias[o]), for o in [first_out, last_out) and r in [first_row, last_row).
@@ -360,6 +385,7 @@ struct Kernels {
   void (*add)(float* x, const float* y, int64_t n);
   void (*convolve_head)(const ConvolveTask& task);
   void (*delta_head)(const DeltaTask& task);
+  void (*mamba2_head)(const Mamba2Task& task);
   void (*apply_gates)(float* x, const float* gates, int64_t n);   // x *= sigmoid(gates)
 
   // K or V to floats, and floats to K or V. n is a multiple of 32 for the quantized types. `type` has K and V alike (key_type(), value_type()).

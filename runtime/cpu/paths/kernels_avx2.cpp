@@ -16,7 +16,7 @@
 #include "runtime/cpu/products/prefill.h"
 #include "runtime/cpu/products/rows.h"
 #include "runtime/cpu/attention/scores.h"
-#include "runtime/cpu/products/delta_net.h"
+#include "runtime/cpu/products/recurrent.h"
 #include "runtime/cpu/paths/table.h"
 
 namespace orrery::cpu {

@@ -169,7 +169,8 @@ void convolve_head(const ConvolveTask& t) {
   for (int32_t i = 0; i < t.dim; ++i) {
     float sum = 0;
     for (int32_t tap = 0; tap < t.n_taps; ++tap) sum += t.inputs[tap][i] * t.weights[i * t.n_taps + tap];
-    t.out[i] = sum / (1.0f + std::exp(-sum));
+    if (t.bias) sum += t.bias[i];
+    t.out[i] = t.gate ? t.gate[i] * sum : sum / (1.0f + std::exp(-sum));
     squares += static_cast<double>(t.out[i]) * t.out[i];
   }
   if (t.scale <= 0) return;
@@ -201,6 +202,23 @@ void delta_head(const DeltaTask& t) {
     rms_norm(out, t.norm, out, n, t.eps);
     const float* z = t.z + row * t.value_stride;
     for (int32_t j = 0; j < n; ++j) out[j] *= z[j] / (1.0f + std::exp(-z[j]));
+  }
+}
+
+void mamba2_head(const Mamba2Task& t) {
+  for (int32_t row = 0; row < t.n_rows; ++row) {
+    const float *x = t.x + row * t.stride, *b = t.b + row * t.stride, *c = t.c + row * t.stride;
+    const Mamba2Gates gates = mamba2_gates(t, row);
+    float* out = t.out + row * t.out_stride;
+    for (int32_t j = 0; j < t.head_dim; ++j) {
+      float sum = 0;
+      for (int32_t i = 0; i < t.state_dim; ++i) {
+        float& s = t.state[i * t.head_dim + j];
+        s = s * gates.decay + b[i] * (gates.step * x[j]);
+        sum += s * c[i];
+      }
+      out[j] = sum + t.skip * x[j];
+    }
   }
 }
 
@@ -260,6 +278,7 @@ const Kernels kPlainKernels = {
     add,
     convolve_head,
     delta_head,
+    mamba2_head,
     apply_gates,
     load_kv_vector,
     store_kv_vector,

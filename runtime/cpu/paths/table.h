@@ -30,6 +30,7 @@ constexpr Kernels table(const char* name, decltype(Kernels::matmul_decode) decod
       add,
       convolve_head,
       delta_head,
+      mamba2_head,
       apply_gates,
       load_kv_vector,
       store_kv_vector,

@@ -10,30 +10,32 @@ namespace {
 
 constexpr uint64_t kMaxHeadDim = 256, kHeadDimStep = 8;
 
-// All layers must have the same heads: the engine runs one KV group.
-Status same_in_all_layers(Keys& keys, const char* key, const std::vector<int32_t>& values, int32_t* out) {
-  for (const int32_t v : values)
-    if (v != values[0])
-      return error(Code::unsupported_architecture, "%s: key '%s' differs between layers (%d and %d)",
-                   keys.file().path().c_str(), keys.name(key).c_str(), values[0], v);
-  *out = values[0];
-  return ok_status();
+// The number of heads by this key. All layers with attention must have the same: the engine runs one KV group. Where some layers have none, the key
+// may be 0 in those.
+Status same_in_all_layers(Reading& in, const char* key, int32_t* out) {
+  const std::vector<LayerShape>& layers = in.d.layers;
+  const auto attends = [](const LayerShape& layer) { return layer.mixer == Mixer::attention; };
+  std::vector<int32_t> values;
+  ORRERY_TRY(in.keys.per_layer(key, layers.size(), std::all_of(layers.begin(), layers.end(), attends) ? 1 : 0, kMaxWidth, &values));
+  const auto first = static_cast<size_t>(std::find_if(layers.begin(), layers.end(), attends) - layers.begin());
+  for (size_t i = first; i < layers.size(); ++i)
+    if (attends(layers[i]) && values[i] != values[first])
+      return error(Code::unsupported_architecture, "%s: key '%s' differs between layers (%d and %d)", in.keys.file().path().c_str(),
+                   in.keys.name(key).c_str(), values[first], values[i]);
+  *out = values[first];
+  return *out > 0 ? ok_status()
+                  : error(Code::bad_model, "%s: key '%s' is 0 in layer %zu, which has attention", in.keys.file().path().c_str(),
+                          in.keys.name(key).c_str(), first);
 }
 
 // Sets the heads of `a`, and the RoPE's n_rot.
-Status read_heads(Reading& in, AttentionShape* a) {
+Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
   Keys& keys = in.keys;
   const gguf::File& file = keys.file();
-  const size_t n_layers = in.d.layers.size();
   const int32_t n_embd = in.d.n_embd;
-  std::vector<int32_t> heads;
-  ORRERY_TRY(keys.per_layer("attention.head_count", n_layers, 1, kMaxWidth, &heads));
-  ORRERY_TRY(same_in_all_layers(keys, "attention.head_count", heads, &a->n_heads));
+  ORRERY_TRY(same_in_all_layers(in, "attention.head_count", &a->n_heads));
   a->n_kv_heads = a->n_heads;
-  if (keys.has("attention.head_count_kv")) {
-    ORRERY_TRY(keys.per_layer("attention.head_count_kv", n_layers, 1, kMaxWidth, &heads));
-    ORRERY_TRY(same_in_all_layers(keys, "attention.head_count_kv", heads, &a->n_kv_heads));
-  }
+  if (keys.has("attention.head_count_kv")) ORRERY_TRY(same_in_all_layers(in, "attention.head_count_kv", &a->n_kv_heads));
   if (a->n_heads % a->n_kv_heads != 0)
     return error(Code::bad_model, "%s: %d query heads do not divide among %d KV heads", file.path().c_str(), a->n_heads,
                  a->n_kv_heads);
@@ -59,6 +61,11 @@ Status read_heads(Reading& in, AttentionShape* a) {
   if (a->scale == 0.0f) a->scale = 1.0f / std::sqrt(static_cast<float>(a->head_dim));
 
   int32_t& n_rot = in.d.ropes[0].n_rot;
+  if (parts.rope_period == 1) {   // no layer has RoPE, whatever the key says
+    (void)keys.find("rope.dimension_count");
+    n_rot = a->head_dim;
+    return ok_status();
+  }
   ORRERY_TRY(keys.integer_or("rope.dimension_count", static_cast<uint64_t>(a->head_dim), 2,
                              static_cast<uint64_t>(a->head_dim), &n_rot));
   if (n_rot % 2 != 0)
@@ -200,13 +207,20 @@ Status read_temperature(Reading& in) {
 
 }  // namespace
 
+Status read_kv_heads(Reading& in, std::vector<int32_t>* n_kv_heads) {
+  ORRERY_TRY(in.keys.per_layer("attention.head_count_kv", in.d.layers.size(), 0, kMaxWidth, n_kv_heads));
+  if (std::any_of(n_kv_heads->begin(), n_kv_heads->end(), [](int32_t n) { return n > 0; })) return ok_status();
+  return error(Code::unsupported_architecture, "%s: key '%s' is 0 in all %d layers; at least one with attention is expected",
+               in.keys.file().path().c_str(), in.keys.name("attention.head_count_kv").c_str(), in.d.n_layers);
+}
+
 Status read(Reading& in, const Parts& parts) {
   AttentionShape shape;
   shape.qk_norm = parts.qk_norm;
   shape.gated = parts.gated;
   shape.own_gate = parts.own_gate;
   shape.sinks = parts.sinks;
-  ORRERY_TRY(read_heads(in, &shape));
+  ORRERY_TRY(read_heads(in, parts, &shape));
   for (LayerShape& layer : in.d.layers) layer.attention = shape;
   ORRERY_TRY(parts.windows ? read_windows(in, parts) : refuse_windows(in));
   ORRERY_TRY(read_rope(in, parts));

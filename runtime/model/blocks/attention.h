@@ -40,6 +40,9 @@ struct Weights {
   Ptr<const float> out_bias;                   // (n_embd)
 };
 
+// attention.head_count_kv of a family whose layers have attention where it is not 0; at least one of them has. The family sets the other layers'
+// mixers before read().
+Status read_kv_heads(Reading& in, std::vector<int32_t>* n_kv_heads);
 // Keys: attention.head_count, head_count_kv, key_length, value_length, scale, sliding_window and its pattern; rope.*.
 Status read(Reading& in, const Parts& parts);
 // prefix: "blk.N.".

@@ -4,7 +4,7 @@ namespace orrery::model::delta_net {
 
 namespace {
 
-constexpr uint64_t kMostTaps = 8, kMaxHeadDim = 256, kMaxHeads = 1024;
+constexpr uint64_t kMaxHeadDim = 256, kMaxHeads = 1024;
 
 }  // namespace
 

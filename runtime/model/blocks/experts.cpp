@@ -34,6 +34,13 @@ Status agrees(Keys& keys, const char* key, uint64_t value) {
                static_cast<unsigned long long>(value));
 }
 
+Status read_flag(Keys& keys, const char* key, bool* out) {
+  const gguf::Value* found = keys.find(key);
+  if (found && found->as_bool(out)) return ok_status();
+  return error(Code::bad_model, "%s: key '%s' is %s, expected true or false", keys.file().path().c_str(), keys.name(key).c_str(),
+               found ? describe(*found).c_str() : "missing");
+}
+
 }  // namespace
 
 Status read(Reading& in, const Parts& parts) {
@@ -43,9 +50,17 @@ Status read(Reading& in, const Parts& parts) {
   shape.router.gating = parts.gating;
   shape.router.normalised = parts.normalised;
   shape.biased = parts.biased, shape.clamped = parts.clamped;
+  shape.choice_bias = parts.choice_bias, shape.squared_relu = parts.squared_relu;
   ORRERY_TRY(keys.integer("expert_count", 1, kMostExperts, &shape.router.n_experts));
   ORRERY_TRY(one_value(keys, "expert_used_count", n_layers, std::min(kMostUsed, static_cast<uint64_t>(shape.router.n_experts)), &shape.router.n_used));
-  if (parts.gating != Gating::softmax_of_chosen) ORRERY_TRY(agrees(keys, "expert_weights_norm", parts.normalised ? 1 : 0));
+  if (parts.norm_by_key)
+    ORRERY_TRY(read_flag(keys, "expert_weights_norm", &shape.router.normalised));
+  else if (parts.gating != Gating::softmax_of_chosen)
+    ORRERY_TRY(agrees(keys, "expert_weights_norm", parts.normalised ? 1 : 0));
+  if (parts.scaled) {
+    ORRERY_TRY(keys.number_or("expert_weights_scale", 1.0, 0.0, 1e6, &shape.router.scale));
+    if (shape.router.scale == 0.0f) shape.router.scale = 1.0f;   // not set
+  }
   ORRERY_TRY(agrees(keys, "expert_gating_func", parts.gating == Gating::softmax ? 1 : parts.gating == Gating::sigmoid ? 2 : 3));
   // The width of dense layers, of which there are none. Files without the experts' own width have it for all experts of a row.
   const bool whole = keys.has("feed_forward_length");
@@ -61,7 +76,8 @@ Status read(Reading& in, const Parts& parts) {
   }
   if (parts.shared) {
     ORRERY_TRY(keys.integer("expert_shared_feed_forward_length", 1, kMaxWidth, &shape.shared_width));
-    shape.shared_gated = true;
+    shape.shared_gated = parts.shared_gated;
+    if (!parts.shared_gated) ORRERY_TRY(agrees(keys, "expert_shared_count", 1));
   }
   if (shape.used_width() > static_cast<int64_t>(kMaxWidth))
     return error(Code::bad_model, "%s: %d experts of %d for each token are wider than any model we know", keys.file().path().c_str(),
@@ -73,7 +89,10 @@ Status read(Reading& in, const Parts& parts) {
 Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, const std::string& prefix, Weights* out) {
   const int64_t n = d.n_embd, width = shape.width, n_experts = shape.router.n_experts, shared = shape.shared_width;
   ORRERY_TRY(tensors->matrix(prefix + "ffn_gate_inp.weight", n_experts, n, true, &out->router));
-  if (!shape.biased && tensors->has(prefix + "ffn_gate_up_exps.weight")) {   // of each expert gate, then up
+  if (shape.choice_bias) ORRERY_TRY(tensors->vector(prefix + "exp_probs_b.bias", n_experts, true, &out->choice_bias));
+  if (shape.squared_relu) {
+    ORRERY_TRY(tensors->experts(prefix + "ffn_up_exps.weight", n_experts, 1, width, n, &out->up));
+  } else if (!shape.biased && tensors->has(prefix + "ffn_gate_up_exps.weight")) {   // of each expert gate, then up
     ORRERY_TRY(tensors->experts(prefix + "ffn_gate_up_exps.weight", n_experts, 2, 2 * width, n, &out->gate));
   } else {
     ORRERY_TRY(tensors->experts(prefix + "ffn_gate_exps.weight", n_experts, 1, width, n, &out->gate));
@@ -87,7 +106,7 @@ Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, c
     ORRERY_TRY(tensors->floats(prefix + "ffn_down_exps.bias", n_experts, n, true, &out->down_bias));
   }
   if (shared == 0) return ok_status();
-  ORRERY_TRY(tensors->matrix(prefix + "ffn_gate_shexp.weight", shared, n, true, &out->shared.gate));
+  if (!shape.squared_relu) ORRERY_TRY(tensors->matrix(prefix + "ffn_gate_shexp.weight", shared, n, true, &out->shared.gate));
   ORRERY_TRY(tensors->matrix(prefix + "ffn_up_shexp.weight", shared, n, true, &out->shared.up));
   ORRERY_TRY(tensors->matrix(prefix + "ffn_down_shexp.weight", n, shared, true, &out->shared.down));
   return shape.shared_gated ? tensors->matrix(prefix + "ffn_gate_inp_shexp.weight", 1, n, true, &out->shared_gate) : ok_status();
@@ -97,6 +116,13 @@ namespace {
 
 void run_shared(Pass& pass, const ExpertsShape& shape, const Weights& w) {
   const Workspace& work = pass.work;
+  if (shape.squared_relu) {
+    const Product up{&w.shared.up, {}, work.act, shape.shared_width, false};
+    pass.project({&up, 1});
+    pass.backend.experts()->squared_relu(work.act, shape.shared_width);
+    pass.add_branch(w.shared.down, {}, {}, work.act, shape.shared_width);
+    return;
+  }
   const int64_t width = shape.shared_width, stride = 2 * width;
   const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(width);
   const Ptr<float> row_gates = work.router + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.router.n_experts);
@@ -110,6 +136,31 @@ void run_shared(Pass& pass, const ExpertsShape& shape, const Weights& w) {
   pass.add_branch(w.shared.down, {}, {}, work.act, width);
 }
 
+// Workspace::act = what goes through the experts' down matrices, slot by slot.
+void activate_slots(Pass& pass, const ExpertsShape& shape, const Weights& w, const RoutedRows& routed) {
+  const Workspace& work = pass.work;
+  ExpertOperations& experts = *pass.backend.experts();
+  if (shape.squared_relu) {
+    const ExpertProduct p{&w.up, {}, work.act};
+    experts.multiply_experts({&p, 1}, shape.router, routed, work.normed, true);
+    experts.squared_relu(work.act, shape.used_width());
+    return;
+  }
+  const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
+  ExpertWeights gates = w.gate, ups = w.up;
+  if (!ups) {   // both are in one tensor
+    ups = gates;
+    ups.first.data = ups.first.data + gates.stride;
+    gates.stride = ups.stride = 2 * w.gate.stride;
+  }
+  const ExpertProduct p[] = {{&gates, w.gate_bias, gate}, {&ups, w.up_bias, up}};
+  experts.multiply_experts({p, 2}, shape.router, routed, work.normed, true);
+  if (shape.clamped)   // the slots lie side by side, so they may be cut into as many as there are rows
+    experts.clamped_swiglu(gate, up, work.act, shape.used_width());
+  else
+    pass.backend.swiglu(gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
+}
+
 }  // namespace
 
 void run(Pass& pass, const ExpertsShape& shape, const Weights& w) {
@@ -119,20 +170,8 @@ void run(Pass& pass, const ExpertsShape& shape, const Weights& w) {
   const RoutedRows routed = RoutedRows::at(work.routed, pass.n_rows, router);
   const Product choice{&w.router, w.router_bias, work.router, router.n_experts, false};
   pass.project({&choice, 1});
-  experts.route(work.router, {}, router, routed);
-  const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(pass.n_rows) * static_cast<uint64_t>(shape.used_width());
-  ExpertWeights gates = w.gate, ups = w.up;
-  if (!ups) {   // both are in one tensor
-    ups = gates;
-    ups.first.data = ups.first.data + gates.stride;
-    gates.stride = ups.stride = 2 * w.gate.stride;
-  }
-  const ExpertProduct p[] = {{&gates, w.gate_bias, gate}, {&ups, w.up_bias, up}};
-  experts.multiply_experts({p, 2}, router, routed, work.normed, true);
-  if (shape.clamped)   // the slots lie side by side, so they may be cut into as many as there are rows
-    experts.clamped_swiglu(gate, up, work.act, shape.used_width());
-  else
-    pass.backend.swiglu(gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
+  experts.route(work.router, w.choice_bias, router, routed);
+  activate_slots(pass, shape, w, routed);
   const ExpertProduct down{&w.down, w.down_bias, work.slots};
   experts.multiply_experts({&down, 1}, router, routed, work.act, false);
   experts.add_experts(work.x, work.slots, pass.d.n_embd, router, routed);

@@ -13,20 +13,23 @@ struct Parts {
   Gating gating = Gating::softmax;
   bool normalised = false;                     // whatever the file's key says: the key has no default that suits all files
   bool biased = false, clamped = false;        // ExpertsShape's
-  bool shared = false;                         // the family has an expert that every row takes, with a gate
+  bool norm_by_key = false;                    // expert_weights_norm says whether weights are normalised, and must be there
+  bool scaled = false;                         // expert_weights_scale multiplies the weights
+  bool choice_bias = false, squared_relu = false;   // ExpertsShape's
+  bool shared = false, shared_gated = true;    // the family has an expert that every row takes; its output has a gate
 };
 
 struct Weights {
   Weight router;                               // (n_experts, n_embd)
   ExpertWeights gate, up;                      // (width, n_embd) each
   ExpertWeights down;                          // (n_embd, width)
-  Ptr<const float> router_bias;                // (n_experts)
+  Ptr<const float> router_bias, choice_bias;   // (n_experts)
   Ptr<const float> gate_bias, up_bias, down_bias;   // (n_experts, width) twice, (n_experts, n_embd)
   feed_forward::Weights shared;                // (shared_width)
   Weight shared_gate;                          // (1, n_embd)
 };
 
-// Keys: expert_count, expert_used_count, expert_feed_forward_length, expert_shared_feed_forward_length. Sets the shape of all layers.
+// Keys: expert_count, expert_used_count, expert_feed_forward_length, expert_shared_feed_forward_length, expert_weights_norm, expert_weights_scale. Sets the shape of all layers.
 Status read(Reading& in, const Parts& parts);
 // prefix: "blk.N.".
 Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, const std::string& prefix, Weights* out);

@@ -16,6 +16,7 @@ struct Reading {
 };
 
 // What every family has: layers, width, context, and the epsilon of its norms.
-Status read_sizes(Reading& in);
+// norm_eps: null, or the key of the epsilon in files without attention.layer_norm_rms_epsilon.
+Status read_sizes(Reading& in, const char* norm_eps);
 
 }  // namespace orrery::model

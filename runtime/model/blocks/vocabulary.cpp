@@ -21,7 +21,7 @@ Status find_embedding(Tensors* tensors, const Description& d, Weights* out) {
 }
 
 Status find_output(Tensors* tensors, const Description& d, Weights* out) {
-  ORRERY_TRY(tensors->vector("output_norm.weight", d.n_embd, true, &out->output_norm));
+  ORRERY_TRY(tensors->vector(std::string(d.output_norm) + ".weight", d.n_embd, true, &out->output_norm));
   return tensors->matrix("output.weight", d.n_vocab, d.n_embd, false, &out->output);
 }
 

@@ -4,6 +4,17 @@
 
 namespace orrery::model {
 
+uint64_t LayerShape::state_floats() const {
+  switch (mixer) {
+    case Mixer::delta_net: return delta_net.state_floats();
+    case Mixer::mamba2: return mamba2.state_floats();
+    case Mixer::short_conv: return short_conv.state_floats();
+    case Mixer::attention:
+    case Mixer::none: break;
+  }
+  return 0;
+}
+
 int64_t Description::max_ff() const {
   int64_t most = 0;
   for (const LayerShape& layer : layers)
@@ -25,12 +36,20 @@ ExpertsShape Description::experts() const {
 int64_t Description::mixer_floats() const {
   int64_t most = 0;
   for (const LayerShape& layer : layers) {
-    const DeltaNetShape& net = layer.delta_net;
-    const int64_t floats = layer.mixer == Mixer::delta_net ? 2 * int64_t{net.channels()} + 2 * int64_t{net.values()} + 2 * int64_t{net.n_value_heads}
-                           : layer.attention.gated         ? 3 * int64_t{layer.attention.q_dim()}
-                           : layer.attention.own_gate      ? int64_t{layer.attention.q_dim()}
-                                                           : 0;
-    most = std::max(most, floats);
+    const auto floats = [&]() -> int64_t {
+      const AttentionShape& a = layer.attention;
+      const DeltaNetShape& net = layer.delta_net;
+      const Mamba2Shape& mamba2 = layer.mamba2;
+      switch (layer.mixer) {
+        case Mixer::attention: return a.gated ? 3 * int64_t{a.q_dim()} : a.own_gate ? int64_t{a.q_dim()} : 0;
+        case Mixer::delta_net: return 2 * int64_t{net.channels()} + 2 * int64_t{net.values()} + 2 * int64_t{net.n_value_heads};
+        case Mixer::mamba2: return int64_t{mamba2.projected()} + mamba2.channels() + mamba2.inner();
+        case Mixer::short_conv: return 5 * int64_t{layer.short_conv.n_channels};
+        case Mixer::none: return 0;
+      }
+      return 0;
+    };
+    most = std::max(most, floats());
   }
   return most;
 }
@@ -40,6 +59,7 @@ int64_t Description::max_in() const {
   for (const LayerShape& layer : layers) {
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.width, layer.experts.shared_width});
     if (layer.mixer == Mixer::delta_net) most = std::max<int64_t>(most, layer.delta_net.values());
+    if (layer.mixer == Mixer::mamba2) most = std::max<int64_t>(most, layer.mamba2.inner());
   }
   return most;
 }
@@ -56,11 +76,9 @@ void group_layers(Description* d) {
   d->state_floats = 0;
   for (int32_t i = 0; i < d->n_layers; ++i) {
     const auto at = static_cast<size_t>(i);
-    if (d->layer(i).mixer == Mixer::delta_net) {
-      d->states[at] = d->state_floats;
-      d->state_floats += (d->layer(i).delta_net.state_floats() + kAligned - 1) / kAligned * kAligned;
-      continue;
-    }
+    d->states[at] = d->state_floats;
+    d->state_floats += (d->layer(i).state_floats() + kAligned - 1) / kAligned * kAligned;
+    if (d->layer(i).mixer != Mixer::attention) continue;
     const AttentionShape& a = d->layer(i).attention;
     const auto same = [&](const KvGroup& g) {
       return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim && g.scale == a.scale;

@@ -72,23 +72,31 @@ struct ExpertsShape {
   bool biased = false;              // the router, and the matrices of all experts, have biases
   bool clamped = false;             // an expert's gate and up are clamped (ExpertOperations::clamped_swiglu)
   bool shared_gated = false;        // the shared expert's output is multiplied by sigmoid(gate x), one number for each row
+  bool choice_bias = false;         // the experts are chosen by p + bias (ExpertOperations::route)
+  bool squared_relu = false;        // an expert, the shared one too, is down(max(up x, 0)^2): it has no gate
 
   explicit operator bool() const { return router.n_experts > 0; }
   int64_t used_width() const { return int64_t{router.n_used} * width; }
 };
 
-// What mixes the tokens of a layer: attention over KV, or a gated delta net, whose state is recurrent.
-enum class Mixer : uint8_t { attention, delta_net };
+// What mixes the tokens of a layer: attention over KV; or a block with a recurrent state (backend/recurrent.h); or nothing, in a layer that is an
+// FFN alone.
+enum class Mixer : uint8_t { attention, delta_net, mamba2, short_conv, none };
 
 struct LayerShape {
   Mixer mixer = Mixer::attention;
   AttentionShape attention;
   DeltaNetShape delta_net;
+  Mamba2Shape mamba2;
+  ShortConvShape short_conv;
   const char* ffn_norm = "ffn_norm";   // the tensor of the norm before the FFN
   FeedForwardShape feed_forward;    // or
   ExpertsShape experts;             // if it has any
   bool post_norms = false;          // RMS norm of the attention's and the FFN's output, before the residual addition
   float post_norm_eps = 0.0f;       // theirs; 0: Description::norm_eps
+
+  bool has_ffn() const { return experts || feed_forward.width > 0; }
+  uint64_t state_floats() const;    // of a recurrent mixer; else 0
 };
 
 // Layers whose KV has equal shape, and whose queries have equal scales. Pages, plans, policies, residency and files go by group.
@@ -112,6 +120,7 @@ struct Description {
   float norm_eps = 1e-5f;
   float embedding_scale = 1.0f;     // multiplies the rows of the embedding
   bool embedding_norm = false;      // the rows of the embedding have an RMS norm without weights
+  const char* output_norm = "output_norm";   // the tensor of the norm before the logits
   float logit_scale = 1.0f;         // multiplies logits
   float logit_cap = 0.0f;           // then they become cap * tanh(logit / cap); 0: they stay
   std::vector<RopeParameters> ropes = {{}};   // at most kMostRopes; the first is that of layers without a window

@@ -16,7 +16,8 @@ constexpr Family kFamilies[] = {
     {"phi3", describe_phi3},           {"glm4", describe_glm4},           {"chatglm", describe_chatglm},
     {"gemma3", describe_gemma3},       {"mistral3", describe_mistral3},   {"muse-glimmer", describe_muse_glimmer},
     {"seed_oss", describe_seed_oss},   {"smollm3", describe_smollm3},
-    {"gpt-oss", describe_gpt_oss},
+    {"gpt-oss", describe_gpt_oss},     {"lfm2", describe_lfm2},           {"lfm2moe", describe_lfm2moe},
+    {"nemotron_h_moe", describe_nemotron_h_moe, "attention.layer_norm_epsilon"},
 };
 
 Result<const Family*> find_family(const gguf::File& file) {
@@ -45,7 +46,7 @@ Result<Description> read_description(const gguf::File& file, const RopeOverride&
 
   Keys keys(file, family->name);
   Reading in{keys, rope, d};
-  ORRERY_TRY(read_sizes(in));
+  ORRERY_TRY(read_sizes(in, family->norm_eps));
   ORRERY_TRY(family->describe(in));
   ORRERY_TRY(vocabulary::read(in));
   group_layers(&d);

@@ -14,6 +14,7 @@ namespace orrery::model {
 struct Family {
   const char* name;                        // general.architecture
   Status (*describe)(Reading& in);         // reads the layers' shapes and the RoPE from the file's keys
+  const char* norm_eps = nullptr;          // read_sizes()
 };
 
 Status describe_llama(Reading& in);
@@ -23,6 +24,9 @@ Status describe_qwen3moe(Reading& in);
 Status describe_qwen35(Reading& in);
 Status describe_qwen35moe(Reading& in);
 Status describe_qwen3next(Reading& in);
+Status describe_lfm2(Reading& in);
+Status describe_lfm2moe(Reading& in);
+Status describe_nemotron_h_moe(Reading& in);
 Status describe_gemma3(Reading& in);
 Status describe_gpt_oss(Reading& in);
 Status describe_mistral3(Reading& in);

@@ -78,13 +78,19 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   const Layer& l = w.layers[static_cast<size_t>(i)];
   const Layer* next = i + 1 < pass.d.n_layers ? &l + 1 : nullptr;
   pass.post_norm_eps = pass.d.layer(i).post_norm_eps > 0.0f ? pass.d.layer(i).post_norm_eps : pass.d.norm_eps;
-  pass.norm(pass.work.x, l.attn_norm, pass.work.normed);
-  if (pass.d.layer(i).mixer == Mixer::delta_net)
-    delta_net::run(pass, i, l.delta_net, l.post_attn_norm);
-  else if (!attention::run(pass, {i, &l.attention, next ? &next->attention : nullptr, l.post_attn_norm}))
-    return false;
-  pass.norm(pass.work.x, l.ffn_norm, pass.work.normed);
   const LayerShape& shape = pass.d.layer(i);
+  if (shape.mixer != Mixer::none) pass.norm(pass.work.x, l.attn_norm, pass.work.normed);
+  switch (shape.mixer) {
+    case Mixer::attention:
+      if (!attention::run(pass, {i, &l.attention, next ? &next->attention : nullptr, l.post_attn_norm})) return false;
+      break;
+    case Mixer::delta_net: delta_net::run(pass, i, l.delta_net, l.post_attn_norm); break;
+    case Mixer::mamba2: mamba2::run(pass, i, l.mamba2); break;
+    case Mixer::short_conv: short_conv::run(pass, i, l.short_conv); break;
+    case Mixer::none: break;
+  }
+  if (!shape.has_ffn()) return true;
+  pass.norm(pass.work.x, l.ffn_norm, pass.work.normed);
   if (shape.experts)
     experts::run(pass, shape.experts, l.experts);
   else

@@ -30,16 +30,27 @@ uint64_t matrix_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
   return align_up(device.weight_bytes(t.type, rows, cols), kWeightAlignment);
 }
 
+Status visit_mixer(Tensors* tensors, const Description& d, const LayerShape& shape, const std::string& prefix, Layer* l) {
+  if (shape.mixer != Mixer::none) ORRERY_TRY(tensors->vector(prefix + "attn_norm.weight", d.n_embd, true, &l->attn_norm));
+  switch (shape.mixer) {
+    case Mixer::attention: return attention::find(tensors, d, shape.attention, prefix, &l->attention);
+    case Mixer::delta_net: return delta_net::find(tensors, d, shape.delta_net, prefix, &l->delta_net);
+    case Mixer::mamba2: return mamba2::find(tensors, d, shape.mamba2, prefix, &l->mamba2);
+    case Mixer::short_conv: return short_conv::find(tensors, d, shape.short_conv, prefix, &l->short_conv);
+    case Mixer::none: break;
+  }
+  return ok_status();
+}
+
 Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) {
   const std::string prefix = "blk." + std::to_string(i) + ".";
   const LayerShape& shape = d.layer(i);
-  ORRERY_TRY(tensors->vector(prefix + "attn_norm.weight", d.n_embd, true, &l->attn_norm));
-  ORRERY_TRY(shape.mixer == Mixer::attention ? attention::find(tensors, d, shape.attention, prefix, &l->attention)
-                                             : delta_net::find(tensors, d, shape.delta_net, prefix, &l->delta_net));
+  ORRERY_TRY(visit_mixer(tensors, d, shape, prefix, l));
   if (shape.post_norms) {
     ORRERY_TRY(tensors->vector(prefix + "post_attention_norm.weight", d.n_embd, true, &l->post_attn_norm));
     ORRERY_TRY(tensors->vector(prefix + "post_ffw_norm.weight", d.n_embd, true, &l->post_ffn_norm));
   }
+  if (!shape.has_ffn()) return ok_status();
   ORRERY_TRY(tensors->vector(prefix + shape.ffn_norm + ".weight", d.n_embd, true, &l->ffn_norm));
   return shape.experts ? experts::find(tensors, d, shape.experts, prefix, &l->experts)
                        : feed_forward::find(tensors, d, shape.feed_forward, prefix, &l->feed_forward);
@@ -261,10 +272,11 @@ Status check_tensors(const gguf::File& file, const Description& d) {
 Result<Placement> place_weights(const gguf::File& file, const Description& d, const Device& device,
                                 uint64_t arena_bytes) {
   for (const LayerShape& layer : d.layers) {
-    const bool recurrent = layer.mixer == Mixer::delta_net;
-    if (!recurrent && !layer.attention.gated && !layer.attention.own_gate) continue;
-    if (const Status known = device.check_recurrent(recurrent ? &layer.delta_net : nullptr); !known.ok())
-      return error(known.code(), "%s: %s", file.path().c_str(), known.message());
+    const bool attends = layer.mixer == Mixer::attention, delta_net = layer.mixer == Mixer::delta_net;
+    if (layer.mixer == Mixer::none || (attends && !layer.attention.gated && !layer.attention.own_gate)) continue;
+    Status known = device.check_recurrent(delta_net ? &layer.delta_net : nullptr);
+    if (known.ok() && layer.mixer == Mixer::mamba2) known = device.check_mamba2(layer.mamba2);
+    if (!known.ok()) return error(known.code(), "%s: %s", file.path().c_str(), known.message());
   }
   for (const LayerShape& layer : d.layers) {
     if (!layer.experts) continue;

@@ -18,16 +18,20 @@
 #include "runtime/model/blocks/delta_net.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
+#include "runtime/model/blocks/mamba2.h"
+#include "runtime/model/blocks/short_conv.h"
 #include "runtime/model/blocks/vocabulary.h"
 
 namespace orrery::model {
 
-// One decoder layer: attention and FFN, each behind its norm. Vectors are float32 in device memory; post norms are null in a model without
-// them.
+// One decoder layer: its mixer and its FFN, each behind its norm, or one of both alone. Vectors are float32 in device memory; post norms are null
+// in a model without them.
 struct Layer {
   Ptr<const float> attn_norm;                  // (n_embd)
   attention::Weights attention;                // or
-  delta_net::Weights delta_net;                // by the layer's mixer
+  delta_net::Weights delta_net;                // or
+  mamba2::Weights mamba2;                      // or
+  short_conv::Weights short_conv;              // by the layer's mixer
   Ptr<const float> post_attn_norm;             // (n_embd)
   Ptr<const float> ffn_norm;                   // (n_embd)
   feed_forward::Weights feed_forward;          // or

@@ -86,6 +86,7 @@ constexpr PreTokenizerAlias kAliases[] = {
     {"llama-v3", PreTokenizer::llama3, true, true},
     {"falcon3", PreTokenizer::llama3, true, true},
     {"lfm2", PreTokenizer::llama3, true, true},
+    {"pixtral", PreTokenizer::llama3, true, true},
     {"dbrx", PreTokenizer::llama3, false, false},
     {"smaug-bpe", PreTokenizer::llama3, false, false},
     {"glm4", PreTokenizer::llama3, false, false},

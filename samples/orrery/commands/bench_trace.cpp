@@ -30,6 +30,8 @@ const char* plain_name(const std::string& operation) {
   if (operation == "rope") return "rope";
   if (operation == "append_kv") return "KV written";
   if (operation == "delta_net") return "delta nets";
+  if (operation == "mamba2") return "Mamba2";
+  if (operation == "short_conv") return "short convolutions";
   if (operation == "attend") return "attention";
   if (operation == "swiglu") return "swiglu";
   if (operation == "add") return "additions";

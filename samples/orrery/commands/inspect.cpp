@@ -3,6 +3,7 @@
 // replaced.
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <unordered_map>
 
 #include "api.h"
@@ -70,7 +71,16 @@ class Summary {
 // The number of elements of a metadata array: {"type", "count", "first"}.
 uint64_t array_length(const Json& value) { return value.is_object() ? value.at("count").get<uint64_t>() : 0; }
 
+// An array, of a value for each layer, as its different values: "0 or 2". The description has the first elements alone.
 std::string number_text(const Json& value) {
+  if (value.is_object() && !value.at("first").empty()) {
+    std::set<Json> different;
+    for (const Json& each : value.at("first"))
+      if (each.is_number()) different.insert(each);
+    std::string text;
+    for (const Json& each : different) text += (text.empty() ? "" : " or ") + number_text(each);
+    return value.at("count").get<uint64_t>() > value.at("first").size() ? text + " ..." : text;
+  }
   if (value.is_number_unsigned()) return grouped(value.get<uint64_t>());
   if (value.is_number()) {
     const double number = value.get<double>();

@@ -266,6 +266,22 @@ TEST(CpuRouter, ClampedGates) {
   }
 }
 
+TEST(CpuRouter, SquaredRelu) {
+  constexpr size_t kN = 5000;
+  Rig rig("plain", 2, limits_of(router_of(1, 1), 3, 32));
+  Guarded<float> x(3 * kN);
+  fill_normal(x, 1);
+  x[7] = std::numeric_limits<float>::quiet_NaN(), x[8] = -std::numeric_limits<float>::infinity(), x[9] = 0;
+  const std::vector<float> before(x.data(), x.data() + x.size());
+  rig.begin(Phase::decode, 3);
+  rig->experts()->squared_relu(x.ptr(), kN);
+  rig.end();
+  for (size_t i = 0; i < 3 * kN; ++i) {
+    if (i == 7) EXPECT_TRUE(std::isnan(x[i]));
+    else EXPECT_EQ(x[i], before[i] > 0 ? before[i] * before[i] : 0.0f) << before[i];
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Paths, CpuExperts, ::testing::ValuesIn(paths()), PathName());
 
 }  // namespace

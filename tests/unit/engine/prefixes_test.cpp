@@ -92,9 +92,13 @@ INSTANTIATE_TEST_SUITE_P(Policies, Prefixes, ::testing::Values("full", "snapkv",
                          [](const auto& each) { return std::string(each.param); });
 
 // A state cannot be computed from KV: the pages of a model with recurrent layers are worth something up to a checkpoint.
-TEST(EnginePrefixes, ARecurrentStateIsKeptWithItsPage) {
+class RecurrentPrefixes : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, RecurrentPrefixes, ::testing::Values("qwen35", "lfm2", "nemotron-h"),
+                         [](const auto& each) { return std::string(each.param, 4); });
+
+TEST_P(RecurrentPrefixes, AStateIsKeptWithItsPage) {
   engine::RuntimeOptions runtime = runtime_options(2);
-  const auto model = open_spec("qwen35", runtime);
+  const auto model = open_spec(GetParam(), runtime);
   kv::PrefixTree& tree = model->runtime().prefixes();
   const auto prompt_of = [](size_t n, uint64_t seed, std::vector<int32_t> head = {}) {
     Random random(seed);

@@ -3,6 +3,7 @@
 // forks, parking and files, too.)
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -46,8 +47,11 @@ std::vector<int32_t> from(const std::vector<int32_t>& tokens, size_t first) {
   return {tokens.begin() + static_cast<ptrdiff_t>(first), tokens.end()};
 }
 
-TEST(EngineRecurrent, TheNextPromptComputesAFewTokensAgain) {
-  const auto model = open_spec("qwen35", runtime_options(2));
+// Every kind of recurrent layer: gated delta nets, short convolutions (also with experts, and beside windows), Mamba2.
+class EngineRecurrent : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(EngineRecurrent, TheNextPromptComputesAFewTokensAgain) {
+  const auto model = open_spec(GetParam(), runtime_options(2));
   const auto session = open_session(model, kContext, KvType::f16, 128);
   const std::vector<int32_t> prompt = random_prompt(500, 1);
   answer(session.get(), prompt, 20);
@@ -66,8 +70,8 @@ TEST(EngineRecurrent, TheNextPromptComputesAFewTokensAgain) {
   expect_same(found, answer(fresh.get(), next));
 }
 
-TEST(EngineRecurrent, LongPromptsHaveCheckpoints) {
-  const auto model = open_spec("qwen35-flags", runtime_options(2));
+TEST_P(EngineRecurrent, LongPromptsHaveCheckpoints) {
+  const auto model = open_spec(GetParam(), runtime_options(2));
   const auto session = open_session(model, kContext, KvType::f16, 512);
   const std::vector<int32_t> prompt = random_prompt(6500, 3);
   answer(session.get(), prompt);
@@ -84,7 +88,7 @@ TEST(EngineRecurrent, LongPromptsHaveCheckpoints) {
   expect_same(answer(session.get(), {}), answer(fresh.get(), first));
 }
 
-TEST(EngineRecurrent, NoMoreCheckpointsThanAreKept) {
+TEST(EngineRecurrentState, NoMoreCheckpointsThanAreKept) {
   RecurrentState state(open_spec("qwen35")->description());
   for (uint32_t i = 1; i <= 40; ++i) {
     state.add_checkpoint(100 * i, std::make_shared<std::vector<std::byte>>());
@@ -94,8 +98,8 @@ TEST(EngineRecurrent, NoMoreCheckpointsThanAreKept) {
 
 // The template of this chat drops an answer's reasoning when the next question comes. So the next turn cannot reuse the answer's KV, nor a state
 // after the question. A turn computes the new tokens, the answer without its reasoning, and at most one page and kTail tokens of the old prompt.
-TEST(EngineRecurrent, ATurnComputesWhatIsNewAndLittleElse) {
-  const auto model = open_spec("qwen35", runtime_options(2));
+TEST_P(EngineRecurrent, ATurnComputesWhatIsNewAndLittleElse) {
+  const auto model = open_spec(GetParam(), runtime_options(2));
   const auto session = open_session(model, kContext, KvType::f16, 128);
   std::vector<int32_t> chat = random_prompt(300, 20);
   for (uint64_t turn = 0; turn < 10; ++turn) {
@@ -113,8 +117,8 @@ TEST(EngineRecurrent, ATurnComputesWhatIsNewAndLittleElse) {
 }
 
 // A cancelled step, at any layer, leaves a state of no known number of tokens.
-TEST(EngineRecurrent, ACancelledPromptContinuesAsAFreshOne) {
-  const auto model = open_spec("qwen35", runtime_options(1));
+TEST_P(EngineRecurrent, ACancelledPromptContinuesAsAFreshOne) {
+  const auto model = open_spec(GetParam(), runtime_options(1));
   const std::vector<int32_t> prompt = random_prompt(3000, 4);
   const auto fresh = open_session(model, kContext, KvType::f16, 64);
   const Answer expected = answer(fresh.get(), prompt);
@@ -137,8 +141,8 @@ TEST(EngineRecurrent, ACancelledPromptContinuesAsAFreshOne) {
   EXPECT_GT(n_cancelled, 0u);
 }
 
-TEST(EngineRecurrent, ASavedStateIsNotComputedAgain) {
-  const auto model = open_spec("qwen35", runtime_options(2));
+TEST_P(EngineRecurrent, ASavedStateIsNotComputedAgain) {
+  const auto model = open_spec(GetParam(), runtime_options(2));
   const auto session = open_session(model, 1024, KvType::f16);
   answer(session.get(), random_prompt(300, 5), 5);
   std::vector<std::byte> file;
@@ -164,31 +168,29 @@ TEST(EngineRecurrent, ASavedStateIsNotComputedAgain) {
   EXPECT_EQ(engine::SessionFile::load(fresh.get(), file, "buffer").code(), Code::bad_session);
 }
 
-TEST(EngineRecurrent, SessionsThatDecodeTogetherHaveTheirOwnStates) {
+TEST_P(EngineRecurrent, SessionsThatDecodeTogetherHaveTheirOwnStates) {
   std::vector<std::vector<int32_t>> prompts;
   for (uint64_t i = 0; i < 3; ++i) prompts.push_back(random_prompt(40 + 30 * i, 10 + i));
-  expect_together_as_alone(open_spec("qwen35", runtime_options(2)), prompts, 10);
+  expect_together_as_alone(open_spec(GetParam(), runtime_options(2)), prompts, 10);
 }
 
-TEST(EngineRecurrent, ThePlanHasTheStateAndOpeningTakesIt) {
-  const auto model = open_spec("qwen35");
+TEST_P(EngineRecurrent, ThePlanHasTheStateAndOpeningTakesIt) {
+  const auto model = open_spec(GetParam());
   engine::SessionOptions options;
   options.n_context = 256;
   const kv::Plan plan = engine::plan_session(*model, &options);
   uint64_t planned = 0;
   for (const kv::Region& region : plan.layout.regions())
     if (std::string(region.name) == "recurrent state") planned = region.device_bytes;
-  EXPECT_EQ(planned, model->description().state_bytes());
-  // Four layers: 4 value heads of 16 x 16, and three rows of 128 channels.
-  EXPECT_EQ(planned, uint64_t{4} * (4 * 16 * 16 + 3 * 128) * sizeof(float));
+  EXPECT_EQ(planned, align_up(model->description().state_bytes(), kv::kArenaAlignment));
   const auto session = open_session(model, 256);
   for (const kv::Arena::Taken& taken : model->runtime().arena().taken())
     if (std::string(taken.what) == "recurrent state") planned -= std::min(planned, taken.bytes);
   EXPECT_EQ(planned, 0u);
 }
 
-TEST(EngineRecurrent, WhatCannotBeTakenBackIsRefused) {
-  const auto model = open_spec("qwen35");
+TEST_P(EngineRecurrent, WhatCannotBeTakenBackIsRefused) {
+  const auto model = open_spec(GetParam());
   const auto refused = [&](const engine::SessionOptions& options, const char* words) {
     const Status status = Session::open(model, options).take_status();
     EXPECT_EQ(status.code(), Code::unsupported) << words;
@@ -208,6 +210,23 @@ TEST(EngineRecurrent, WhatCannotBeTakenBackIsRefused) {
   options.n_context = 256;
   options.automatic = true;
   EXPECT_EQ(unwrap(Session::open(model, options))->options().policy, "full");
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EngineRecurrent, ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd"),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// What a sequence keeps, counted by hand.
+TEST(EngineRecurrentState, HasTheBytesOfItsLayers) {
+  const auto floats = [](const char* spec) { return open_spec(spec)->description().state_floats; };
+  EXPECT_EQ(floats("qwen35"), uint64_t{4} * (4 * 16 * 16 + 3 * 128));   // four layers: 4 value heads of 16 x 16, and three rows of 128 channels
+  EXPECT_EQ(floats("lfm2"), uint64_t{3} * 2 * 64);                      // three layers of two rows
+  EXPECT_EQ(floats("lfm2-taps"), uint64_t{2} * 80);                     // two layers of 72, each at a multiple of 16
+  EXPECT_EQ(floats("nemotron-h"), uint64_t{2} * (8 * 16 * 16 + 3 * 192));
+  EXPECT_EQ(floats("nemotron-h-odd"), uint64_t{2} * (3 * 24 * 20 + 2 * 108 + 8));   // 108 = 60 + 2 * 24; 1,656 floats, at a multiple of 16
 }
 
 }  // namespace

@@ -305,6 +305,11 @@ constexpr Case kCases[] = {
     {"llama_q4_k", "llama-256", TensorType::q4_k, KvType::f16},
     {"qwen35", "qwen35", TensorType::f32, KvType::f16},
     {"qwen35_flags", "qwen35-flags", TensorType::f32, KvType::q8_0},
+    {"lfm2", "lfm2", TensorType::f32, KvType::f16},
+    {"lfm2_taps", "lfm2-taps", TensorType::f32, KvType::q8_0},
+    {"lfm2moe", "lfm2moe", TensorType::bf16, KvType::f16},
+    {"nemotron", "nemotron-h", TensorType::f32, KvType::f16},
+    {"nemotron_odd", "nemotron-h-odd", TensorType::f16, KvType::q8_0},
     {"gemma3", "gemma3", TensorType::f32, KvType::f16},
     {"demo", nullptr, TensorType::q8_0, KvType::f16},
 };

@@ -1,8 +1,8 @@
-// Kernels of recurrent layers, written over V: the convolution of a head's channels, the delta rule, and gates of attention. Include after
-// products/rows.h.
+// Kernels of recurrent layers, written over V: the convolution of channels, the delta rule, Mamba2's recurrence, and gates of attention. Include
+// after products/rows.h.
 //
 // The state of a value head is 64 KB for 128 by 128 floats, so it stays in the second-level cache over a prompt's rows. Each row passes over
-// it twice: decay and read, write and read. A pass takes kAtOnce vectors of columns with their sums in registers. Each sum goes over the rows
+// it twice: decay and read, write and read; in Mamba2 once. A pass takes kAtOnce vectors of columns with their sums in registers. Each sum goes over the rows
 // of the state in order, so its bits do not depend on V's width.
 #pragma once
 
@@ -15,7 +15,11 @@ inline void convolve_head(const ConvolveTask& t) {
   for (int32_t i = 0; i < t.dim; ++i) {
     float sum = 0;
     for (int32_t tap = 0; tap < t.n_taps; ++tap) sum += t.inputs[tap][i] * t.weights[i * t.n_taps + tap];
-    t.out[i] = sum;
+    t.out[i] = t.bias ? sum + t.bias[i] : sum;
+  }
+  if (t.gate) {
+    for (int32_t i = 0; i < t.dim; ++i) t.out[i] *= t.gate[i];
+    return;
   }
   const auto silu = [](V::F x) { return swiglu_vector(x, V::set(1.0f)); };
   int32_t i = 0;
@@ -73,6 +77,44 @@ inline void delta_head(const DeltaTask& t) {
     if (j < t.value_dim) delta_columns<1, true>(t, j, t.value_dim - j, gates, q, k, v, out);
     rms_norm(out, t.norm, out, t.value_dim, t.eps);
     swiglu(t.z + row * t.value_stride, out, out, t.value_dim);
+  }
+}
+
+// As delta_columns().
+template <int kAtOnce, bool kPart>
+inline void mamba2_columns(const Mamba2Task& t, int32_t j, int left, const Mamba2Gates& gates, const float* x, const float* b, const float* c,
+                           float* out) {
+  const auto load = [left](const float* p) { return kPart ? V::load_part(p, left) : V::load(p); };
+  const auto store = [left](float* p, V::F v) { kPart ? V::store_part(p, v, left) : V::store(p, v); };
+  const V::F decay = V::set(gates.decay);
+  V::F own[kAtOnce], stepped[kAtOnce], sums[kAtOnce];
+  for (int n = 0; n < kAtOnce; ++n) {
+    own[n] = load(x + j + n * V::kLanes);
+    stepped[n] = V::mul(own[n], V::set(gates.step));
+    sums[n] = V::zero();
+  }
+  for (int32_t i = 0; i < t.state_dim; ++i) {
+    float* row = t.state + int64_t{i} * t.head_dim + j;
+    const V::F written = V::set(b[i]), read = V::set(c[i]);
+    for (int n = 0; n < kAtOnce; ++n) {
+      const V::F s = V::fma(written, stepped[n], V::mul(load(row + n * V::kLanes), decay));
+      store(row + n * V::kLanes, s);
+      sums[n] = V::fma(s, read, sums[n]);
+    }
+  }
+  for (int n = 0; n < kAtOnce; ++n) store(out + j + n * V::kLanes, V::fma(V::set(t.skip), own[n], sums[n]));
+}
+
+inline void mamba2_head(const Mamba2Task& t) {
+  constexpr int kAtOnce = 4;
+  for (int32_t row = 0; row < t.n_rows; ++row) {
+    const float *x = t.x + row * t.stride, *b = t.b + row * t.stride, *c = t.c + row * t.stride;
+    const Mamba2Gates gates = mamba2_gates(t, row);
+    float* out = t.out + row * t.out_stride;
+    int32_t j = 0;
+    for (; j + kAtOnce * V::kLanes <= t.head_dim; j += kAtOnce * V::kLanes) mamba2_columns<kAtOnce, false>(t, j, 0, gates, x, b, c, out);
+    for (; j + V::kLanes <= t.head_dim; j += V::kLanes) mamba2_columns<1, false>(t, j, 0, gates, x, b, c, out);
+    if (j < t.head_dim) mamba2_columns<1, true>(t, j, t.head_dim - j, gates, x, b, c, out);
   }
 }
 
