@@ -315,5 +315,14 @@ TEST(Models, PlanNamesRecurrentStates) {
   }
 }
 
+TEST(Models, InspectNamesExpertsWindowsAndWhatIsNotComputed) {
+  const TempDir dir;
+  const auto inspected = [&](const char* spec) { return run({"inspect", dir.write("model.gguf", named_model_gguf(spec))}).out; };
+  EXPECT_NE(inspected("gpt-oss").find("experts         8, of which a token takes 3, 48 feed-forward\n"), std::string::npos) << inspected("gpt-oss");
+  EXPECT_NE(inspected("gpt-oss").find("windows         12 tokens\n"), std::string::npos);
+  EXPECT_NE(inspected("qwen35").find("not computed    1 layer, which guesses tokens\n"), std::string::npos) << inspected("qwen35");
+  for (const char* row : {"\nexperts ", "\nwindows ", "\nnot computed "}) EXPECT_EQ(inspected("qwen3").find(row), std::string::npos) << row;
+}
+
 }  // namespace
 }  // namespace orrery::testing

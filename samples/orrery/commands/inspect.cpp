@@ -58,8 +58,9 @@ class Summary {
     const size_t dot = key.find('.');
     if (dot == std::string::npos) return false;
     for (const char* end : {"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
-                            "feed_forward_length", "context_length", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor",
-                            "rope.scaling.original_context_length"})
+                            "feed_forward_length", "expert_count", "expert_used_count", "expert_feed_forward_length",
+                            "attention.sliding_window", "nextn_predict_layers", "context_length", "rope.freq_base", "rope.scaling.type",
+                            "rope.scaling.factor", "rope.scaling.original_context_length"})
       if (key.compare(dot + 1, std::string::npos, end) == 0) return true;
     return false;
   }
@@ -137,6 +138,16 @@ void print_summary(const std::string& description, Output& out) {
     if (!part.empty()) shape += (shape.empty() ? "" : ", ") + part;
   }
   table.row("shape", shape);
+  std::string experts = number("expert_count");
+  if (!experts.empty() && experts != "0") {
+    experts += ", of which a token takes " + number("expert_used_count");
+    const std::string width = number("expert_feed_forward_length");
+    if (!width.empty()) experts += ", " + width + " feed-forward";
+    table.row("experts", experts);
+  }
+  const std::string window = number("attention.sliding_window"), guessing = number("nextn_predict_layers");
+  if (window != "0") table.row("windows", with(window, "tokens"));
+  if (guessing != "0") table.row("not computed", with(guessing, guessing == "1" ? "layer, which guesses tokens" : "layers, which guess tokens"));
   table.row("context", with(number("context_length"), "tokens"));
   std::string rope = with(number("rope.freq_base"), "base");
   const std::string scaling = metadata.text(architecture + ".rope.scaling.type");
