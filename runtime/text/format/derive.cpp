@@ -26,7 +26,6 @@ size_t common_suffix(std::string_view a, std::string_view b) {
   while (n < a.size() && n < b.size() && a[a.size() - 1 - n] == b[b.size() - 1 - n]) ++n;
   return n;
 }
-bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 bool ends(std::string_view text, std::string_view with) { return text.size() >= with.size() && text.substr(text.size() - with.size()) == with; }
 std::string_view without_blanks(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \n\r\t");
@@ -141,6 +140,17 @@ class Prober {
   mutable std::string failure_;
 };
 
+// What all that may follow a string begins with: its first tag, or all of it.
+std::string string_end(const TaggedFormat& t, const CallFormat& f) {
+  const std::string key = t.close[0] + t.next_key, end = t.close[0] + t.end;
+  std::string_view same = std::string_view(key).substr(0, common_prefix(key, end + f.last));
+  if (f.many) same = same.substr(0, common_prefix(same, end + f.next));
+  const size_t begin = same.find_first_not_of(" \n");
+  if (begin == std::string_view::npos) return std::string(same);
+  const size_t tag = same[begin] == '<' || same[begin] == '[' ? same.find(same[begin] == '<' ? '>' : ']', begin) : std::string_view::npos;
+  return std::string(same.substr(0, tag == std::string_view::npos ? same.size() : tag + 1));
+}
+
 struct Probe {
   const char* content;
   const char* thought;
@@ -171,6 +181,7 @@ class Deriver {
     }
     if (const KnownFormat* known = known_format(source)) {
       format_.call = known->call();
+      if (format_.call->tagged) format_.call->tagged->string_end = string_end(*format_.call->tagged, *format_.call);
       format_.source = known->name;
     } else {
       format_.why_none = first_reason;
@@ -345,8 +356,20 @@ class Deriver {
       short_ids.short_id = true;
       if (!body({"", nullptr, {call_of(0, one_argument(0))}}, short_ids)) f.id_length = static_cast<uint32_t>(std::string_view(kIds[0]).size());
     }
-    if (!proved(shape, &f, why)) return std::nullopt;
+    if (!readable(f, why) || !proved(shape, &f, why)) return std::nullopt;
     return f;
+  }
+
+  // Where a name or an id ends is seen by the byte behind it.
+  static bool readable(const CallFormat& f, std::string* why) {
+    for (size_t i = 0; i + 1 < f.fields.size(); ++i) {
+      const std::string& behind = f.tagged && f.fields[i + 1] == Field::arguments ? f.tagged->open : f.between[i];
+      const bool is_json = f.fields[i + 1] == Field::arguments && !f.tagged;   // which begins with a brace
+      if (f.fields[i] == Field::arguments || (behind.empty() ? is_json : !is_name_byte(behind[0]))) continue;
+      *why = "the chat template prints a name or an id without an end";
+      return false;
+    }
+    return true;
   }
 
   bool cut_turn_end(std::string* last) const {
@@ -453,6 +476,11 @@ class Deriver {
       } else {
         f->next = f->next.substr(before.size());
       }
+    }
+    t.string_end = string_end(t, *f);
+    if (t.string_end.empty()) {
+      *why = "nothing in the chat template's text ends a string of a call";
+      return false;
     }
     // Order of keys; words; lists.
     const auto order = body({"", nullptr, {call_of(0, arguments_of({{kKeys[1], text_value(kValues[1])}, {kKeys[0], text_value(kValues[0])}}))}}, shape);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/text/grammar/json_schema/tagged.h"
 #include "runtime/text/jinja/chat_template.h"
 #include "runtime/text/json/value.h"
 
@@ -30,18 +31,7 @@ inline constexpr char kCounter = '\x01';
 // What a call consists of, in the order in which it is written. A call has a name and arguments; an id or not.
 enum class Field : uint8_t { name, id, arguments };
 
-// Arguments that are not one JSON object: each has a key and a value of its own. Index 0 is of strings, which stand raw; 1 of other values.
-struct TaggedFormat {
-  std::string open;              // before the first key
-  std::string to_value[2];       // from a key to its value
-  std::string close[2];          // what ends a value
-  std::string next_key;          // from there to the next key
-  std::string end;               // after the last value's close
-  std::string none;              // instead of all this, without arguments
-  bool sorted = false;           // keys come in alphabetical order
-  std::string words[3];          // how true, false and null are written
-  bool nested = false;           // lists and objects are written as JSON
-};
+using grammar::TaggedFormat;
 
 struct CallFormat {
   std::string first;                  // from the answer's start to the first call's first field
@@ -61,6 +51,12 @@ struct CallFormat {
   // The text that begins a call and that content cannot have: the first tag of `first`. Empty: a call has no mark of its own.
   std::string trigger() const;
 };
+
+inline bool begins(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
+// Names and ids consist of these.
+inline bool is_name_byte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
+}
 
 struct ChatFormat {
   ReasoningFormat reasoning;
