@@ -126,7 +126,7 @@ class AnswerTree {
     } else {
       std::vector<std::string> marks = {f.reasoning.open, f.content_close};
       bool bare = false;
-      if (f.call) marks.push_back(f.call->trigger()), bare = f.call->trigger().empty();
+      if (f.call && rules_.choice != ToolChoice::ignored) marks.push_back(f.call->trigger()), bare = f.call->trigger().empty();
       text = free_text(marks);
       if (bare && f.content_open.empty() && rules_.calls()) {   // a call has no mark but its beginning
         const std::string_view first = without_leading_blanks(f.call->first);

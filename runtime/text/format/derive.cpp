@@ -61,7 +61,9 @@ struct Shape {
 class Prober {
  public:
   Prober(const ChatTemplate& chat_template, const ChatOptions& options) : template_(chat_template), options_(options) {
-    options_.limits.max_output_bytes = 1u << 18;
+    options_.limits.max_output_bytes = 1u << 18;   // all probes together take at most seconds, whatever the template
+    options_.limits.max_steps = 1'000'000;
+    options_.limits.max_work_bytes = 32u << 20;
     std::vector<Value> tools;
     for (const char* name : kNames) {
       Map properties;
@@ -208,6 +210,7 @@ class Deriver {
     ORRERY_ASSIGN(const std::string asked, prober_.question(true));
     const size_t n = common_prefix(base_, asked);
     prompt_ = asked.substr(n);
+    format_.prompt_end = prompt_;
     cut_base_ = n;
     const Shape plain{};
     if (const auto text = prober_.answer(kContent, nullptr, {}, plain); text && begins(*text, base_.substr(0, n))) {

@@ -46,7 +46,6 @@ struct CallFormat {
   bool with_content = false;          // calls may follow content
   bool text_arguments = false;        // the template takes arguments as JSON text
   uint32_t id_length = 0;             // letters and digits of an id; 0: from 1 to 40, any of those that names have
-  bool named_id = false;              // the id is "functions.NAME:NUMBER", and the name stands nowhere else (Kimi)
 
   // The text that begins a call and that content cannot have: the first tag of `first`. Empty: a call has no mark of its own.
   std::string trigger() const;
@@ -62,9 +61,14 @@ struct ChatFormat {
   ReasoningFormat reasoning;
   std::string content_open, content_close;   // what stands around content that is no blank; content_close: to the end of the turn
   std::optional<CallFormat> call;
+  std::string prompt_end;  // what the template ends a prompt with, for the model to go on
   std::string source;      // "probes", or the name of the table's row
   std::string why_none;    // of `call`: why the template has none
 };
+
+// Where a prompt with this end leaves the reasoning: not begun, open, or over.
+enum class Opening : uint8_t { none, open, closed };
+Opening opening(const ReasoningFormat& reasoning, std::string_view prompt_end);
 
 // `source`: the template's own. `options`: tools are not read. Fails only where the template cannot render a question: unsupported_template and
 // invalid_argument, as render_chat().

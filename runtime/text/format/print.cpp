@@ -57,7 +57,7 @@ Result<std::string> print(const CallFormat& format, const std::vector<Call>& cal
           out += call.name;
           break;
         case Field::id:
-          out += format.named_id ? "functions." + call.name + ":" + std::to_string(i) : call.id;
+          out += call.id;
           break;
         case Field::arguments: {
           if (!call.arguments.is_map()) return error(Code::invalid_argument, "a call's arguments are not an object");
@@ -70,6 +70,15 @@ Result<std::string> print(const CallFormat& format, const std::vector<Call>& cal
     }
   }
   return out + counted(format.last, calls.empty() ? 0 : calls.size() - 1);
+}
+
+Opening opening(const ReasoningFormat& reasoning, std::string_view prompt_end) {
+  if (!reasoning.known()) return Opening::none;
+  const size_t end = prompt_end.find_last_not_of(" \n\r\t");
+  const std::string_view text = prompt_end.substr(0, end == std::string_view::npos ? 0 : end + 1);
+  const auto ends = [&](std::string_view mark) { return text.size() >= mark.size() && text.substr(text.size() - mark.size()) == mark; };
+  if (ends(reasoning.close)) return Opening::closed;
+  return ends(reasoning.open) ? Opening::open : Opening::none;   // an empty mark is always there
 }
 
 std::string CallFormat::trigger() const {
