@@ -144,6 +144,26 @@ TEST_F(Tools, AConversationOfThreeCallsComputesNoTokenTwice) {
   }
 }
 
+TEST_F(Tools, GuessesChangeNothing) {
+  const auto answer = [&](uint32_t speculate) {
+    orrery_session_options o = session_options();
+    o.n_context = 1024;
+    o.speculate = speculate;
+    const Session s = open_session(model, o);
+    orrery_template_options t = options(&orrery_template_options_init);
+    t.tools_json = kTools, t.template_source = kTemplate;
+    Error error;
+    check(orrery_session_set_template(s.get(), &t, &error), error, "orrery_session_set_template");
+    say(s, "hello <call>{\"name\": \"add\"");
+    orrery_generate_options g = with(ORRERY_TOOLS_REQUIRED, 150);
+    g.max_reasoning_tokens = 8;
+    g.temperature = 0.8f;
+    const Told told_now = told(s, g);
+    return message(s, 1) + told_now.order;
+  };
+  EXPECT_EQ(answer(ORRERY_SPECULATE_OFF), answer(ORRERY_SPECULATE_NGRAM));
+}
+
 TEST_F(Tools, Choices) {
   orrery_generate_options o = with(ORRERY_TOOLS_REQUIRED);
   o.one_call = 1;

@@ -333,8 +333,9 @@ class Deriver {
       }
       if (i > 0) f.between.push_back(one->substr(places[i - 1].end, places[i].begin - places[i - 1].end));
     }
-    if (!json && f.fields.back() != Field::arguments) {
-      *why = "the chat template prints a call's name after its arguments";
+    const auto at = [&](Field field) { return std::find(f.fields.begin(), f.fields.end(), field); };
+    if (at(Field::arguments) < at(Field::name) || (!json && f.fields.back() != Field::arguments)) {
+      *why = "the chat template prints a call's name or id after its arguments";
       return std::nullopt;
     }
     f.first = one->substr(0, places[0].begin);

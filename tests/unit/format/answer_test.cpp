@@ -21,6 +21,8 @@ using grammar::Grammar;
 using grammar::GrammarOptions;
 using grammar::TokenTrie;
 
+constexpr int32_t kFirstByte = 3;   // of the vocabulary below
+
 constexpr const char* kTools = R"([
   {"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {
     "city": {"type": "string", "maxLength": 12}, "days": {"type": "integer", "minimum": 0, "maximum": 40}, "exact": {"type": "boolean"},
@@ -341,6 +343,80 @@ TEST(Answers, ACallThatIsCutIsNoCall) {
     EXPECT_TRUE(parser.calls().empty() || !parser.calls()[0].whole || n > whole.find("</function>"));
     if (n > 30 && n < 50) {
       EXPECT_EQ(unfinished, whole.substr(0, n));
+    }
+  }
+}
+
+// Marks that are control tokens are read as tokens: the same name as text is text.
+TEST(Answers, ControlTokensAreMarks) {
+  VocabData data;
+  data.model = "llama";
+  std::vector<std::string> names = {"<unk>", "<s>", "</s>"};
+  data.types = {2, 3, 3};
+  for (int b = 0; b < 256; ++b) {
+    char name[8];
+    std::snprintf(name, sizeof name, "<0x%02X>", static_cast<unsigned>(b));
+    names.emplace_back(name);
+    data.types.push_back(6);
+  }
+  names.emplace_back("[CALLS]");
+  data.types.push_back(3);
+  for (const std::string& name : names) data.tokens.push_back(name);
+  data.scores.assign(names.size(), 0.0f);
+  data.special.unk = 0, data.special.bos = 1, data.special.eos = 2;
+  auto tokenizer = Tokenizer::from_vocab(data);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const auto calls = static_cast<int32_t>(names.size()) - 1;
+  ASSERT_EQ(tokenizer->find("[CALLS]"), calls);
+  AnswerRules rules;
+  rules.format = derived(file(testing::source_path("tests/golden/templates/bracketed.jinja")));
+  rules.tools = tools_of(parse_json(kTools).value()).value();
+  std::vector<std::string> notices;
+  for (const ToolChoice choice : {ToolChoice::required, ToolChoice::automatic}) {
+    rules.choice = choice;
+    GrammarOptions options;
+    auto tree = answer_tree(&rules, nullptr, &*tokenizer, options.limits, &notices);
+    ASSERT_TRUE(tree.ok());
+    auto trie = TokenTrie::make(*tokenizer);
+    ASSERT_TRUE(trie.ok());
+    auto compiled = Grammar::of_tree(*tree, options, *trie, {});
+    ASSERT_TRUE(compiled.ok());
+    auto matcher = (*compiled)->matcher();
+    AnswerParser parser(rules);
+    std::vector<Piece> pieces;
+    const auto take = [&](int32_t id) {
+      const bool ok = matcher.accept(id).value();
+      if (ok) parser.feed(tokenizer->token_bytes(id), &pieces);
+      return ok;
+    };
+    ASSERT_TRUE(take(calls));
+    EXPECT_FALSE(take(calls));
+    EXPECT_NE(matcher.tokens_to_end(), grammar::kNever);
+    for (const char c : std::string(R"([{"name": "now", "arguments": {}, "id": "abcdefghi"}])")) ASSERT_TRUE(take(kFirstByte + static_cast<uint8_t>(c))) << c;
+    EXPECT_TRUE(matcher.must_end());
+    ASSERT_EQ(parser.calls().size(), 1u);
+    EXPECT_TRUE(parser.calls()[0].whole);
+    EXPECT_EQ(parser.calls()[0].id, "abcdefghi");
+    auto text = (*compiled)->matcher();
+    EXPECT_EQ(text.accept(kFirstByte + '[').value(), choice == ToolChoice::automatic);
+  }
+}
+
+// Whatever bytes come: no byte is lost, and the cuts do not matter.
+TEST(Answers, BytesOfNoGrammar) {
+  std::mt19937 random(12);
+  const char* kParts[] = {"<call>", "<tool>", "\n<function=", "weather", "now", ">", "\n<parameter=", "city", "</parameter>", "\n</function>\n</tool>", "{", "}", "\"",
+                          "{\"name\": \"", "\", \"arguments\": ", "<think>", "</think>", "\n", "[1, {", "]", ":0=", ";", "<calls>", "</calls>", "\xC3", "\xFF", "\\", "text"};
+  for (const std::string& source : {file(testing::source_path("tests/golden/templates/turns_with_thoughts.jinja")), std::string(kTaggedTemplate),
+                                    std::string(kCountedTemplate), std::string(kBareTemplate)}) {
+    for (const ToolChoice choice : {ToolChoice::automatic, ToolChoice::required, ToolChoice::none}) {
+      const Made m = made(derived(source), choice);
+      for (int i = 0; i < 60; ++i) {
+        std::string text;
+        for (size_t n = random() % 25; n > 0; --n) text += kParts[random() % (sizeof kParts / sizeof *kParts)];
+        SCOPED_TRACE(text);
+        (void)check_law(m.rules, text, &random);
+      }
     }
   }
 }
