@@ -41,10 +41,16 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   }
   if (o.n_logit_bias > 0) ORRERY_REQUIRE(o.logit_bias);
   for (uint64_t i = 0; i < o.n_logit_bias; ++i) s.bias.push_back({o.logit_bias[i].token, o.logit_bias[i].bias});
-  ORRERY_ASSIGN(out.grammar, grammar_of(o, vocabulary));
+  ORRERY_TRY(form_of(o, &out.form));
+  if (!out.form.any()) {
+    ORRERY_ASSIGN(out.grammar, grammar_of(o, vocabulary));
+  }
   out.grammar_tokens = o.grammar_tokens;
   return out;
 }
+
+static_assert(static_cast<uint32_t>(engine::EventType::call_end) == ORRERY_EVENT_CALL_END && static_cast<uint32_t>(engine::Finish::calls) == ORRERY_FINISH_CALLS,
+              "events are numbered alike");
 
 orrery_event to_event(const engine::Event& from) {
   orrery_event e;
@@ -60,6 +66,9 @@ orrery_event to_event(const engine::Event& from) {
   e.logprob = from.logprob;
   e.finish_reason = static_cast<uint32_t>(from.finish);
   e.stop_index = from.stop_index;
+  e.name = from.name;
+  e.call_id = from.call_id;
+  e.call = from.call;
   e.complete = from.complete;
   e.prompt_tokens = from.prompt_tokens;
   e.reused_tokens = from.reused_tokens;

@@ -4,9 +4,11 @@
 
 namespace orrery::capi {
 
-Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate_options& o, const engine::Vocabulary& vocabulary) {
-  namespace grammar = text::grammar;
-  if (o.grammar == nullptr) return std::shared_ptr<grammar::Grammar>();
+namespace {
+
+namespace grammar = text::grammar;
+
+Result<grammar::GrammarOptions> grammar_options(const orrery_generate_options& o) {
   ORRERY_TRY(check_utf8(o.grammar, "grammar"));
   grammar::GrammarOptions options;
   if (o.grammar_kind > ORRERY_GRAMMAR_REGEX)
@@ -22,7 +24,39 @@ Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate
     ORRERY_TRY(check_utf8(o.grammar_root, "grammar_root"));
     options.root = o.grammar_root;
   }
+  return options;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate_options& o, const engine::Vocabulary& vocabulary) {
+  if (o.grammar == nullptr) return std::shared_ptr<grammar::Grammar>();
+  ORRERY_ASSIGN(const grammar::GrammarOptions options, grammar_options(o));
   return vocabulary.grammar(o.grammar, options);
+}
+
+Status form_of(const orrery_generate_options& o, engine::FormRequest* form) {
+  using text::format::ToolChoice;
+  static_assert(static_cast<uint32_t>(ToolChoice::automatic) == ORRERY_TOOLS_AUTO && static_cast<uint32_t>(ToolChoice::none) == ORRERY_TOOLS_NONE &&
+                    static_cast<uint32_t>(ToolChoice::required) == ORRERY_TOOLS_REQUIRED,
+                "choices are numbered alike");
+  if (o.tools > ORRERY_TOOLS_REQUIRED) return error(Code::invalid_argument, "tools is %u, expected an ORRERY_TOOLS_ value", o.tools);
+  form->tools = static_cast<ToolChoice>(o.tools);
+  form->one_call = o.one_call != 0;
+  form->split_reasoning = o.split_reasoning != 0;
+  form->max_reasoning_tokens = o.max_reasoning_tokens;
+  if (o.tool_name != nullptr) {
+    ORRERY_TRY(check_utf8(o.tool_name, "tool_name"));
+    if (o.tools != ORRERY_TOOLS_AUTO && o.tools != ORRERY_TOOLS_REQUIRED)
+      return error(Code::invalid_argument, "tool_name is given, but the answer calls no tools: expected tools AUTO or REQUIRED");
+    form->tool = o.tool_name;
+  }
+  if (o.max_reasoning_tokens > 0 && !form->any())
+    return error(Code::invalid_argument, "max_reasoning_tokens is %u, but reasoning is not told apart: expected split_reasoning or tools", o.max_reasoning_tokens);
+  if (o.grammar == nullptr || !form->any()) return ok_status();
+  ORRERY_ASSIGN(form->content_options, grammar_options(o));
+  form->content = o.grammar;
+  return ok_status();
 }
 
 }  // namespace orrery::capi

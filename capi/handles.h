@@ -219,5 +219,7 @@ uint32_t kv_type_number(KvType type);     // and back
 Result<engine::TemplateChoice> template_choice(const orrery_template_options* given);
 // The grammar of the caller's options, compiled or found. Null: they have none.
 Result<std::shared_ptr<text::grammar::Grammar>> grammar_of(const orrery_generate_options& o, const engine::Vocabulary& vocabulary);
+// Tools and reasoning of the options, with the grammar of the content.
+Status form_of(const orrery_generate_options& options, engine::FormRequest* form);
 
 }  // namespace orrery::capi

@@ -36,7 +36,8 @@ file(WRITE ${PROJECT_BINARY_DIR}/copyright "${copyright}")
 function(orrery_copyright component package)
   install(FILES ${PROJECT_BINARY_DIR}/copyright DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/doc/${package} COMPONENT ${component} EXCLUDE_FROM_ALL)
 endfunction()
-install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c ${PROJECT_SOURCE_DIR}/samples/form.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT development)
+install(FILES ${PROJECT_SOURCE_DIR}/samples/chat.c ${PROJECT_SOURCE_DIR}/samples/form.c ${PROJECT_SOURCE_DIR}/samples/tools.c
+        DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT development)
 
 # With operators of its own the static library holds the C++ standard library, and is C to whoever links it.
 set(cxx_library " -lstdc++")

@@ -124,6 +124,10 @@ const char* orrery_event_type_name(uint32_t type) {
     ORRERY_NAME(ORRERY_EVENT_TOKEN)
     ORRERY_NAME(ORRERY_EVENT_TEXT)
     ORRERY_NAME(ORRERY_EVENT_DONE)
+    ORRERY_NAME(ORRERY_EVENT_REASONING)
+    ORRERY_NAME(ORRERY_EVENT_CALL)
+    ORRERY_NAME(ORRERY_EVENT_ARGUMENTS)
+    ORRERY_NAME(ORRERY_EVENT_CALL_END)
     default: return "unknown event type";
   }
 }
@@ -135,7 +139,18 @@ const char* orrery_finish_reason_name(uint32_t reason) {
     ORRERY_NAME(ORRERY_FINISH_LENGTH)
     ORRERY_NAME(ORRERY_FINISH_CONTEXT)
     ORRERY_NAME(ORRERY_FINISH_CANCELLED)
+    ORRERY_NAME(ORRERY_FINISH_CALLS)
     default: return "unknown finish reason";
+  }
+}
+
+const char* orrery_tools_name(uint32_t tools) {
+  switch (tools) {
+    ORRERY_NAME(ORRERY_TOOLS_IGNORED)
+    ORRERY_NAME(ORRERY_TOOLS_AUTO)
+    ORRERY_NAME(ORRERY_TOOLS_NONE)
+    ORRERY_NAME(ORRERY_TOOLS_REQUIRED)
+    default: return "unknown tools";
   }
 }
 

@@ -24,33 +24,28 @@
  *              compiled, sets struct_size, and fills in the defaults. Set fields after it. Reserved fields are zero. A call returns
  *              ORRERY_INVALID_ARGUMENT for a struct whose struct_size no version has had, of which 0 is one; of an orrery_error it then
  *              writes nothing.
- *   Versions   An older program with a newer library: _init gives the program's fields their defaults, and writes nothing behind them.
- *              Options that the program lacks have their defaults; results, events and errors are filled as far as its structs reach. It
- *              skips types of events, and shows names, that it does not know. A newer program with an older library: options that the
- *              library does not know must be 0, as _init leaves them; else ORRERY_UNSUPPORTED, with the byte. Fields of results that it
- *              does not know stay 0. A constant that it lacks is ORRERY_INVALID_ARGUMENT, with the number. A function that it lacks is not
- *              found by the loader. A function has changed: ORRERY_ABI_VERSION differs from orrery_abi_version(): do not call on.
- *              ORRERY_UNSTABLE marks functions that change without that.
+ *   Versions   An older program with a newer library: _init gives the program's fields their defaults, and writes nothing behind them. Options that
+ *              the program lacks have their defaults; results, events and errors are filled as far as its structs reach. It skips types of events,
+ *              and shows names, that it does not know. A newer program with an older library: options that the library does not know must be 0, as
+ *              _init leaves them; else ORRERY_UNSUPPORTED, with the byte. Fields of results that it does not know stay 0. A constant that it lacks
+ *              is ORRERY_INVALID_ARGUMENT, with the number. A function that it lacks is not found by the loader. A function has changed:
+ *              ORRERY_ABI_VERSION differs from orrery_abi_version(): do not call on. ORRERY_UNSTABLE marks functions that change without that.
  *   Sources    `fd` is of a regular file or a memory file (memfd_create), open for reading: the whole file is the model. A call does not
  *              use or move its position; the caller keeps fd, and may close it after the call. `bytes` (n_bytes) hold a whole GGUF file and
  *              begin at a multiple of 8. Errors are those of the function that takes a path, and ORRERY_IO: fd is not open, or not a file;
  *              ORRERY_INVALID_ARGUMENT: fd is negative, or bytes begin elsewhere. A split model opens by its path alone: else it is
  *              ORRERY_BAD_MODEL.
- *   Handles    Handles count references: free them in any order. NULL is accepted. A session keeps its model, and a model keeps its
- *              runtime.
- *   Strings    Strings are UTF-8. The library copies inputs, unless a function says otherwise. Each function says how long a `const char *`
- *              result lives. Results are whole UTF-8, also where a file is not: bytes that are not UTF-8 become U+FFFD, or '?' in error and
- *              log messages. An input that is not UTF-8 is ORRERY_INVALID_ARGUMENT, and the message names the input. Three strings are
- *              bytes: paths (on Windows they are UTF-8), the text of orrery_tokenize(), and the text of tokens (orrery_detokenize(), `text`
- *              of a TOKEN event).
- *   Sizes out  A function that fills a caller's buffer takes the buffer's capacity, and sets *n to the size that it needs. NULL with
- *              capacity 0 asks for the size alone. A buffer that is too small stays as it is, and the function returns
- *              ORRERY_INVALID_ARGUMENT.
+ *   Handles    Handles count references: free them in any order. NULL is accepted. A session keeps its model, and a model keeps its runtime.
+ *   Strings    Strings are UTF-8. The library copies inputs, unless a function says otherwise. Each function says how long a `const char *` result
+ *              lives. Results are whole UTF-8, also where a file is not: bytes that are not UTF-8 become U+FFFD, or '?' in error and log messages.
+ *              An input that is not UTF-8 is ORRERY_INVALID_ARGUMENT, and the message names the input. Three strings are bytes: paths (on Windows
+ *              they are UTF-8), the text of orrery_tokenize(), and the text of tokens (orrery_detokenize(), `text` of a TOKEN event).
+ *   Sizes out  A function that fills a caller's buffer takes the buffer's capacity, and sets *n to the size that it needs. NULL with capacity 0
+ *              asks for the size alone. A buffer that is too small stays as it is, and the function returns ORRERY_INVALID_ARGUMENT.
  *   Callbacks  A log, progress, hook or event function must not free the handle that calls it. It may call orrery_cancel() and
- *              orrery_session_cancel(). A log function calls nothing of this header: a step may wait for it. A callback returns: it must
- *              not leave by longjmp() or by an exception. After a longjmp() the session stays ORRERY_BUSY for good, and its memory is lost.
- *              An exception of a hook, progress or event function ends the call with ORRERY_INTERNAL; an exception of a log function may
- *              end the process.
+ *              orrery_session_cancel(). A log function calls nothing of this header: a step may wait for it. A callback returns: it must not leave
+ *              by longjmp() or by an exception. After a longjmp() the session stays ORRERY_BUSY for good, and its memory is lost. An exception of a
+ *              hook, progress or event function ends the call with ORRERY_INTERNAL; an exception of a log function may end the process.
  *   Threads    Any number of threads may use a runtime, a model or a vocabulary. A session and its generations belong to one thread at a
  *              time: a second call meanwhile returns ORRERY_BUSY. Any thread may call orrery_session_cancel() while the session's handle is
  *              held, and orrery_cancel() while the generation's is. Callbacks run on the thread that called in. Threads that want a token
@@ -61,11 +56,10 @@
  *              allocator is its own, never the application's operator new. host_bytes counts what it has allocated for a handle: not the
  *              arena, the reservoir, mapped files and weights that were read. Where a build has no allocator of its own (sanitizers,
  *              systems other than Linux), host_bytes is 0.
- *   fork()     A child process must not use its parent's handles. It may free them, in any order: that returns at once, and gives no memory
- *              back. orrery_cancel() and orrery_session_cancel() do nothing. Other calls with a runtime, a model, a session or a generation
- *              of the parent return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations have no threads, and stay usable. The child may
- *              use what it creates itself, but no GPU ("cuda": ORRERY_UNSUPPORTED) if its parent has asked for one. exec() closes every
- *              descriptor of the library.
+ *   fork()     A child process must not use its parent's handles. It may free them, in any order: that returns at once, and gives no memory back.
+ *              orrery_cancel() and orrery_session_cancel() do nothing. Other calls with a runtime, a model, a session or a generation of the parent
+ *              return ORRERY_INVALID_ARGUMENT. Vocabularies and calibrations have no threads, and stay usable. The child may use what it creates
+ *              itself, but no GPU ("cuda": ORRERY_UNSUPPORTED) if its parent has asked for one. exec() closes every descriptor of the library.
  *   Signals    The library's threads block all signals. A system call that a signal interrupts is repeated. A signal handler may call
  *              orrery_cancel(), and nothing else of this header.
  *   Suspending While the machine sleeps, no time limit runs, and no figure in *_us grows. A GPU may be lost: see "Lost GPU".
@@ -249,8 +243,7 @@ typedef struct orrery_vocab orrery_vocab;
 ORRERY_API orrery_status orrery_vocab_open(const char *path, orrery_vocab **vocab, orrery_error *error);
 /* Open a vocabulary from an open file, or from memory, which after the call is the caller's alone. See "Sources". */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_vocab_open_fd(int32_t fd, orrery_vocab **vocab, orrery_error *error);
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_vocab_open_memory(const void *bytes, size_t n_bytes, orrery_vocab **vocab, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_vocab_open_memory(const void *bytes, size_t n_bytes, orrery_vocab **vocab, orrery_error *error);
 ORRERY_API void orrery_vocab_free(orrery_vocab *vocab);
 
 #define ORRERY_TOKENIZE_BOS 1u       /* begin with the vocabulary's BOS token, if it has one */
@@ -290,9 +283,8 @@ typedef struct orrery_template_options {
 ORRERY_API void orrery_template_options_init(orrery_template_options *options, size_t struct_size);
 /* Renders a JSON array of messages ({"role": ..., "content": ...}, and other keys that the template reads) to text.
    See "Sizes out"; the text is not NUL-terminated. */
-ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const char *messages_json,
-                                            const orrery_template_options *options, char *text, size_t capacity,
-                                            size_t *text_bytes, orrery_error *error);
+ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const char *messages_json, const orrery_template_options *options,
+                                            char *text, size_t capacity, size_t *text_bytes, orrery_error *error);
 
 /* ---- Plan: the memory of a model and a session, from the file's header alone ------------------------------------ */
 
@@ -343,13 +335,11 @@ ORRERY_API void orrery_plan_result_init(orrery_plan_result *plan, size_t struct_
 ORRERY_API orrery_status orrery_plan(const char *path, const orrery_runtime_options *runtime, const orrery_model_options *model,
                                      const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
 /* The same for a model in an open file, or in memory. See "Sources". */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options *runtime, const orrery_model_options *model,
-                                        const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_plan_memory(const void *bytes, size_t n_bytes, const orrery_runtime_options *runtime,
-                                            const orrery_model_options *model, const orrery_session_options *session,
-                                            orrery_plan_result *plan, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_fd(int32_t fd, const orrery_runtime_options *runtime, const orrery_model_options *model,
+                                                        const orrery_session_options *session, orrery_plan_result *plan, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_memory(const void *bytes, size_t n_bytes, const orrery_runtime_options *runtime,
+                                                            const orrery_model_options *model, const orrery_session_options *session,
+                                                            orrery_plan_result *plan, orrery_error *error);
 
 #define ORRERY_REGION_WEIGHTS 0    /* the model's weights */
 #define ORRERY_REGION_WORKSPACE 1  /* activations, scratch, logits */
@@ -377,18 +367,16 @@ ORRERY_UNSTABLE ORRERY_API void orrery_plan_region_init(orrery_plan_region *regi
    device_bytes of WEIGHTS, WORKSPACE, SUMMARIES, STAGING: weights_bytes, workspace_bytes, digests_bytes, staging_bytes; of KV, less
    full_kv_bytes: compressed_kv_bytes. host_bytes of WEIGHTS: weights_mapped_bytes; of all others: host_bytes.
    Errors are those of orrery_plan(), and of "Sizes out". */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_plan_regions(const char *path, const orrery_runtime_options *runtime,
-                                             const orrery_model_options *model, const orrery_session_options *session,
-                                             orrery_plan_region *regions, size_t capacity, size_t *n_regions, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_plan_regions(const char *path, const orrery_runtime_options *runtime,
+                                                            const orrery_model_options *model, const orrery_session_options *session,
+                                                            orrery_plan_region *regions, size_t capacity, size_t *n_regions, orrery_error *error);
 
 /* ---- Model: immutable, shared freely ------------------------------------------------------------------------- */
 
 typedef struct orrery_model orrery_model;
 
-#define ORRERY_LOAD_MAP 0   /* map the file. If somebody truncates its weights meanwhile, the system kills the process: the one
-                               documented exception to "no input kills the process". Overwriting them changes answers, and
-                               nothing else: the header is copied once */
+#define ORRERY_LOAD_MAP 0   /* map the file. If somebody truncates its weights meanwhile, the system kills the process: the one documented exception
+                               to "no input kills the process". Overwriting them changes answers, and nothing else: the header is copied once */
 #define ORRERY_LOAD_READ 1  /* read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers,
                                where they need more than is free */
 ORRERY_API const char *orrery_load_mode_name(uint32_t mode);
@@ -413,15 +401,13 @@ ORRERY_API void orrery_model_options_init(orrery_model_options *options, size_t 
 ORRERY_API orrery_status orrery_model_open(orrery_runtime *runtime, const char *path, const orrery_model_options *options,
                                            orrery_model **model, orrery_error *error);
 /* Opens a model from an open file. See "Sources". */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_model_open_fd(orrery_runtime *runtime, int32_t fd, const orrery_model_options *options,
-                                              orrery_model **model, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_open_fd(orrery_runtime *runtime, int32_t fd, const orrery_model_options *options,
+                                                            orrery_model **model, orrery_error *error);
 /* Opens a model from memory. See "Sources". With ORRERY_LOAD_MAP the memory must stay there, and unchanged, until the model, its sessions
    and their generations have been freed; other contents change answers, and nothing else. With ORRERY_LOAD_READ the call copies the
    tensors, and the memory is the caller's again when it has returned. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_model_open_memory(orrery_runtime *runtime, const void *bytes, size_t n_bytes,
-                                                  const orrery_model_options *options, orrery_model **model, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_model_open_memory(orrery_runtime *runtime, const void *bytes, size_t n_bytes,
+                                                            const orrery_model_options *options, orrery_model **model, orrery_error *error);
 ORRERY_API void orrery_model_free(orrery_model *model);
 
 typedef struct orrery_model_info {
@@ -443,8 +429,7 @@ ORRERY_API orrery_status orrery_model_get_info(const orrery_model *model, orrery
 /* The model's vocabulary: a new reference, freed with orrery_vocab_free(). NULL for NULL, or when the system gives no memory. */
 ORRERY_API orrery_vocab *orrery_model_vocab(const orrery_model *model);
 /* Describes a file's header as JSON: metadata (long arrays cut), tensors, parameters by type. See "Sizes out"; not NUL-terminated. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_inspect(const char *path, char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* ---- Session: one sequence of tokens, its KV cache, and the conversation they come from ------------------------ */
 
@@ -467,9 +452,8 @@ ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 #define ORRERY_SPECULATE_DRAFT 3   /* the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM */
 ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
 
-/* A KV policy chooses the KV that stays on the device when a prompt is complete. Under every policy but "full", host memory
-   also keeps all KV. Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that
-   the policy fetches for them. The policies:
+/* A KV policy chooses the KV that stays on the device when a prompt is complete. Under every policy but "full", host memory also keeps all KV.
+   Prompts attend to all tokens, exactly. Generated tokens attend to the resident KV, and to the KV that the policy fetches for them. The policies:
      "full"          full attention: all KV on the device
      "auto"          the default under a KV budget. On the CPU it finds single tokens at every step, in heads of 64 or more
      "streaming", "h2o", "snapkv", "pyramidkv", "adakv", "adapyramid", "cake"   keep single tokens of each head
@@ -477,10 +461,9 @@ ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate)
      "freekv", "quest", "arkvale", "raas", "shadowkv", "shadowkv+"              find pages or chunks of tokens by digests
      "omnikv", "loki", "infinigen", "keycodes"                                  find single tokens at every step
    orrery_policies() describes each of them: paper, options, costs, and differences from the paper and from published code. */
-/* The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate", "keep",
-   "refresh", "device", "link", "options": [{"name", "default", "meaning"}], "page"}]. See "Sizes out"; not NUL-terminated.
-   "device" and "link": what the policy costs there, besides the budget. A "default" in parentheses depends on the thing that it
-   names. "page": the method, as text for people. */
+/* The table of policies, the one that sessions read, as JSON: [{"name", "method", "paper", "score", "allocate", "keep", "refresh", "device",
+   "link", "options": [{"name", "default", "meaning"}], "page"}]. See "Sizes out"; not NUL-terminated. "device" and "link": what the policy costs
+   there, besides the budget. A "default" in parentheses depends on the thing that it names. "page": the method, as text for people. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_policies(char *json, size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* One option of a policy, by name: ("sinks", "4"). orrery_policies() lists them. */
@@ -502,11 +485,10 @@ struct orrery_session_options {
                                      fits (on the CPU at most a quarter): an approximation. Plan and statistics name it; the log warns */
   const orrery_option *policy_options;  /* (n_policy_options), copied */
   uint64_t kv_budget_bytes;       /* device memory for KV under a policy other than "full"; 0: kv_budget_share says it */
-  float kv_budget_share;          /* a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes
-                                     it of n_context tokens; a complete prompt, of the tokens that the session then holds, rounded
-                                     up to a whole token in each head. A coarser device_kv_type takes no more bytes and holds more
-                                     tokens (Q8_0: 1.88 times as many as F16), at most all. Under any share, layers with a
-                                     sliding window keep their window, and other heads keep 64 tokens */
+  float kv_budget_share;          /* a share of the bytes of full KV in kv_type: more than 0, at most 1 (default). The plan takes it of n_context
+                                     tokens; a complete prompt, of the tokens that the session then holds, rounded up to a whole token in each head.
+                                     A coarser device_kv_type takes no more bytes and holds more tokens (Q8_0: 1.88 times as many as F16), at most
+                                     all. Under any share, layers with a sliding window keep their window, and other heads keep 64 tokens */
   uint32_t device_kv_type;        /* of the KV that a policy keeps on the device. 1 + ORRERY_KV_: that type, not finer than
                                      kv_type (from fine to coarse: F32, F16, Q8_0, K8V4, Q4_0). 0: the policy's choice. "auto" has
                                      Q8_0, or by the budget K8V4 or Q4_0 if head_dim % 64 == 0 (orrery_policies()); where kv_type is
@@ -529,10 +511,9 @@ struct orrery_session_options {
 };
 ORRERY_API void orrery_session_options_init(orrery_session_options *options, size_t struct_size);
 
-/* Opens a session, and takes the memory that orrery_plan() foretells.
-   ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room (bytes_requested, bytes_available), or has max_sessions sessions; the
-   message names the largest context that fits. ORRERY_INVALID_ARGUMENT: an option is out of range or unknown, or the KV budget
-   is too small for the policy; the message names the option, or the smallest budget. */
+/* Opens a session, and takes the memory that orrery_plan() foretells. ORRERY_OUT_OF_DEVICE_MEMORY: the arena lacks room (bytes_requested,
+   bytes_available), or has max_sessions sessions; the message names the largest context that fits. ORRERY_INVALID_ARGUMENT: an option is out of
+   range or unknown, or the KV budget is too small for the policy; the message names the option, or the smallest budget. */
 ORRERY_API orrery_status orrery_session_open(orrery_model *model, const orrery_session_options *options,
                                              orrery_session **session, orrery_error *error);
 ORRERY_API void orrery_session_free(orrery_session *session);
@@ -578,11 +559,10 @@ ORRERY_API orrery_status orrery_session_rewind(orrery_session *session, size_t n
    the session does. A parked fork and a loaded session select the resident KV again (selects_again of orrery_stats). */
 ORRERY_API orrery_status orrery_session_fork(orrery_session *session, orrery_session **fork, orrery_error *error);
 
-/* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint. Loading replaces the
-   session's content; after an error the content is as before. The session that loads must have the same KV type, and room for
-   the saved tokens; else ORRERY_BAD_SESSION, or ORRERY_CONTEXT_FULL.
-   The tokens and their KV are exact on every instruction set; what is computed behind them differs between two in its last bits.
-   The checksum finds damage. It is no signature: whoever can write the file can forge it. Load your own files, or sign them. */
+/* Saving and loading: tokens, KV and conversation, with a checksum, bound to the model's fingerprint. Loading replaces the session's content; after
+   an error the content is as before. The session that loads must have the same KV type, and room for the saved tokens; else ORRERY_BAD_SESSION, or
+   ORRERY_CONTEXT_FULL. The tokens and their KV are exact on every instruction set; what is computed behind them differs between two in its last
+   bits. The checksum finds damage. It is no signature: whoever can write the file can forge it. Load your own files, or sign them. */
 
 /* Saves to a file, whole or not at all. Symbolic links are followed, also to a file that does not exist.
      path   of a regular file, or of no file yet. ORRERY_IO: anything else (a directory, device, FIFO, socket), or not writable
@@ -595,8 +575,7 @@ ORRERY_API orrery_status orrery_session_save(orrery_session *session, const char
    twice. If the second reading fails or finds other bytes, it has lost its tokens and keeps its conversation; the message says so. */
 ORRERY_API orrery_status orrery_session_load(orrery_session *session, const char *path, orrery_error *error);
 /* Saves to memory. See "Sizes out". */
-ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity,
-                                                    size_t *n_bytes, orrery_error *error);
+ORRERY_API orrery_status orrery_session_save_buffer(orrery_session *session, void *bytes, size_t capacity, size_t *n_bytes, orrery_error *error);
 /* Loads from memory: bytes (n_bytes), the caller's again after the call. */
 ORRERY_API orrery_status orrery_session_load_buffer(orrery_session *session, const void *bytes, size_t n_bytes, orrery_error *error);
 
@@ -655,9 +634,8 @@ ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orr
      tokens   (n_layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
    Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or
    a load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's heads hold 0. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_session_residency(const orrery_session *session, uint32_t *tokens, size_t capacity, size_t *n,
-                                                  orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_residency(const orrery_session *session, uint32_t *tokens, size_t capacity, size_t *n,
+                                                            orrery_error *error);
 
 /* ---- Head profiles: the heads' roles, for KV policies that tell heads apart ------------------------------------- */
 
@@ -665,8 +643,7 @@ typedef struct orrery_calibration orrery_calibration;
 typedef struct orrery_calibrate_options {
   uint32_t struct_size;
   uint32_t n_steps;               /* tokens decoded behind each text, 1 to 1024; default 99 */
-  uint32_t top_k;                 /* keys in a head's set, those that it attends to most; default 1024. At most a quarter of a
-                                     text's tokens */
+  uint32_t top_k;                 /* keys in a head's set, those that it attends to most; default 1024. At most a quarter of a text's tokens */
   uint32_t n_representatives;     /* heads of a layer, for policy "synckv"; 0 (default): 2 if it has 8 KV heads or more, else 1 */
   double tau_sim;                 /* least overlap of two heads' sets in one cluster, median over steps; default .5 */
   double tau_stable;              /* least overlap of an anchor's set with its set of the prompt; default .5 */
@@ -687,37 +664,31 @@ ORRERY_UNSTABLE ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_o
      tokens       of all texts, one text behind the other; n_tokens (n_texts): of each text, at least 16
    The same texts give the same profile under any number of threads. It takes the memory of one session of the longest text and n_steps,
    of at least 1,025 tokens. Windowed layers are scored as if they had no window; policies skip them. ORRERY_CANCELLED: by `progress`. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens,
-                                          size_t n_texts, const orrery_calibrate_options *options,
-                                          orrery_calibration **calibration, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens, size_t n_texts,
+                                                          const orrery_calibrate_options *options, orrery_calibration **calibration,
+                                                          orrery_error *error);
 /* Writes the profile as JSON, for orrery_session_options.head_profile. See "Sizes out"; not NUL-terminated. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *calibration, char *json, size_t capacity,
-                                                    size_t *json_bytes, orrery_error *error);
-/* Writes the measurements behind the profile as JSON, for pictures. All are means over texts. See "Sizes out".
-   "n_steps"; "text_tokens": [tokens of each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets;
-   "drift": [layer][head][step], overlap of the step's set with the prompt's; "layer_overlap": [layer][layer], the part of a
-   head's set that its best match in the other layer has (on the diagonal: the best match of another head of the layer; null: the
-   layer has one head); "windowed_layers": [layers with a sliding window]. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_calibration_steps(const orrery_calibration *calibration, char *json, size_t capacity,
-                                                  size_t *json_bytes, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_calibration_profile(const orrery_calibration *calibration, char *json, size_t capacity,
+                                                            size_t *json_bytes, orrery_error *error);
+/* Writes the measurements behind the profile as JSON, for pictures. All are means over texts. See "Sizes out". "n_steps"; "text_tokens": [tokens of
+   each text]; "top_k": [size of each text's sets]; "chance": overlap of random sets; "drift": [layer][head][step], overlap of the step's set with
+   the prompt's; "layer_overlap": [layer][layer], the part of a head's set that its best match in the other layer has (on the diagonal: the best
+   match of another head of the layer; null: the layer has one head); "windowed_layers": [layers with a sliding window]. */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_calibration_steps(const orrery_calibration *calibration, char *json, size_t capacity,
+                                                            size_t *json_bytes, orrery_error *error);
 ORRERY_UNSTABLE ORRERY_API void orrery_calibration_free(orrery_calibration *calibration);
 
 /* Checks a profile, in that format or in the published HeteroCache format, and writes it as orrery_calibration_profile() does. A published
    profile fits every model of its shape. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity,
-                                                    size_t *json_bytes, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_head_profile_import(const char *profile_json, char *json, size_t capacity, size_t *json_bytes,
+                                                            orrery_error *error);
 /* Writes a profile of the gates that DuoAttention has learned (full_attention_heads.tsv).
      gates       text: a line for each layer with a number from 0 to 1 for each KV head, separated by tabs or spaces
      sparsity    0 to 1: heads whose gate is at least this quantile of all gates stay whole under "duoattention", as far as the
                  budget holds them. DuoAttention uses .5, and .75 for models without groups of query heads
    ORRERY_INVALID_ARGUMENT names line and column. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, double sparsity, char *json, size_t capacity,
-                                                          size_t *json_bytes, orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_head_profile_import_gates(const char *gates, double sparsity, char *json, size_t capacity,
+                                                            size_t *json_bytes, orrery_error *error);
 
 /* ---- Generation: one answer under way --------------------------------------------------------------------------- */
 typedef struct orrery_generation orrery_generation;
@@ -743,6 +714,18 @@ ORRERY_UNSTABLE ORRERY_API const char *orrery_grammar_kind_name(uint32_t kind);
 #define ORRERY_WHITESPACE_COMPACT 1   /* nothing */
 #define ORRERY_WHITESPACE_SPACED 2    /* ", " and ": " */
 ORRERY_UNSTABLE ORRERY_API const char *orrery_whitespace_name(uint32_t whitespace);
+
+/* Calls of the session's tools (orrery_template_options.tools_json: {"type": "function", "function": {"name", "parameters"}}; parameters: a JSON
+   schema). How a model writes calls and reasoning is derived from its chat template, and proved by printing it back; a few formats come from a
+   table. A call fits its tool's schema. It is written as the template prints it, so the next turn reuses its KV. The conversation keeps it in the
+   answer's message: "tool_calls", and "reasoning_content". Add a message with "role": "tool", "tool_call_id" and "content" for each call, and
+   generate again. Unfinished calls are no calls: their text stays in the message's content. ORRERY_UNSUPPORTED: no format is known for the
+   template, with the reason, or it cannot write such arguments. */
+#define ORRERY_TOOLS_IGNORED 0   /* the answer is text, whatever it says */
+#define ORRERY_TOOLS_AUTO 1      /* text, calls or both, as the model likes and the template prints them */
+#define ORRERY_TOOLS_NONE 2      /* no calls */
+#define ORRERY_TOOLS_REQUIRED 3  /* at least one call */
+ORRERY_UNSTABLE ORRERY_API const char *orrery_tools_name(uint32_t tools);
 
 typedef struct orrery_generate_options {
   uint32_t struct_size;
@@ -770,6 +753,12 @@ typedef struct orrery_generate_options {
   uint32_t grammar_kind;             /* ORRERY_GRAMMAR_ */
   uint32_t grammar_whitespace;       /* ORRERY_WHITESPACE_: JSON schema */
   uint32_t grammar_tokens;           /* orrery_generate_tokens(): number of the last tokens that begin the answer; default 0 */
+  uint32_t tools;                    /* ORRERY_TOOLS_ */
+  const char *tool_name;             /* AUTO, REQUIRED: the one tool that may be called; NULL (default): any */
+  uint32_t one_call;                 /* 1: at most one call; default 0: several, where the template prints several */
+  uint32_t split_reasoning;          /* 1: reasoning comes as REASONING events, and `grammar` begins after it; so with tools, too. Default 0:
+                                        all is TEXT, and `grammar` begins with the answer */
+  uint32_t max_reasoning_tokens;     /* of split reasoning, which then ends; 0 (default): no limit */
   uint32_t reserved;
 } orrery_generate_options;
 ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);
@@ -786,8 +775,7 @@ ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_g
               it holds, and drops its other tokens
    Otherwise as orrery_generate(). */
 ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const int32_t *tokens, size_t n_tokens,
-                                                const orrery_generate_options *options, orrery_generation **generation,
-                                                orrery_error *error);
+                                                const orrery_generate_options *options, orrery_generation **generation, orrery_error *error);
 
 #define ORRERY_EVENT_PROGRESS 1    /* done, total: prompt tokens computed (a chunk under way in part), and to compute; without
                                       reused tokens. First done is 0, before the first token is computed; at last done = total.
@@ -795,6 +783,11 @@ ORRERY_API orrery_status orrery_generate_tokens(orrery_session *session, const i
 #define ORRERY_EVENT_TOKEN 2       /* token, logprob, text, top: one token was chosen */
 #define ORRERY_EVENT_TEXT 3        /* text: whole characters of the answer */
 #define ORRERY_EVENT_DONE 4        /* finish_reason; every later call repeats it */
+/* With tools, or split_reasoning: */
+#define ORRERY_EVENT_REASONING 5   /* text: whole characters of the model's reasoning */
+#define ORRERY_EVENT_CALL 6        /* call, name: a call begins */
+#define ORRERY_EVENT_ARGUMENTS 7   /* call, name, text: the next part of its arguments. The parts of one call are one JSON object */
+#define ORRERY_EVENT_CALL_END 8    /* call, name, call_id, text: all of its arguments, once more */
 ORRERY_API const char *orrery_event_type_name(uint32_t type);
 
 #define ORRERY_FINISH_END 1        /* the model ended its answer */
@@ -803,6 +796,7 @@ ORRERY_API const char *orrery_event_type_name(uint32_t type);
 #define ORRERY_FINISH_CONTEXT 4    /* the context is full */
 #define ORRERY_FINISH_CANCELLED 5  /* orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the
                                       conversation. Before the first PROGRESS event nothing has changed */
+#define ORRERY_FINISH_CALLS 6      /* the answer ends with calls, which wait for their results */
 ORRERY_API const char *orrery_finish_reason_name(uint32_t reason);
 
 typedef struct orrery_token_logprob {
@@ -827,6 +821,10 @@ typedef struct orrery_event {
   uint64_t prompt_tokens, reused_tokens, generated_tokens;   /* DONE: of this answer */
   uint64_t first_token_us, prefill_us, decode_us;            /* DONE: from the first orrery_next() to the first token;
                                                                 time in the model for the prompt, for the answer */
+  const char *name;                /* CALL, ARGUMENTS, CALL_END: the tool's, NUL-terminated, until the next call on this generation; else NULL */
+  const char *call_id;             /* the same of the call's id: the model's, or else made here. CALL and ARGUMENTS: "" where it follows later */
+  uint32_t call;                   /* the call's number in the answer, from 0 */
+  uint32_t reserved;
 } orrery_event;
 ORRERY_API void orrery_event_init(orrery_event *event, size_t struct_size);
 
@@ -850,14 +848,12 @@ ORRERY_API orrery_status orrery_next(orrery_generation *generation, orrery_event
                   out: the index of the generation whose event or error this is; `count`: all are over, and `event` stays as it is
    A prompt's part and a step alternate. A generation computes alone with `speculate`, under a policy that waits for a link, or
    under one that fetches on the GPU. ORRERY_BUSY: other calls use the sessions of all generations that are not over. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_next_any(orrery_generation *const *generations, size_t count, size_t *which, orrery_event *event,
-                                         orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_next_any(orrery_generation *const *generations, size_t count, size_t *which, orrery_event *event,
+                                                         orrery_error *error);
 
 /* Sees an event of orrery_run(). Returns 0 to continue, another value to cancel. */
 typedef int32_t (*orrery_event_fn)(void *user, const orrery_event *event);
-/* Calls orrery_next() until the generation is over, and on_event with `user` and every event, DONE included.
-   Errors are those of orrery_next(). */
+/* Calls orrery_next() until the generation is over, and on_event with `user` and every event, DONE included. Errors are those of orrery_next(). */
 ORRERY_API orrery_status orrery_run(orrery_generation *generation, orrery_event_fn on_event, void *user, orrery_error *error);
 
 /* Cancels the generation: sets a flag and returns. Allowed from any thread, from a callback and from a signal handler, until the generation
@@ -872,9 +868,8 @@ ORRERY_API void orrery_generation_free(orrery_generation *generation);
 /* A grammar over tokens, for samplers of the caller's own and for checks. One thread at a time uses a matcher: else ORRERY_BUSY. */
 typedef struct orrery_matcher orrery_matcher;
 /* `options`: grammar and its grammar_ fields but grammar_tokens, with the errors of orrery_generate(); the others are not read. */
-ORRERY_UNSTABLE
-ORRERY_API orrery_status orrery_matcher_create(const orrery_vocab *vocab, const orrery_generate_options *options, orrery_matcher **matcher,
-                                               orrery_error *error);
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_create(const orrery_vocab *vocab, const orrery_generate_options *options,
+                                                            orrery_matcher **matcher, orrery_error *error);
 /* Sets bit i of words[w] if token 32 w + i may come next. End-of-generation tokens may come where the text may end. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_matcher_mask(orrery_matcher *matcher, uint32_t *words, size_t capacity, size_t *n_words,
                                                              orrery_error *error);

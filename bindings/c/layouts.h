@@ -290,9 +290,14 @@ static const field_layout generate_options_fields[] = {
     {"grammar_kind", FIELD_U32, 120, 4, 0, 0, 0, 0, 0},
     {"grammar_whitespace", FIELD_U32, 124, 4, 0, 0, 0, 0, 0},
     {"grammar_tokens", FIELD_U32, 128, 4, 0, 0, 0, 0, 0},
+    {"tools", FIELD_U32, 132, 4, 0, 0, 0, 0, 0},
+    {"tool_name", FIELD_CSTR, 136, 8, 0, 0, 0, 0, 0},
+    {"one_call", FIELD_U32, 144, 4, 0, 0, 0, 0, 0},
+    {"split_reasoning", FIELD_U32, 148, 4, 0, 0, 0, 0, 0},
+    {"max_reasoning_tokens", FIELD_U32, 152, 4, 0, 0, 0, 0, 0},
 };
 static void init_generate_options(void *p) { orrery_generate_options_init(p, sizeof(orrery_generate_options)); }
-static const struct_layout generate_options_layout = {"generate_options", 136, 20, generate_options_fields, init_generate_options};
+static const struct_layout generate_options_layout = {"generate_options", 160, 25, generate_options_fields, init_generate_options};
 
 static const field_layout event_fields[] = {
     {"type", FIELD_U32, 4, 4, 0, 0, 0, 0, 0},
@@ -311,9 +316,12 @@ static const field_layout event_fields[] = {
     {"first_token_us", FIELD_U64, 96, 8, 0, 0, 0, 0, 0},
     {"prefill_us", FIELD_U64, 104, 8, 0, 0, 0, 0, 0},
     {"decode_us", FIELD_U64, 112, 8, 0, 0, 0, 0, 0},
+    {"name", FIELD_CSTR, 120, 8, 0, 0, 0, 0, 0},
+    {"call_id", FIELD_CSTR, 128, 8, 0, 0, 0, 0, 0},
+    {"call", FIELD_U32, 136, 4, 0, 0, 0, 0, 0},
 };
 static void init_event(void *p) { orrery_event_init(p, sizeof(orrery_event)); }
-static const struct_layout event_layout = {"event", 120, 16, event_fields, init_event};
+static const struct_layout event_layout = {"event", 144, 19, event_fields, init_event};
 
 /* The name of a constant; kind: as in orrery_KIND_name(). NULL: there is no such kind. */
 static const char *constant_name(const char *kind, int64_t value) {
@@ -328,6 +336,7 @@ static const char *constant_name(const char *kind, int64_t value) {
   if (strcmp(kind, "speculate") == 0) return orrery_speculate_name((uint32_t)value);
   if (strcmp(kind, "grammar_kind") == 0) return orrery_grammar_kind_name((uint32_t)value);
   if (strcmp(kind, "whitespace") == 0) return orrery_whitespace_name((uint32_t)value);
+  if (strcmp(kind, "tools") == 0) return orrery_tools_name((uint32_t)value);
   if (strcmp(kind, "event_type") == 0) return orrery_event_type_name((uint32_t)value);
   if (strcmp(kind, "finish_reason") == 0) return orrery_finish_reason_name((uint32_t)value);
   return 0;

@@ -170,6 +170,17 @@ public static class Whitespace {
     public const uint Spaced = 2;
 }
 
+public static class Tools {
+    /// <summary>the answer is text, whatever it says</summary>
+    public const uint Ignored = 0;
+    /// <summary>text, calls or both, as the model likes and the template prints them</summary>
+    public const uint Auto = 1;
+    /// <summary>no calls</summary>
+    public const uint None = 2;
+    /// <summary>at least one call</summary>
+    public const uint Required = 3;
+}
+
 public static class EventType {
     /// <summary>done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens.
     /// First done is 0, before the first token is computed; at last done = total. Both come again if old turns make
@@ -181,6 +192,14 @@ public static class EventType {
     public const uint Text = 3;
     /// <summary>finish_reason; every later call repeats it</summary>
     public const uint Done = 4;
+    /// <summary>text: whole characters of the model's reasoning</summary>
+    public const uint Reasoning = 5;
+    /// <summary>call, name: a call begins</summary>
+    public const uint Call = 6;
+    /// <summary>call, name, text: the next part of its arguments. The parts of one call are one JSON object</summary>
+    public const uint Arguments = 7;
+    /// <summary>call, name, call_id, text: all of its arguments, once more</summary>
+    public const uint CallEnd = 8;
 }
 
 public static class FinishReason {
@@ -195,6 +214,8 @@ public static class FinishReason {
     /// <summary>orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation.
     /// Before the first PROGRESS event nothing has changed</summary>
     public const uint Cancelled = 5;
+    /// <summary>the answer ends with calls, which wait for their results</summary>
+    public const uint Calls = 6;
 }
 
 [StructLayout(LayoutKind.Sequential)]
@@ -546,6 +567,11 @@ internal unsafe struct orrery_generate_options {
     public uint @grammar_kind;
     public uint @grammar_whitespace;
     public uint @grammar_tokens;
+    public uint @tools;
+    public IntPtr tool_name;
+    public uint @one_call;
+    public uint @split_reasoning;
+    public uint @max_reasoning_tokens;
     public uint @reserved;
     public static orrery_generate_options New() {
         var value = new orrery_generate_options();
@@ -582,6 +608,10 @@ internal unsafe struct orrery_event {
     public ulong @first_token_us;
     public ulong @prefill_us;
     public ulong @decode_us;
+    public IntPtr name;
+    public IntPtr call_id;
+    public uint @call;
+    public uint @reserved;
     public static orrery_event New() {
         var value = new orrery_event();
         Native.orrery_event_init(ref value, (UIntPtr)sizeof(orrery_event));
@@ -820,6 +850,8 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_whitespace_name(uint @whitespace);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern IntPtr orrery_tools_name(uint @tools);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern void orrery_generate_options_init(ref orrery_generate_options @options, UIntPtr @struct_size);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_generate(SessionHandle @session, ref orrery_generate_options @options, out GenerationHandle @generation, ref orrery_error @error);
@@ -874,6 +906,7 @@ public static partial class Library {
             case "speculate": return Native.Text(Native.orrery_speculate_name((uint)value));
             case "grammar_kind": return Native.Text(Native.orrery_grammar_kind_name((uint)value));
             case "whitespace": return Native.Text(Native.orrery_whitespace_name((uint)value));
+            case "tools": return Native.Text(Native.orrery_tools_name((uint)value));
             case "event_type": return Native.Text(Native.orrery_event_type_name((uint)value));
             case "finish_reason": return Native.Text(Native.orrery_finish_reason_name((uint)value));
             default: return null;
@@ -1191,6 +1224,17 @@ public sealed class GenerateOptions {
     public uint GrammarWhitespace;
     /// <summary>orrery_generate_tokens(): number of the last tokens that begin the answer; default 0</summary>
     public uint GrammarTokens;
+    /// <summary>ORRERY_TOOLS_</summary>
+    public uint Tools;
+    /// <summary>AUTO, REQUIRED: the one tool that may be called; NULL (default): any</summary>
+    public string ToolName;
+    /// <summary>1: at most one call; default 0: several, where the template prints several</summary>
+    public uint OneCall;
+    /// <summary>1: reasoning comes as REASONING events, and `grammar` begins after it; so with tools, too. Default 0:
+    /// all is TEXT, and `grammar` begins with the answer</summary>
+    public uint SplitReasoning;
+    /// <summary>of split reasoning, which then ends; 0 (default): no limit</summary>
+    public uint MaxReasoningTokens;
     public GenerateOptions() {
         var raw = orrery_generate_options.New();
         MaxTokens = raw.max_tokens;
@@ -1208,6 +1252,10 @@ public sealed class GenerateOptions {
         GrammarKind = raw.grammar_kind;
         GrammarWhitespace = raw.grammar_whitespace;
         GrammarTokens = raw.grammar_tokens;
+        Tools = raw.tools;
+        OneCall = raw.one_call;
+        SplitReasoning = raw.split_reasoning;
+        MaxReasoningTokens = raw.max_reasoning_tokens;
     }
     internal orrery_generate_options ToNative(Keep keep) {
         var raw = orrery_generate_options.New();
@@ -1233,6 +1281,11 @@ public sealed class GenerateOptions {
         raw.grammar_kind = GrammarKind;
         raw.grammar_whitespace = GrammarWhitespace;
         raw.grammar_tokens = GrammarTokens;
+        raw.tools = Tools;
+        raw.tool_name = keep.Text(ToolName);
+        raw.one_call = OneCall;
+        raw.split_reasoning = SplitReasoning;
+        raw.max_reasoning_tokens = MaxReasoningTokens;
         return raw;
     }
 }

@@ -220,7 +220,9 @@ public sealed class Generation : IDisposable, IEnumerable<Event> {
 public sealed class Event {
     public readonly uint Type;
     public readonly ulong Done, Total;                     // Progress: prompt tokens
-    public readonly string Text = "";                      // Text: whole characters
+    public readonly string Text = "";                      // Text, Reasoning: whole characters; Arguments, CallEnd: JSON
+    public readonly uint Call;                             // Call, Arguments, CallEnd: the call's number
+    public readonly string Name = "", CallId = "";         // the same: the tool's name; CallEnd: the call's id
     public readonly byte[] Bytes;                          // Token: its bytes
     public readonly int Token;                             // Token
     public readonly float Logprob;                         // Token
@@ -245,7 +247,10 @@ public sealed class Event {
         PrefillUs = e.prefill_us;
         DecodeUs = e.decode_us;
         Complete = e.complete != 0;
-        if (Type == EventType.Text) Text = Encoding.UTF8.GetString(Native.Bytes(e.text, e.text_bytes));
+        if (Type != EventType.Token && e.text_bytes > 0) Text = Encoding.UTF8.GetString(Native.Bytes(e.text, e.text_bytes));
+        Call = e.call;
+        if (e.name != IntPtr.Zero) Name = Native.Text(e.name);
+        if (e.call_id != IntPtr.Zero) CallId = Native.Text(e.call_id);
         if (Type != EventType.Token) return;
         Bytes = Native.Bytes(e.text, e.text_bytes);
         Top = new KeyValuePair<int, float>[e.n_top];

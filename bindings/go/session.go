@@ -364,7 +364,9 @@ type TokenLogprob struct {
 type Event struct {
 	Type                                        uint32         // one of EventType...
 	Done, Total                                 uint64         // Progress: prompt tokens
-	Text                                        string         // Text: whole characters
+	Text                                        string         // Text, Reasoning: whole characters; Arguments, CallEnd: JSON
+	Call                                        uint32         // Call, Arguments, CallEnd: the call's number
+	Name, CallID                                string         // the same: the tool's name; CallEnd: the call's id
 	Bytes                                       []byte         // Token: its bytes
 	Token                                       int32          // Token
 	Logprob                                     float32        // Token
@@ -383,8 +385,11 @@ func toEvent(e *C.orrery_event) Event {
 		ReusedTokens: uint64(e.reused_tokens), GeneratedTokens: uint64(e.generated_tokens), FirstTokenUs: uint64(e.first_token_us),
 		PrefillUs: uint64(e.prefill_us), DecodeUs: uint64(e.decode_us), Complete: e.complete != 0}
 	switch event.Type {
-	case EventTypeText:
+	case EventTypeText, EventTypeReasoning:
 		event.Text = C.GoStringN(e.text, C.int(e.text_bytes))
+	case EventTypeCall, EventTypeArguments, EventTypeCallEnd:
+		event.Text = C.GoStringN(e.text, C.int(e.text_bytes))
+		event.Call, event.Name, event.CallID = uint32(e.call), C.GoString(e.name), C.GoString(e.call_id)
 	case EventTypeToken:
 		event.Bytes = C.GoBytes(unsafe.Pointer(e.text), C.int(e.text_bytes))
 		for _, t := range unsafe.Slice(e.top, e.n_top) {

@@ -182,6 +182,17 @@ const (
 )
 
 const (
+	// the answer is text, whatever it says
+	ToolsIgnored = 0
+	// text, calls or both, as the model likes and the template prints them
+	ToolsAuto = 1
+	// no calls
+	ToolsNone = 2
+	// at least one call
+	ToolsRequired = 3
+)
+
+const (
 	// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First
 	// done is 0, before the first token is computed; at last done = total. Both come again if old turns make room in
 	// the middle of an answer
@@ -192,6 +203,14 @@ const (
 	EventTypeText = 3
 	// finish_reason; every later call repeats it
 	EventTypeDone = 4
+	// text: whole characters of the model's reasoning
+	EventTypeReasoning = 5
+	// call, name: a call begins
+	EventTypeCall = 6
+	// call, name, text: the next part of its arguments. The parts of one call are one JSON object
+	EventTypeArguments = 7
+	// call, name, call_id, text: all of its arguments, once more
+	EventTypeCallEnd = 8
 )
 
 const (
@@ -206,6 +225,8 @@ const (
 	// orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the
 	// first PROGRESS event nothing has changed
 	FinishReasonCancelled = 5
+	// the answer ends with calls, which wait for their results
+	FinishReasonCalls = 6
 )
 
 // ConstantName is the name of a constant; kind: as in orrery_KIND_name. Of a kind that there is not it is empty.
@@ -233,6 +254,8 @@ func ConstantName(kind string, value int64) string {
 		return C.GoString(C.orrery_grammar_kind_name(C.uint32_t(value)))
 	case "whitespace":
 		return C.GoString(C.orrery_whitespace_name(C.uint32_t(value)))
+	case "tools":
+		return C.GoString(C.orrery_tools_name(C.uint32_t(value)))
 	case "event_type":
 		return C.GoString(C.orrery_event_type_name(C.uint32_t(value)))
 	case "finish_reason":
@@ -650,6 +673,17 @@ type GenerateOptions struct {
 	GrammarWhitespace uint32
 	// orrery_generate_tokens(): number of the last tokens that begin the answer; default 0
 	GrammarTokens uint32
+	// ORRERY_TOOLS_
+	Tools uint32
+	// AUTO, REQUIRED: the one tool that may be called; NULL (default): any
+	ToolName string
+	// 1: at most one call; default 0: several, where the template prints several
+	OneCall uint32
+	// 1: reasoning comes as REASONING events, and `grammar` begins after it; so with tools, too. Default 0: all is
+	// TEXT, and `grammar` begins with the answer
+	SplitReasoning uint32
+	// of split reasoning, which then ends; 0 (default): no limit
+	MaxReasoningTokens uint32
 }
 
 // DefaultGenerateOptions has the library's defaults.
@@ -673,6 +707,10 @@ func DefaultGenerateOptions() GenerateOptions {
 	o.GrammarKind = uint32(p.grammar_kind)
 	o.GrammarWhitespace = uint32(p.grammar_whitespace)
 	o.GrammarTokens = uint32(p.grammar_tokens)
+	o.Tools = uint32(p.tools)
+	o.OneCall = uint32(p.one_call)
+	o.SplitReasoning = uint32(p.split_reasoning)
+	o.MaxReasoningTokens = uint32(p.max_reasoning_tokens)
 	return o
 }
 
@@ -724,6 +762,13 @@ func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 	p.grammar_kind = C.uint32_t(o.GrammarKind)
 	p.grammar_whitespace = C.uint32_t(o.GrammarWhitespace)
 	p.grammar_tokens = C.uint32_t(o.GrammarTokens)
+	p.tools = C.uint32_t(o.Tools)
+	if o.ToolName != "" {
+		p.tool_name = (*C.char)(k.str(o.ToolName))
+	}
+	p.one_call = C.uint32_t(o.OneCall)
+	p.split_reasoning = C.uint32_t(o.SplitReasoning)
+	p.max_reasoning_tokens = C.uint32_t(o.MaxReasoningTokens)
 	return p
 }
 

@@ -162,6 +162,16 @@ export const Whitespace: {
   /** ", " and ": " */
   readonly SPACED: 2;
 };
+export const Tools: {
+  /** the answer is text, whatever it says */
+  readonly IGNORED: 0;
+  /** text, calls or both, as the model likes and the template prints them */
+  readonly AUTO: 1;
+  /** no calls */
+  readonly NONE: 2;
+  /** at least one call */
+  readonly REQUIRED: 3;
+};
 export const EventType: {
   /**
    * done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First done
@@ -175,6 +185,14 @@ export const EventType: {
   readonly TEXT: 3;
   /** finish_reason; every later call repeats it */
   readonly DONE: 4;
+  /** text: whole characters of the model's reasoning */
+  readonly REASONING: 5;
+  /** call, name: a call begins */
+  readonly CALL: 6;
+  /** call, name, text: the next part of its arguments. The parts of one call are one JSON object */
+  readonly ARGUMENTS: 7;
+  /** call, name, call_id, text: all of its arguments, once more */
+  readonly CALL_END: 8;
 };
 export const FinishReason: {
   /** the model ended its answer */
@@ -190,8 +208,10 @@ export const FinishReason: {
    * PROGRESS event nothing has changed
    */
   readonly CANCELLED: 5;
+  /** the answer ends with calls, which wait for their results */
+  readonly CALLS: 6;
 };
-export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'region_kind' | 'load_mode' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'event_type' | 'finish_reason';
+export type ConstantKind = 'log_level' | 'reservoir_mode' | 'priority' | 'kv_type' | 'rope_scaling' | 'region_kind' | 'load_mode' | 'overflow' | 'speculate' | 'grammar_kind' | 'whitespace' | 'tools' | 'event_type' | 'finish_reason';
 export interface RuntimeOptions {
   /**
    * 1 to 1024. 0: one for each core that this process may use, less one where there are four or more, and no more than
@@ -392,6 +412,19 @@ export interface GenerateOptions {
   grammarWhitespace?: number;
   /** orrery_generate_tokens(): number of the last tokens that begin the answer; default 0 */
   grammarTokens?: number;
+  /** ORRERY_TOOLS_ */
+  tools?: number;
+  /** AUTO, REQUIRED: the one tool that may be called; NULL (default): any */
+  toolName?: string;
+  /** 1: at most one call; default 0: several, where the template prints several */
+  oneCall?: number;
+  /**
+   * 1: reasoning comes as REASONING events, and `grammar` begins after it; so with tools, too. Default 0: all is TEXT,
+   * and `grammar` begins with the answer
+   */
+  splitReasoning?: number;
+  /** of split reasoning, which then ends; 0 (default): no limit */
+  maxReasoningTokens?: number;
 }
 export interface DeviceInfo {
   /** compute capability times 10: 89 is 8.9 */

@@ -160,6 +160,8 @@ static void invoke_orrery_grammar_kind_name(slot *a, slot *result) { (void)a, re
 static const parameter parameters_orrery_grammar_kind_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_whitespace_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_whitespace_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_whitespace_name[] = {{P_U32, 1, 0}};
+static void invoke_orrery_tools_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_tools_name((uint32_t)a[0].i); }
+static const parameter parameters_orrery_tools_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_generate(slot *a, slot *result) { (void)a, result->i = orrery_generate((orrery_session *)a[0].p, (const orrery_generate_options *)a[1].p, (orrery_generation **)a[2].p, (orrery_error *)a[3].p); }
 static const parameter parameters_orrery_generate[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &generate_options_layout}, {P_NEW, 1, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_generate_tokens(slot *a, slot *result) { (void)a, result->i = orrery_generate_tokens((orrery_session *)a[0].p, (const int32_t *)a[1].p, (size_t)a[2].i, (const orrery_generate_options *)a[3].p, (orrery_generation **)a[4].p, (orrery_error *)a[5].p); }
@@ -264,6 +266,7 @@ static const function functions[] = {
     {"orrery_head_profile_import_gates", R_STATUS, 4, invoke_orrery_head_profile_import_gates, 0, parameters_orrery_head_profile_import_gates},
     {"orrery_grammar_kind_name", R_STRING, 1, invoke_orrery_grammar_kind_name, 0, parameters_orrery_grammar_kind_name},
     {"orrery_whitespace_name", R_STRING, 1, invoke_orrery_whitespace_name, 0, parameters_orrery_whitespace_name},
+    {"orrery_tools_name", R_STRING, 1, invoke_orrery_tools_name, 0, parameters_orrery_tools_name},
     {"orrery_generate", R_STATUS, 4, invoke_orrery_generate, free_orrery_generation, parameters_orrery_generate},
     {"orrery_generate_tokens", R_STATUS, 5, invoke_orrery_generate_tokens, free_orrery_generation, parameters_orrery_generate_tokens},
     {"orrery_event_type_name", R_STRING, 1, invoke_orrery_event_type_name, 0, parameters_orrery_event_type_name},

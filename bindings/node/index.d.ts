@@ -18,6 +18,11 @@ export type Event =
   | { type: 'progress'; done: number; total: number }
   | { type: 'token'; token: number; bytes: Buffer; logprob: number; top: Array<{ token: number; logprob: number }> }
   | { type: 'text'; text: string }
+  | { type: 'reasoning'; text: string } // with tools or splitReasoning, as are these:
+  | { type: 'call'; call: number; name: string }
+  | { type: 'arguments'; call: number; name: string; text: string }
+  | { type: 'callEnd'; call: number; name: string; id: string; arguments: Record<string, unknown> }
+  | { type: 'other'; number: number } // of a newer library
   | {
       type: 'done'; finishReason: number; stopIndex: number; promptTokens: number; reusedTokens: number;
       generatedTokens: number; firstTokenUs: number; prefillUs: number; decodeUs: number; complete: boolean;

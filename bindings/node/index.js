@@ -303,6 +303,12 @@ function event(raw) {
   const { EventType: T } = abi;
   if (raw.type === T.PROGRESS) return { type: 'progress', done: raw.done, total: raw.total };
   if (raw.type === T.TEXT) return { type: 'text', text: raw.text.toString() };
+  if (raw.type === T.REASONING) return { type: 'reasoning', text: raw.text.toString() };
+  const { call, name } = raw;
+  if (raw.type === T.CALL) return { type: 'call', call, name };
+  if (raw.type === T.ARGUMENTS) return { type: 'arguments', call, name, text: raw.text.toString() };
+  if (raw.type === T.CALL_END) return { type: 'callEnd', call, name, id: raw.callId, arguments: JSON.parse(raw.text.toString()) };
+  if (raw.type > T.CALL_END) return { type: 'other', number: raw.type };
   const { token, text, logprob, top } = raw;
   if (raw.type === T.TOKEN) return { type: 'token', token, bytes: text, logprob, top };
   const { finishReason, stopIndex, promptTokens, reusedTokens, generatedTokens, firstTokenUs, prefillUs, decodeUs } = raw;

@@ -98,6 +98,21 @@ async function main(path) {
       await assert.rejects(async () => { for await (const e of generation) void e; }, /mine/);
       session.addMessage('user', 'not busy');
     },
+    async 'calls are events'() {
+      const templateSource = "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}" +
+        "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}" +
+        "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
+      const toolsJson = JSON.stringify([{ name: 'look', parameters: { type: 'object', properties: { at: { enum: ['here'] } }, required: ['at'] } }]);
+      const asked = await model.session({ nContext: 1024 });
+      asked.setTemplate({ templateSource, toolsJson });
+      asked.addMessage('user', 'hello');
+      const events = [];
+      for await (const e of asked.generate({ tools: orrery.Tools.REQUIRED, oneCall: 1, maxTokens: 80 })) events.push(e);
+      assert.deepStrictEqual(events.find((e) => e.type === 'callEnd').arguments, { at: 'here' });
+      assert.strictEqual(events.find((e) => e.type === 'call').name, 'look');
+      assert.strictEqual(events[events.length - 1].finishReason, orrery.FinishReason.CALLS);
+      asked.close();
+    },
     async 'a seed may be a bigint'() {
       for await (const e of ask(QUESTION, { seed: 2n ** 63n, temperature: 0.5, maxTokens: 1 })) void e;
     },

@@ -40,6 +40,16 @@ Answer take_answer(orrery_generation* generation, const AnswerWishes& wishes) {
         if (wishes.stream) wishes.stream(text);
         break;
       }
+      case ORRERY_EVENT_REASONING: {
+        bar.erase();
+        const std::string_view text(event.text, event.text_bytes);
+        answer.thinking += text;
+        if (wishes.thinking) wishes.thinking(text);
+        break;
+      }
+      case ORRERY_EVENT_CALL_END:
+        answer.calls.push_back({event.name, event.call_id, std::string(event.text, event.text_bytes)});
+        break;
       case ORRERY_EVENT_DONE:
         answer.decode_seconds = std::chrono::duration<double>(last_token - first_token).count();
         answer.finish_reason = event.finish_reason;
@@ -77,6 +87,8 @@ const char* finish_name(uint32_t finish_reason) {
       return "context";
     case ORRERY_FINISH_CANCELLED:
       return "cancelled";
+    case ORRERY_FINISH_CALLS:
+      return "calls";
     default:
       return "unknown";
   }

@@ -114,6 +114,40 @@ OptionGroup grammar_group() {
            {"--whitespace", "HOW", "With --schema, white space between the parts: free (default), compact or spaced."}}};
 }
 
+OptionGroup calls_group() {
+  return {"Calls of tools",
+          {{"--tool-choice", "CHOICE", "With --tools: auto (default), none, required, ignored (calls are text), or the name of the tool to call."},
+           {"--one-call", nullptr, "At most one call in an answer."},
+           {"--split-thinking", nullptr, "Thinking is no part of the answer's text, and --schema and its kin begin after it. So with --tools, too."},
+           {"--max-thinking", "N", "With --split-thinking or --tools: the thinking ends after N tokens (default 0: no limit)."}}};
+}
+
+Calls::Calls(const Args& args) {
+  one_call = args.has("--one-call");
+  split_thinking = args.has("--split-thinking");
+  max_thinking = static_cast<uint32_t>(args.integer("--max-thinking", 0, UINT32_MAX, 0));
+  const std::string* choice = args.find("--tool-choice");
+  const bool given = args.has("--tools");
+  if ((choice || one_call) && !given) throw UsageError(std::string(choice ? "--tool-choice" : "--one-call") + " needs --tools");
+  if (max_thinking > 0 && !split_thinking && !given) throw UsageError("--max-thinking needs --split-thinking or --tools");
+  if (!given) return;
+  tools = ORRERY_TOOLS_AUTO;
+  if (!choice) return;
+  constexpr const char* kChoices[] = {"ignored", "auto", "none", "required"};   // by ORRERY_TOOLS_
+  const auto* const known = std::find(std::begin(kChoices), std::end(kChoices), *choice);
+  const bool is_name = known == std::end(kChoices);
+  tools = is_name ? ORRERY_TOOLS_REQUIRED : static_cast<uint32_t>(known - kChoices);
+  if (is_name) name = *choice;
+}
+
+void Calls::put(orrery_generate_options* options) const {
+  options->tools = tools;
+  options->tool_name = name.empty() ? nullptr : name.c_str();
+  options->one_call = one_call;
+  options->split_reasoning = split_thinking;
+  options->max_reasoning_tokens = max_thinking;
+}
+
 Grammar Grammar::of_schema(const std::string& file_or_json) {
   Grammar grammar;
   const size_t first = file_or_json.find_first_not_of(" \t\r\n");
@@ -141,7 +175,7 @@ void Grammar::put(orrery_generate_options* options) const {
   options->grammar_whitespace = whitespace;
 }
 
-Sampling::Sampling(const Args& args, const SamplingDefaults& defaults) : grammar_(args) {
+Sampling::Sampling(const Args& args, const SamplingDefaults& defaults) : grammar_(args), calls_(args) {
   orrery_generate_options_init(&base_, sizeof base_);
   base_.temperature = static_cast<float>(defaults.temperature);
   base_.top_p = static_cast<float>(defaults.top_p);
@@ -171,6 +205,7 @@ orrery_generate_options Sampling::options() const {
   options.logit_bias = bias_.data();
   options.n_logit_bias = bias_.size();
   grammar_.put(&options);
+  calls_.put(&options);
   return options;
 }
 

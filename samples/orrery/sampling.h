@@ -24,6 +24,7 @@ constexpr SamplingDefaults kChatting{0.7, 0.95, 1024, true};   // as samples/cha
 
 OptionGroup sampling_group(const SamplingDefaults& defaults);   // --max-tokens --temperature ...
 OptionGroup grammar_group();                                   // --schema --grammar --regex --whitespace
+OptionGroup calls_group();                                     // --tool-choice --one-call --split-thinking --max-thinking
 
 // What an answer may be: a source, and options for orrery_generate_options.
 struct Grammar {
@@ -36,6 +37,16 @@ struct Grammar {
   void put(orrery_generate_options* options) const;   // which points to `source` then
 };
 
+// Calls of tools, and thinking that is told apart.
+struct Calls {
+  uint32_t tools = ORRERY_TOOLS_IGNORED, max_thinking = 0;
+  bool one_call = false, split_thinking = false;
+  std::string name;   // of the one tool; empty: any
+  Calls() = default;
+  explicit Calls(const Args& args);   // with --tools, the model may call them
+  void put(orrery_generate_options* options) const;   // which points to `name` then
+};
+
 // Owns the data that orrery_generate_options points to.
 class Sampling {
  public:
@@ -46,6 +57,7 @@ class Sampling {
   bool greedy() const { return base_.temperature <= 0; }
   uint32_t max_tokens() const { return base_.max_tokens; }
   void set_grammar(Grammar grammar) { grammar_ = std::move(grammar); }
+  Calls& calls() { return calls_; }
 
   // Takes the model file's recommendation for every setting that the command line leaves open. `json` is the file's description
   // by orrery_inspect(). A value out of its range is left out. Returns what was taken: "temperature 0.6, top-k 20", or "".
@@ -66,6 +78,7 @@ class Sampling {
   mutable std::vector<const char*> stop_pointers_;
   std::vector<orrery_logit_bias> bias_;
   Grammar grammar_;
+  Calls calls_;
 };
 
 }  // namespace orrery::tool

@@ -108,7 +108,7 @@ OptionGroup template_group() {
   return {"Chat template",
           {{"--template", "FILE", "A Jinja template that replaces the model's."},
            {"--template-name", "NAME", "One of the model's named templates."},
-           {"--tools", "FILE", "JSON array of tool definitions for the template."},
+           {"--tools", "FILE", "JSON array of tool definitions, for the template and for calls of tools."},
            {"--var", "NAME=VALUE",
             "A variable for the template; VALUE is JSON, otherwise text; may be given several times.", true},
            {"--no-think", nullptr, "Short for --var enable_thinking=false."}}};

@@ -25,7 +25,7 @@ for file in include/orrery.h "$libdir/liborrery.so" "$libdir/liborrery.so.$major
   "$libdir/liborrery.a" "$libdir/cmake/orrery/orreryConfig.cmake" "$libdir/cmake/orrery/orreryConfigVersion.cmake" bin/orrery \
   share/orrery/demo-q8_0.gguf share/orrery/demo-document.txt share/orrery/demo-questions.json \
   share/doc/orrery/README.md share/doc/orrery/LICENSE share/doc/orrery/LICENSE.xxhash \
-  share/doc/orrery/LICENSE.nlohmann-json share/doc/orrery/examples/chat.c share/doc/orrery/examples/form.c; do
+  share/doc/orrery/LICENSE.nlohmann-json share/doc/orrery/examples/chat.c share/doc/orrery/examples/form.c share/doc/orrery/examples/tools.c; do
   [ -s "$prefix/$file" ] || fail "not installed: $file"
 done
 [ "$(find "$prefix/include" -type f | wc -l)" = 1 ] || fail "more than one header is installed"

@@ -348,6 +348,38 @@ TEST(FormSample, PrintsJsonThatFits) {
   EXPECT_EQ(run_program(program, {scratch_path("missing.gguf"), "text"}).code, 1);
 }
 
+// A template that prints calls; the demo model has learnt none, but the grammar holds it to the format.
+std::string calling_template() {
+  const std::string path = scratch_path("calling.jinja");
+  write_file(path, "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}"
+                   "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
+                   "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}");
+  return path;
+}
+
+TEST(ToolsSample, TheModelCallsFunctionsOfTheProgram) {
+  const std::string program = program_path("ORRERY_TOOLS_SAMPLE", ORRERY_TOOLS_SAMPLE);
+  const Finished finished = run_program(program, {demo_model(), "What is 17 times 23?", calling_template()});
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_EQ(finished.out.substr(0, 1), "[") << finished.out;
+  EXPECT_NE(finished.out.find(" = "), std::string::npos) << finished.out;
+  EXPECT_EQ(run_program(program, {}).code, 2);
+  EXPECT_EQ(run_program(program, {scratch_path("missing.gguf"), "text"}).code, 1);
+}
+
+TEST(Chat, CallsWaitForTheirResults) {
+  const std::string tools = scratch_path("tools.json");
+  write_file(tools, R"([{"name": "town_of", "parameters": {"type": "object", "properties": {"who": {"enum": ["Ada", "Bruno"]}}, "required": ["who"]}}])");
+  RunOptions options;
+  options.input = "Where does Ada live?\nOslo\n/tools -\nAnd now?\n";
+  const Finished finished = run({"chat", demo_model(), "--temperature", "0", "--template", calling_template(), "--tools", tools,
+                                        "--tool-choice", "town_of", "--one-call", "--max-tokens", "60"}, options);
+  EXPECT_EQ(finished.code, 0) << finished.err;
+  EXPECT_NE(finished.err.find("call town_of({\"who\": \""), std::string::npos) << finished.err;
+  EXPECT_NE(finished.err.find("type its result"), std::string::npos) << finished.err;
+  EXPECT_NE(finished.err.find("the model has no tools"), std::string::npos) << finished.err;
+}
+
 TEST(ChatSample, AnswersStopsAndReportsErrors) {
   const std::string program = program_path("ORRERY_CHAT_SAMPLE", ORRERY_CHAT_SAMPLE);
   RunOptions options;

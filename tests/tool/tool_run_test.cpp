@@ -179,6 +179,33 @@ TEST(Run, AnswersHaveTheirForm) {
   EXPECT_EQ(ask({"--prompt", question, "--schema", R"({"uniqueItems": true})"}).code, 3);
 }
 
+TEST(Run, CallsAreLines) {
+  const std::string tools = scratch_path("tools.json"), calling = scratch_path("calling.jinja");
+  write_file(tools, R"([{"name": "town_of", "parameters": {"type": "object", "properties": {"who": {"enum": ["Ada", "Bruno"]}}, "required": ["who"]}}])");
+  write_file(calling, "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}"
+                      "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
+                      "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}");
+  const std::vector<std::string> given = {"--prompt", "Where does Ada live?", "--template", calling, "--tools", tools};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), given.begin(), given.end());
+    return more;
+  };
+  const Finished lines = ask(with({"--tool-choice", "town_of", "--one-call", "--max-tokens", "80"}));
+  ASSERT_EQ(lines.code, 0) << lines.err;
+  const Json call = Json::parse(lines.out);
+  EXPECT_EQ(call["name"], "town_of");
+  EXPECT_TRUE(call["arguments"]["who"] == "Ada" || call["arguments"]["who"] == "Bruno") << lines.out;
+  const Json answer = ask_json(with({"--tool-choice", "required", "--one-call", "--max-tokens", "80"}));
+  EXPECT_EQ(answer["finish_reason"], "calls");
+  EXPECT_EQ(answer["complete"], true);
+  EXPECT_EQ(answer["calls"].size(), 1u);
+  EXPECT_EQ(ask_json(with({"--tool-choice", "ignored", "--max-tokens", "5"}))["calls"].size(), 0u);
+  EXPECT_EQ(ask({"--prompt", "x", "--tool-choice", "auto"}).code, 2);
+  EXPECT_EQ(ask({"--prompt", "x", "--max-thinking", "5"}).code, 2);
+  const Finished unknown = ask(with({"--tool-choice", "other"}));
+  EXPECT_NE(unknown.err.find("'other'"), std::string::npos) << unknown.err;
+}
+
 TEST(Grammar, TriesTexts) {
   const std::string model = demo_model(), schema = R"({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "nonsense": 1})";
   const Finished described = run({"grammar", model, "--schema", schema});

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import json
 import os
 from ctypes import byref, c_char, c_double, c_float, c_int32, c_size_t, c_uint8, c_uint32, c_void_p, string_at
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
 from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
-from .forms import schema_of, value_of
+from .forms import arguments_of, schema_of, tool_of, value_of
 from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, utf8
 
 if TYPE_CHECKING:
@@ -56,6 +57,45 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Reasoning:
+    """Whole characters of the model's reasoning; with tools or split_reasoning."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool begins: the number of the call in the answer, and the tool's name."""
+    call: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The next part of a call's arguments: the parts of one call are one JSON object."""
+    call: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CallEnd:
+    """A call is complete: `text` has all of its arguments, as JSON."""
+    call: int
+    name: str
+    id: str
+    text: str
+
+    def arguments(self) -> dict:
+        return json.loads(self.text)
+
+
+@dataclass(frozen=True)
+class Other:
+    """An event of a newer library."""
+    type: int
+
+
+@dataclass(frozen=True)
 class Done:
     """The answer has ended; every later next() repeats it."""
     finish_reason: int
@@ -69,7 +109,7 @@ class Done:
     complete: bool
 
 
-Event = Union[Progress, Token, Text, Done]
+Event = Union[Progress, Token, Text, Reasoning, Call, Arguments, CallEnd, Other, Done]
 Path = Union[str, "os.PathLike[str]"]
 
 
@@ -476,6 +516,41 @@ class Session(Handle):
         self.add_message("user", question)
         return "".join(self.generate(**given).text())
 
+    def run_tools(self, *functions: Callable[..., Any], most_turns: int = 8, template: Optional[dict] = None, **given: "Unpack[GenerateOptions]") -> str:
+        """Answers the conversation with functions that the model may call: their names, docstrings and annotations are the tools. Calls are
+        run, and their results are messages, until an answer calls nothing; that answer's text is returned. A function's exception is its
+        result, as text. `tools` chooses as in generate() (default AUTO); after the first answer it is AUTO, in the last turn NONE. This sets
+        the session's template to the file's with these tools, and with `template` (options of set_template())."""
+        by_name = {function.__name__: function for function in functions}
+        tools = json.dumps([tool_of(function) for function in functions], ensure_ascii=False)
+        self.set_template(**{**(template or {}), "tools_json": tools})
+        given.setdefault("tools", _abi.Tools.AUTO)
+        text = ""
+        for turn in range(most_turns):
+            if turn > 0:
+                given["tools"] = _abi.Tools.AUTO
+                given.pop("tool_name", None)
+            if turn == most_turns - 1:
+                given["tools"] = _abi.Tools.NONE
+            text, calls = "", []
+            for event in self.generate(**given):
+                if isinstance(event, Text):
+                    text += event.text
+                elif isinstance(event, CallEnd):
+                    calls.append(event)
+            if not calls:
+                break
+            for made in calls:
+                function = by_name[made.name]
+                try:
+                    value = function(**arguments_of(function, made.arguments()))
+                except Exception as error:  # the model is told
+                    value = "%s: %s" % (type(error).__name__, error)
+                content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+                self.add_message_json(json.dumps({"role": "tool", "tool_call_id": made.id, "name": made.name, "content": content},
+                                                 ensure_ascii=False))
+        return text
+
     def generate(self, schema: Any = None, **given: "Unpack[GenerateOptions]") -> "Generation":
         """Begins the answer to the conversation. `logits_hook(logits, tokens)` may change logits in place, and cancels by
         returning something other than 0 or None. `schema` is the answer's form (see `forms`): a JSON schema as a dict or text, a
@@ -631,5 +706,15 @@ def _event(e: Any) -> Event:
         return Token(e.token, data, e.logprob, [(e.top[i].token, e.top[i].logprob) for i in range(e.n_top)])
     if e.type == _abi.EventType.TEXT:
         return Text(data.decode())
+    if e.type == _abi.EventType.REASONING:
+        return Reasoning(data.decode())
+    if e.type == _abi.EventType.CALL:
+        return Call(e.call, e.name.decode())
+    if e.type == _abi.EventType.ARGUMENTS:
+        return Arguments(e.call, e.name.decode(), data.decode())
+    if e.type == _abi.EventType.CALL_END:
+        return CallEnd(e.call, e.name.decode(), e.call_id.decode(), data.decode())
+    if e.type != _abi.EventType.DONE:
+        return Other(e.type)
     return Done(e.finish_reason, e.stop_index, e.prompt_tokens,
                 e.reused_tokens, e.generated_tokens, e.first_token_us, e.prefill_us, e.decode_us, bool(e.complete))

@@ -179,6 +179,17 @@ class Whitespace(IntEnum):
     """", " and ": " """
 
 
+class Tools(IntEnum):
+    IGNORED = 0
+    """the answer is text, whatever it says"""
+    AUTO = 1
+    """text, calls or both, as the model likes and the template prints them"""
+    NONE = 2
+    """no calls"""
+    REQUIRED = 3
+    """at least one call"""
+
+
 class EventType(IntEnum):
     PROGRESS = 1
     """done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First done
@@ -191,6 +202,14 @@ class EventType(IntEnum):
     """text: whole characters of the answer"""
     DONE = 4
     """finish_reason; every later call repeats it"""
+    REASONING = 5
+    """text: whole characters of the model's reasoning"""
+    CALL = 6
+    """call, name: a call begins"""
+    ARGUMENTS = 7
+    """call, name, text: the next part of its arguments. The parts of one call are one JSON object"""
+    CALL_END = 8
+    """call, name, call_id, text: all of its arguments, once more"""
 
 
 class FinishReason(IntEnum):
@@ -206,6 +225,8 @@ class FinishReason(IntEnum):
     """orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the first
     PROGRESS event nothing has changed
     """
+    CALLS = 6
+    """the answer ends with calls, which wait for their results"""
 
 
 class Error(Exception):
@@ -611,6 +632,11 @@ class orrery_generate_options(Structure):
         ("grammar_kind", c_uint32),
         ("grammar_whitespace", c_uint32),
         ("grammar_tokens", c_uint32),
+        ("tools", c_uint32),
+        ("tool_name", c_char_p),
+        ("one_call", c_uint32),
+        ("split_reasoning", c_uint32),
+        ("max_reasoning_tokens", c_uint32),
         ("reserved", c_uint32),
     ]
     INIT = "orrery_generate_options_init"
@@ -638,6 +664,10 @@ class orrery_event(Structure):
         ("first_token_us", c_uint64),
         ("prefill_us", c_uint64),
         ("decode_us", c_uint64),
+        ("name", c_char_p),
+        ("call_id", c_char_p),
+        ("call", c_uint32),
+        ("reserved", c_uint32),
     ]
     INIT = "orrery_event_init"
     COUNTS: dict[str, str] = {"text": "text_bytes", "top": "n_top"}
@@ -657,6 +687,7 @@ NAMES = {"log_level": "orrery_log_level_name",
          "speculate": "orrery_speculate_name",
          "grammar_kind": "orrery_grammar_kind_name",
          "whitespace": "orrery_whitespace_name",
+         "tools": "orrery_tools_name",
          "event_type": "orrery_event_type_name",
          "finish_reason": "orrery_finish_reason_name"}
 
@@ -764,6 +795,7 @@ FUNCTIONS = {
     "orrery_head_profile_import_gates": (c_int32, [c_char_p, c_double, c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_grammar_kind_name": (c_char_p, [c_uint32]),
     "orrery_whitespace_name": (c_char_p, [c_uint32]),
+    "orrery_tools_name": (c_char_p, [c_uint32]),
     "orrery_generate_options_init": (None, [POINTER(orrery_generate_options), c_size_t]),
     "orrery_generate": (c_int32, [c_void_p, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
     "orrery_generate_tokens": (c_int32, [c_void_p, POINTER(c_int32), c_size_t, POINTER(orrery_generate_options), POINTER(c_void_p), POINTER(orrery_error)]),
@@ -990,6 +1022,18 @@ class GenerateOptions(TypedDict, total=False):
     """ORRERY_WHITESPACE_: JSON schema"""
     grammar_tokens: int
     """orrery_generate_tokens(): number of the last tokens that begin the answer; default 0"""
+    tools: int
+    """ORRERY_TOOLS_"""
+    tool_name: str
+    """AUTO, REQUIRED: the one tool that may be called; NULL (default): any"""
+    one_call: int
+    """1: at most one call; default 0: several, where the template prints several"""
+    split_reasoning: int
+    """1: reasoning comes as REASONING events, and `grammar` begins after it; so with tools, too. Default 0: all is TEXT,
+    and `grammar` begins with the answer
+    """
+    max_reasoning_tokens: int
+    """of split reasoning, which then ends; 0 (default): no limit"""
 
 
 @dataclass(frozen=True)

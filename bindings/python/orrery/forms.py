@@ -6,6 +6,7 @@ Optional[City], an Enum), or a class with model_json_schema() and model_validate
 
 import dataclasses
 import enum
+import inspect
 import json
 import types
 import typing
@@ -36,6 +37,39 @@ def value_of(form: Any, text: str) -> Any:
         return form.model_validate_json(text)
     value = json.loads(text)
     return value if isinstance(form, (str, dict)) else _value(form, value)
+
+
+def tool_of(function: Any) -> dict:
+    """A function as a tool: its name, its docstring, and a schema of its annotated parameters."""
+    definitions: dict = {}
+    properties, required = {}, []
+    for name, parameter, hint in _parameters(function):
+        properties[name] = _schema(hint, definitions)
+        if parameter.default is inspect.Parameter.empty:
+            required.append(name)
+    parameters = {"type": "object", "properties": properties, "required": required}
+    if definitions:
+        parameters["$defs"] = definitions
+    described = {"name": function.__name__, "description": inspect.getdoc(function) or function.__name__, "parameters": parameters}
+    return {"type": "function", "function": described}
+
+
+def arguments_of(function: Any, values: dict) -> dict:
+    """A call's arguments as the function's annotations want them."""
+    hints = {name: hint for name, _, hint in _parameters(function)}
+    return {name: _value(hints[name], value) for name, value in values.items()}
+
+
+def _parameters(function: Any) -> list:
+    hints = typing.get_type_hints(function)
+    found = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise TypeError("%s: a tool's parameters have names; %s has none" % (function.__name__, parameter))
+        if name not in hints:
+            raise TypeError("%s: parameter %s has no annotation, so its schema is unknown" % (function.__name__, name))
+        found.append((name, parameter, hints[name]))
+    return found
 
 
 def _is_dataclass(form: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Literal, Optional, Tuple, Union
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, ".."))
 
-from orrery.forms import schema_of, value_of  # noqa: E402
+from orrery.forms import arguments_of, schema_of, tool_of, value_of  # noqa: E402
 
 
 class Color(enum.Enum):
@@ -60,6 +60,20 @@ class Forms(unittest.TestCase):
         for wrong in (object, Dict[int, str], {1, 2}):
             with self.assertRaises(TypeError):
                 schema_of(wrong)
+
+    def test_tools(self) -> None:
+        def weather(city: str, days: int = 1, color: Optional[Color] = None) -> str:
+            """Tells the weather."""
+            return "%s %d %s" % (city, days, color)
+
+        tool = tool_of(weather)
+        self.assertEqual(tool["function"]["name"], "weather")
+        self.assertEqual(tool["function"]["description"], "Tells the weather.")
+        self.assertEqual(tool["function"]["parameters"]["required"], ["city"])
+        self.assertEqual(weather(**arguments_of(weather, {"city": "Rome", "color": "red"})), "Rome 1 Color.RED")
+        for wrong in (lambda x: x, lambda *x: x):
+            with self.assertRaises(TypeError):
+                tool_of(wrong)
 
 
 if __name__ == "__main__":

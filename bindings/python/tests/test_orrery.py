@@ -15,6 +15,10 @@ import orrery
 MODEL = sys.argv.pop(1)
 TEXT = ("Nobody in the mill noticed the orange owl. Bruno lives in Salem. Orla is a printer from Tunis. Silas keeps the key in "
         "the garden. ")
+# Prints calls; the model has learnt none, but the grammar holds it to the format.
+CALLING = ("{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}"
+           "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
+           "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}")
 QUESTION = TEXT + "\n\nWhere does Bruno live?"
 
 
@@ -72,6 +76,28 @@ class Orrery(unittest.TestCase):
         self.assertEqual(matcher.accept(matcher.forced()), 3)
         matcher.rewind(0)
         self.assertEqual(matcher.match(b'"x'), (1, False))
+
+    def test_functions_are_tools(self):
+        asked = []
+
+        def town_of(who: Literal["Ada", "Bruno"], year: Literal[1990, 2020] = 2020) -> dict:
+            """The town where a person lives."""
+            asked.append((who, year))
+            return {"town": "Salem"}
+
+        self.session.add_message("user", QUESTION)
+        text = self.session.run_tools(town_of, template={"template_source": CALLING}, tools=orrery.Tools.REQUIRED, one_call=1, max_tokens=80, most_turns=2)
+        self.assertIsInstance(text, str)
+        self.assertEqual(len(asked), 1)
+        self.assertIn(asked[0][0], ("Ada", "Bruno"))
+        self.assertIn('"tool_calls"', self.session.message(1))
+        self.assertIn("Salem", self.session.message(2))
+        events = [e for e in self.ask("And Ada?", tools=orrery.Tools.REQUIRED, one_call=1, max_tokens=80)]
+        kinds = [type(e) for e in events if not isinstance(e, (orrery.Token, orrery.Progress))]
+        self.assertEqual([kinds[0], kinds[-2], kinds[-1]], [orrery.Call, orrery.CallEnd, orrery.Done])
+        parts = "".join(e.text for e in events if isinstance(e, orrery.Arguments))
+        end = next(e for e in events if isinstance(e, orrery.CallEnd))
+        self.assertEqual((parts, end.name, events[-1].finish_reason), (end.text, "town_of", orrery.FinishReason.CALLS))
 
     def test_ask_returns_the_whole_answer(self):
         self.assertEqual(self.session.ask(QUESTION).strip(), "Bruno lives in Salem.")

@@ -8,6 +8,11 @@ Status Constraint::prepare(const std::atomic<bool>* cancel) {
   ORRERY_ASSIGN(const uint32_t* const allowed, matcher_.mask(cancel));
   std::copy_n(allowed, words_.size(), words_.begin());
   only_end_ = false;
+  if (forced_token_ >= 0 && (words_[static_cast<size_t>(forced_token_) >> 5] >> (forced_token_ & 31) & 1) != 0) {
+    std::fill(words_.begin(), words_.end(), 0u);
+    words_[static_cast<size_t>(forced_token_) >> 5] = 1u << (forced_token_ & 31);
+    return ok_status();
+  }
   if (!ignore_end_ || !matcher_.may_end()) return ok_status();
   for (const int32_t id : grammar_->trie().ends()) words_[static_cast<size_t>(id) >> 5] &= ~(1u << (id & 31));
   only_end_ = std::all_of(words_.begin(), words_.end(), [](uint32_t w) { return w == 0; });

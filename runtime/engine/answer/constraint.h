@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/span.h"
@@ -18,6 +19,10 @@ class Constraint {
   // ignore_end: ends of generation are banned where anything else is allowed.
   Constraint(std::shared_ptr<text::grammar::Grammar> grammar, bool ignore_end)
       : grammar_(std::move(grammar)), matcher_(grammar_->matcher()), words_(matcher_.n_words()), ignore_end_(ignore_end) {}
+
+  // Narrows the coming masks to one token, where they allow it; -1: no longer.
+  void force(int32_t token) { forced_token_ = token; }
+  int32_t longest_token(std::string_view text) const { return grammar_->trie().longest_prefix(text); }
 
   // Makes the mask of the next token. Errors: cancelled; unsupported, the grammar is too ambiguous here.
   Status prepare(const std::atomic<bool>* cancel);
@@ -48,6 +53,7 @@ class Constraint {
   std::vector<uint32_t> words_;
   std::vector<uint32_t> closing_;   // (n_words), once it is needed
   bool ignore_end_, only_end_ = false;
+  int32_t forced_token_ = -1;
 };
 
 }  // namespace orrery::engine

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/clock.h"
+#include "runtime/engine/answer/answer_reader.h"
 #include "runtime/engine/answer/constraint.h"
 #include "runtime/engine/answer/prompt.h"
 
@@ -25,6 +26,13 @@ uint32_t answer_room(const Session& session, uint32_t max_tokens) {
   return max_tokens ? std::min(max_tokens, quarter) : quarter;
 }
 
+// The text of the last tokens, control tokens by name.
+std::string end_of(const Session& session, Span<const int32_t> tokens) {
+  constexpr size_t kLast = 64;
+  const size_t n = std::min(kLast, tokens.size());
+  return session.model().tokenizer().decode(tokens.subspan(tokens.size() - n, n), true);
+}
+
 }  // namespace
 
 Generation::Generation(Session* session, const GenerateOptions& options, text::TextStream stream, bool conversational)
@@ -33,6 +41,7 @@ Generation::Generation(Session* session, const GenerateOptions& options, text::T
       ignore_end_(options.ignore_end),
       conversational_(conversational),
       sampler_(options.sampling, session->model().description().n_vocab),
+      form_(options.form),
       stream_(std::move(stream)) {
   if (options.grammar) constraint_ = std::make_unique<Constraint>(options.grammar, options.ignore_end);
 }
@@ -45,6 +54,15 @@ Result<std::unique_ptr<Generation>> Generation::make(Session* session, const Gen
   ORRERY_ASSIGN(text::TextStream stream, text::TextStream::create(options.stop));
   ORRERY_TRY(session->resume());
   std::unique_ptr<Generation> g(new Generation(session, options, std::move(stream), conversational));
+  if (options.form.any()) {
+    Conversation& c = session->conversation();
+    if (!c.renderer) {
+      ORRERY_ASSIGN(ChatRenderer renderer, ChatRenderer::make(session->model().vocabulary(), c.choice));
+      c.renderer.emplace(std::move(renderer));
+    }
+    ORRERY_ASSIGN(const text::format::ChatFormat* format, c.renderer->format());
+    ORRERY_TRY(g->use_form(conversational ? format->prompt_end : std::string()));
+  }
   g->answer_ids_.reserve(std::min<size_t>(options.max_tokens ? options.max_tokens : SIZE_MAX, session->n_context()) + 1);
   g->prefill_before_us_ = session->stats().prefill_us;
   g->decode_before_us_ = session->stats().decode_us;
@@ -71,13 +89,31 @@ Result<std::unique_ptr<Generation>> Generation::proceed(Session* session, Span<c
                         "the prompt of %zu tokens is longer than the session's context of %u", tokens.size(),
                         session->n_context());
   if (tokens.empty()) return error(Code::invalid_argument, "the prompt has no tokens");
-  if (options.grammar_tokens > tokens.size() || (options.grammar_tokens > 0 && !options.grammar))
+  if (options.grammar_tokens > tokens.size() || (options.grammar_tokens > 0 && !options.grammar && !options.form.any()))
     return error(Code::invalid_argument, "grammar_tokens is %u, of %zu tokens and %s", options.grammar_tokens, tokens.size(),
-                 options.grammar ? "a grammar" : "no grammar");
+                 options.grammar || options.form.any() ? "a grammar" : "no grammar");
   ORRERY_ASSIGN(std::unique_ptr<Generation> g, make(session, options, false));
-  for (size_t i = tokens.size() - options.grammar_tokens; i < tokens.size(); ++i) ORRERY_TRY(g->constraint_->accept(tokens[i]));
+  const size_t n_given = tokens.size() - options.grammar_tokens;
+  if (g->reader_) ORRERY_TRY(g->use_form(end_of(*session, tokens.subspan(0, n_given))));
+  for (size_t i = n_given; i < tokens.size(); ++i) {
+    ORRERY_TRY(g->constraint_->accept(tokens[i]));
+    if (g->reader_) g->reader_->feed(session->model().tokenizer().token_bytes(tokens[i]), &g->stream_);
+  }
   g->prompt_.assign(tokens.begin(), tokens.end());
   return g;
+}
+
+// The answer's rules and grammar behind a prompt with this end.
+Status Generation::use_form(std::string_view prompt_end) {
+  const ChatRenderer& renderer = *session_->conversation().renderer;
+  ORRERY_ASSIGN(const text::format::ChatFormat* format, renderer.format());
+  const text::format::Opening now = text::format::opening(format->reasoning, prompt_end);
+  if (reader_ && now == opening_) return ok_status();
+  ORRERY_ASSIGN(std::shared_ptr<const AnswerForm> form, renderer.form(form_, now));
+  opening_ = now;
+  constraint_ = std::make_unique<Constraint>(form->grammar, ignore_end_);
+  reader_ = std::make_unique<AnswerReader>(std::move(form), 100 * session_->conversation().messages.size(), form_.max_reasoning_tokens);
+  return ok_status();
 }
 
 // Makes the prompt. The session does not change before the prompt is complete.
@@ -101,6 +137,7 @@ Status Generation::prepare_step(Event* event) {
     if (conversation.messages.size() == conversation.messages.capacity())   // room for the answer, because end() must not fail
       conversation.messages.reserve(2 * conversation.messages.size());
     conversation.n_dropped = prompt.n_dropped;
+    if (reader_) ORRERY_TRY(use_form(end_of(*session_, {prompt.tokens.data(), prompt.tokens.size()})));
   }
   ORRERY_TRY(use_prompt(std::move(prompt.tokens)));
   prompt_tokens_ = prompt_.size();
@@ -148,6 +185,7 @@ Status Generation::advance(Event* event) {
     case Stage::prompt: return prompt_step(event);
     case Stage::sample: return sample_step(event);
     case Stage::text:   // the token was reported; now its text
+      if (give_piece(event)) return ok_status();
       stage_ = Stage::sample;
       if (chunk_.empty()) return sample_step(event);
       event->type = EventType::text;
@@ -156,6 +194,13 @@ Status Generation::advance(Event* event) {
     case Stage::finished: finish(finish_, event); return ok_status();
   }
   return ok_status();
+}
+
+// The next event of what the reader has read.
+bool Generation::give_piece(Event* event) {
+  if (!reader_ || !reader_->next(event)) return false;
+  if (event->type == EventType::text) answer_ += event->text;
+  return true;
 }
 
 Status Generation::prompt_step(Event* event) {
@@ -192,7 +237,7 @@ Status Generation::prompt_step(Event* event) {
 }
 
 Generation::Need Generation::need() const {
-  if (stage_ == Stage::finished || (stage_ == Stage::text && !chunk_.empty())) return Need::nothing;
+  if (stage_ == Stage::finished || (stage_ == Stage::text && (!chunk_.empty() || (reader_ && reader_->has_events())))) return Need::nothing;
   if (stage_ == Stage::prepare || stage_ == Stage::prompt) return Need::other;
   if (pending_ != Finish::none || cancelled() || (max_tokens_ > 0 && generated_ >= max_tokens_)) return Need::nothing;   // it ends
   if (constraint_ && constraint_->must_end()) return Need::nothing;
@@ -260,9 +305,23 @@ Status Generation::next_token() {
   return session_->decode(ask(session_->tokens()), &cancel_, static_cast<uint32_t>(left - 1), &drafter);
 }
 
+// Reasoning that has reached its limit goes on with the mark of its end, token by token.
+void Generation::force_end_of_reasoning() {
+  if (!reader_) return;
+  const std::string_view rest = reader_->end_of_reasoning();
+  int32_t token = -1;
+  if (!rest.empty()) {
+    std::vector<text::TokenSpan> control;
+    session_->model().tokenizer().find_control(rest, &control);
+    token = !control.empty() && control[0].begin == 0 ? control[0].id : constraint_->longest_token(rest);
+  }
+  constraint_->force(token);
+}
+
 // The request for the choice behind `tokens`, under the grammar. Where the mask cannot be made, choose() says why.
 Shortlist* Generation::ask(Span<const int32_t> tokens) {
   if (constraint_) {
+    force_end_of_reasoning();
     if (!constraint_->prepare(&cancel_).ok()) return nullptr;
     sampler_.set_mask(constraint_->mask());
   }
@@ -284,6 +343,7 @@ Result<Choice> Generation::choose_allowed() {
 
 Result<Choice> Generation::choose() {
   if (!constraint_) return choose_allowed();
+  force_end_of_reasoning();
   ORRERY_TRY(constraint_->prepare(&cancel_));
   if (constraint_->must_end()) return Choice();
   sampler_.set_mask(constraint_->mask());
@@ -359,18 +419,28 @@ Status Generation::sample_step(Event* event) {
       event->top = choice->top;
       event->text = tokenizer.token_bytes(choice->token);
       chunk_.clear();
+      stage_ = Stage::text;
+      if (reader_) {
+        if (reader_->feed(event->text, &stream_)) pending_ = Finish::stop;
+        return ok_status();
+      }
       const std::string_view shown = tokenizer.is_special(choice->token) ? std::string_view() : event->text;
       if (stream_.feed(shown, &chunk_)) pending_ = Finish::stop;
       answer_ += chunk_;
-      stage_ = Stage::text;
       return ok_status();
     }
   }
   // The end: first the withheld text, then the reason.
   if (!flushed_) {
     flushed_ = true;
+    if (reader_) {
+      if (reader_->finish(&stream_)) pending_ = Finish::stop;
+      if (pending_ == Finish::end && reader_->calls_are_whole()) pending_ = Finish::calls;
+      stage_ = Stage::text;
+      if (give_piece(event)) return ok_status();
+    }
     chunk_.clear();
-    if (stream_.finish(&chunk_)) pending_ = Finish::stop;
+    if (!reader_ && stream_.finish(&chunk_)) pending_ = Finish::stop;
     if (!chunk_.empty()) {
       answer_ += chunk_;
       event->type = EventType::text;
@@ -410,6 +480,14 @@ void Generation::end(Finish reason) noexcept {
   decode_us_ = session_->stats().decode_us - decode_before_us_;
   if (!conversational_ || (generated_ == 0 && reason != Finish::end)) return;
   try {
+    if (reader_) {
+      if (!flushed_) reader_->finish(&stream_);
+      Event rest;
+      while (reader_->next(&rest))
+        if (rest.type == EventType::text) answer_ += rest.text;
+      session_->conversation().messages.push_back(reader_->message(answer_));
+      return;
+    }
     if (!flushed_) {
       chunk_.clear();
       stream_.finish(&chunk_);

@@ -13,6 +13,7 @@
 #include "runtime/base/status.h"
 #include "runtime/engine/answer/sampler.h"
 #include "runtime/engine/session/session.h"
+#include "runtime/engine/shared/answer_form.h"
 #include "runtime/text/streaming/stream.h"
 
 namespace orrery::text::grammar {
@@ -21,6 +22,7 @@ class Grammar;
 
 namespace orrery::engine {
 
+class AnswerReader;
 class Constraint;
 
 struct GenerateOptions {
@@ -29,16 +31,19 @@ struct GenerateOptions {
   std::vector<std::string> stop;
   bool ignore_end = false;
   std::shared_ptr<text::grammar::Grammar> grammar;   // of the model's vocabulary; null: none
+  FormRequest form;                 // tools and reasoning. With any(), `grammar` is null and the content's grammar stands here
   uint32_t grammar_tokens = 0;      // of proceed(): number of the last tokens that begin the answer; the grammar reads them first
 };
 
-enum class EventType : uint32_t { progress = 1, token = 2, text = 3, done = 4 };
-enum class Finish : uint32_t { none = 0, end = 1, stop = 2, length = 3, context = 4, cancelled = 5 };
+enum class EventType : uint32_t { progress = 1, token = 2, text = 3, done = 4, reasoning = 5, call = 6, arguments = 7, call_end = 8 };
+enum class Finish : uint32_t { none = 0, end = 1, stop = 2, length = 3, context = 4, cancelled = 5, calls = 6 };
 
 struct Event {
   EventType type = EventType::progress;
   uint64_t done = 0, total = 0;              // progress
   std::string_view text;                     // text: whole characters; token: raw bytes. Valid until the next call
+  const char *name = nullptr, *call_id = nullptr;   // of a call; valid until the next call
+  uint32_t call = 0;                         // its number in the answer
   int32_t token = -1;
   float logprob = 0.0f;
   Span<const TokenLogprob> top;              // valid until the next call
@@ -90,6 +95,9 @@ class Generation {
   Status prompt_step(Event* event);
   Status sample_step(Event* event);
   class BySampler;
+  bool give_piece(Event* event);
+  Status use_form(std::string_view prompt_end);
+  void force_end_of_reasoning();
   Status next_token();
   Shortlist* ask(Span<const int32_t> tokens);
   Result<Choice> choose();
@@ -106,6 +114,9 @@ class Generation {
   bool conversational_;                  // made by answer(), not by proceed()
   Sampler sampler_;
   std::unique_ptr<Constraint> constraint_;   // the answer's grammar; null: none
+  std::unique_ptr<AnswerReader> reader_;     // of tools and reasoning; null: the answer is text
+  FormRequest form_;                         // what reader_ is made of
+  text::format::Opening opening_ = text::format::Opening::none;   // that reader_ was made for
   text::TextStream stream_;
   std::atomic<bool> cancel_{false};
 

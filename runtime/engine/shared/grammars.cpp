@@ -13,6 +13,13 @@ Result<std::shared_ptr<const text::grammar::TokenTrie>> Grammars::trie(const tex
   return trie_;
 }
 
+Result<std::shared_ptr<text::grammar::Grammar>> Grammars::make(const text::Tokenizer& tokenizer, const text::grammar::Tree& tree,
+                                                               const text::grammar::GrammarOptions& options, std::vector<std::string> notices) {
+  const AccountScope scope(account_);
+  ORRERY_ASSIGN(std::shared_ptr<const text::grammar::TokenTrie> tokens, trie(tokenizer));
+  return text::grammar::Grammar::of_tree(tree, options, std::move(tokens), std::move(notices));
+}
+
 Result<std::shared_ptr<text::grammar::Grammar>> Grammars::get(const text::Tokenizer& tokenizer, std::string_view source,
                                                               const text::grammar::GrammarOptions& options) {
   const AccountScope scope(account_);

@@ -23,6 +23,10 @@ class Grammars {
   Result<std::shared_ptr<text::grammar::Grammar>> get(const text::Tokenizer& tokenizer, std::string_view source,
                                                       const text::grammar::GrammarOptions& options);
 
+  // Compiles a tree.
+  Result<std::shared_ptr<text::grammar::Grammar>> make(const text::Tokenizer& tokenizer, const text::grammar::Tree& tree,
+                                                       const text::grammar::GrammarOptions& options, std::vector<std::string> notices);
+
  private:
   struct Kept {
     std::string key;

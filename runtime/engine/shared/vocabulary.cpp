@@ -22,6 +22,11 @@ Result<std::shared_ptr<text::grammar::Grammar>> Vocabulary::grammar(std::string_
   return grammars_->get(tokenizer_, source, options);
 }
 
+Result<std::shared_ptr<text::grammar::Grammar>> Vocabulary::grammar(const text::grammar::Tree& tree, const text::grammar::GrammarOptions& options,
+                                                                    std::vector<std::string> notices) const {
+  return grammars_->make(tokenizer_, tree, options, std::move(notices));
+}
+
 Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_gguf(const gguf::File& file) {
   ORRERY_ASSIGN(text::Tokenizer tokenizer, text::Tokenizer::from_gguf(file));
   std::shared_ptr<Vocabulary> vocabulary(new Vocabulary(std::move(tokenizer)));
@@ -119,14 +124,47 @@ Result<text::Value> ChatRenderer::adapted(const text::Value& messages, const tex
   return text::Value::list(std::move(out));
 }
 
-Result<text::Text> ChatRenderer::render(const text::Value& messages, const text::TemplateLimits& limits) const {
+text::ChatOptions ChatRenderer::options() const {
   text::ChatOptions options;
-  options.limits = limits;
   if (!choice_.tools.is_undefined()) options.tools = &choice_.tools;
   if (!choice_.variables.is_undefined()) options.extra = &choice_.variables;
   options.add_generation_prompt = choice_.add_generation_prompt;
   options.bos_token = vocabulary_->bos_text();
   options.eos_token = vocabulary_->eos_text();
+  return options;
+}
+
+Result<const text::format::ChatFormat*> ChatRenderer::format() const {
+  if (!format_) {
+    const std::string* source = choice_.source.empty() ? vocabulary_->template_source(choice_.name) : &choice_.source;
+    ORRERY_ASSIGN(text::format::ChatFormat derived, text::format::derive(template_, *source, options()));
+    format_ = std::make_shared<const text::format::ChatFormat>(std::move(derived));
+  }
+  return format_.get();
+}
+
+Result<std::shared_ptr<const AnswerForm>> ChatRenderer::form(const FormRequest& request, text::format::Opening opening) const {
+  const text::grammar::GrammarOptions& o = request.content_options;
+  const std::string parts[] = {std::to_string(static_cast<int>(request.tools)), std::to_string(request.one_call), std::to_string(static_cast<int>(opening)),
+                               std::to_string(static_cast<int>(o.language)), std::to_string(static_cast<int>(o.schema.whitespace)), o.root, request.tool,
+                               request.content};
+  std::string key;
+  for (const std::string& part : parts) key += part + '\0';
+  const auto kept = std::find_if(forms_.begin(), forms_.end(), [&](const auto& f) { return f.first == key; });
+  if (kept != forms_.end()) {
+    std::rotate(kept, kept + 1, forms_.end());
+    return forms_.back().second;
+  }
+  ORRERY_ASSIGN(const text::format::ChatFormat* known, format());
+  ORRERY_ASSIGN(std::shared_ptr<const AnswerForm> made, make_form(*vocabulary_, *known, choice_.tools, request, opening));
+  if (forms_.size() == kMostForms) forms_.erase(forms_.begin());
+  forms_.emplace_back(std::move(key), std::move(made));
+  return forms_.back().second;
+}
+
+Result<text::Text> ChatRenderer::render(const text::Value& messages, const text::TemplateLimits& limits) const {
+  text::ChatOptions options = this->options();
+  options.limits = limits;
   if (!messages.is_list()) return error(Code::invalid_argument, "messages must be a list");
   ORRERY_ASSIGN(const text::Value taken, adapted(messages, options));
   return text::render_chat(template_, taken, options);

@@ -5,8 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/status.h"
+#include "runtime/engine/shared/answer_form.h"
 #include "runtime/engine/shared/message_shapes.h"
 #include "runtime/gguf/gguf.h"
 #include "runtime/text/jinja/chat_template.h"
@@ -15,6 +18,7 @@
 namespace orrery::text::grammar {
 class Grammar;
 struct GrammarOptions;
+class Tree;
 }
 
 namespace orrery::engine {
@@ -33,6 +37,9 @@ class Vocabulary {
   const std::string* template_source(const std::string& name) const;
   // A grammar over these tokens: compiled, or found among the last ones.
   Result<std::shared_ptr<text::grammar::Grammar>> grammar(std::string_view source, const text::grammar::GrammarOptions& options) const;
+  // The same of a tree, which is not kept.
+  Result<std::shared_ptr<text::grammar::Grammar>> grammar(const text::grammar::Tree& tree, const text::grammar::GrammarOptions& options,
+                                                          std::vector<std::string> notices) const;
   // The texts of two control tokens that templates print. "": the vocabulary lacks the token.
   std::string bos_text() const { return token_text(tokenizer_.bos()); }
   std::string eos_text() const { return token_text(tokenizer_.eos()); }
@@ -64,11 +71,15 @@ class ChatRenderer {
   // ("<|" + role + "|>"). All other text of messages, tools and variables is data.
   Result<text::Text> render(const text::Value& messages, const text::TemplateLimits& limits = {}) const;
   const TemplateChoice& choice() const { return choice_; }
+  // What an answer may be: by this template's format, which is derived once, and the choice's tools. The last forms are kept.
+  Result<std::shared_ptr<const AnswerForm>> form(const FormRequest& request, text::format::Opening opening) const;
+  Result<const text::format::ChatFormat*> format() const;
 
  private:
   ChatRenderer(std::shared_ptr<const Vocabulary> vocabulary, TemplateChoice choice, text::ChatTemplate compiled)
       : vocabulary_(std::move(vocabulary)), choice_(std::move(choice)), template_(std::move(compiled)) {}
 
+  text::ChatOptions options() const;
   // The messages as the template takes them (MessageShapes), with roles that count as its own text.
   Result<text::Value> adapted(const text::Value& messages, const text::ChatOptions& options) const;
 
@@ -76,6 +87,9 @@ class ChatRenderer {
   TemplateChoice choice_;
   text::ChatTemplate template_;
   mutable std::optional<MessageShapes> shapes_;   // made when a message needs them; one thread at a time renders
+  mutable std::shared_ptr<const text::format::ChatFormat> format_;
+  static constexpr size_t kMostForms = 4;
+  mutable std::vector<std::pair<std::string, std::shared_ptr<const AnswerForm>>> forms_;   // by what they were made from; the last used last
 };
 
 }  // namespace orrery::engine

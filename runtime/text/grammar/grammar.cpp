@@ -18,31 +18,38 @@ Result<Tree> tree_of_expression(std::string_view source, const CompileLimits& li
 
 }  // namespace
 
-Result<std::shared_ptr<Grammar>> Grammar::compile(std::string_view source, const GrammarOptions& options,
-                                                  std::shared_ptr<const TokenTrie> trie, const Tokenizer* tokenizer) {
-  std::shared_ptr<Grammar> grammar(new Grammar);
-  Tree tree;
+Result<Tree> Grammar::tree_of(std::string_view source, const GrammarOptions& options, uint32_t n_vocab, const Tokenizer* tokenizer,
+                              std::vector<std::string>* notices) {
   switch (options.language) {
     case Language::gbnf: {
       GbnfOptions gbnf;
       gbnf.root = options.root;
-      gbnf.n_vocab = trie->n_vocab();
+      gbnf.n_vocab = n_vocab;
       if (tokenizer != nullptr) gbnf.find_token = [tokenizer](std::string_view name) { return tokenizer->find(name); };
-      ORRERY_ASSIGN(tree, parse_gbnf(source, gbnf, options.limits));
-      break;
+      return parse_gbnf(source, gbnf, options.limits);
     }
-    case Language::json_schema: {
-      ORRERY_ASSIGN(tree, schema_tree(source, options.schema, options.limits, &grammar->notices_));
+    case Language::json_schema:
+      return schema_tree(source, options.schema, options.limits, notices);
+    case Language::expression:
       break;
-    }
-    case Language::expression: {
-      ORRERY_ASSIGN(tree, tree_of_expression(source, options.limits));
-      break;
-    }
   }
+  return tree_of_expression(source, options.limits);
+}
+
+Result<std::shared_ptr<Grammar>> Grammar::of_tree(const Tree& tree, const GrammarOptions& options, std::shared_ptr<const TokenTrie> trie,
+                                                  std::vector<std::string> notices) {
+  std::shared_ptr<Grammar> grammar(new Grammar);
   ORRERY_ASSIGN(Network network, ::orrery::text::grammar::compile(tree, options.limits));
   grammar->shared_ = std::make_shared<MatcherShared>(std::move(network), std::move(trie), options.cache_bytes);
+  grammar->notices_ = std::move(notices);
   return grammar;
+}
+
+Result<std::shared_ptr<Grammar>> Grammar::compile(std::string_view source, const GrammarOptions& options,
+                                                  std::shared_ptr<const TokenTrie> trie, const Tokenizer* tokenizer) {
+  std::vector<std::string> notices;
+  ORRERY_ASSIGN(const Tree tree, tree_of(source, options, trie->n_vocab(), tokenizer, &notices));
+  return of_tree(tree, options, std::move(trie), std::move(notices));
 }
 
 }  // namespace orrery::text::grammar

@@ -32,6 +32,13 @@ class Grammar {
   static Result<std::shared_ptr<Grammar>> compile(std::string_view source, const GrammarOptions& options,
                                                   std::shared_ptr<const TokenTrie> trie, const Tokenizer* tokenizer = nullptr);
 
+  // The same of a tree. `notices`: see below.
+  static Result<std::shared_ptr<Grammar>> of_tree(const Tree& tree, const GrammarOptions& options, std::shared_ptr<const TokenTrie> trie,
+                                                  std::vector<std::string> notices);
+  // The tree of a source; errors are those of compile().
+  static Result<Tree> tree_of(std::string_view source, const GrammarOptions& options, uint32_t n_vocab, const Tokenizer* tokenizer,
+                              std::vector<std::string>* notices);
+
   Matcher matcher() const { return Matcher(shared_); }
   // The number of bytes of `text` that can begin an answer; complete: the whole text is an answer.
   size_t match(std::string_view text, bool* complete) const { return Matcher::match(shared_->network, text, complete); }

@@ -33,7 +33,31 @@ size_t Chat::last_question() const {
   return n_messages();
 }
 
+// The next call that waits, and what it waits for.
+void Chat::tell_waiting() const {
+  if (!waiting_.empty()) say("call " + waiting_[0].name + "(" + waiting_[0].arguments + "): type its result");
+}
+
+void Chat::set_tools(const std::string& json) {
+  TemplateSettings changed = templates_;
+  changed.set_tools(json);
+  const orrery_template_options options = changed.options();
+  call([&](orrery_error* error) { return orrery_session_set_template(session_.get(), &options, error); });
+  templates_ = std::move(changed);
+  sampling_.calls().tools = json.empty() ? ORRERY_TOOLS_IGNORED : ORRERY_TOOLS_AUTO;
+  sampling_.calls().name.clear();
+  waiting_.clear();
+}
+
 bool Chat::ask(const std::string& question) {
+  if (!waiting_.empty()) {
+    const Json result = {{"role", "tool"}, {"tool_call_id", waiting_[0].id}, {"name", waiting_[0].name}, {"content", question}};
+    const std::string message = dump_json(result, -1);
+    call([&](orrery_error* error) { return orrery_session_add_message_json(session_.get(), message.c_str(), error); });
+    waiting_.erase(waiting_.begin());
+    tell_waiting();
+    return waiting_.empty() ? answer() : true;
+  }
   add_message(session_.get(), "user", documents_ + question);
   if (!documents_.empty()) asked_documents_.push_back(std::move(documents_));
   documents_.clear();
@@ -48,8 +72,18 @@ bool Chat::answer() {
   try {
     const Generation generation = begin_answer(session_.get(), sampling_.options());
     AnswerWishes wishes;
-    wishes.stream = [&](std::string_view text) { writer.text(text); };
+    bool thinking = false;   // the writer folds thinking by its marks
+    const auto think = [&](bool now) {
+      if (now && !thinking && !look_.opens_thinking) writer.text("<think>");
+      if (!now && thinking) writer.text("</think>");
+      thinking = now;
+    };
+    wishes.stream = [&](std::string_view text) { think(false), writer.text(text); };
+    wishes.thinking = [&](std::string_view text) { think(true), writer.text(text); };
+    waiting_.clear();
     last_ = take_answer(generation.get(), wishes);
+    waiting_ = last_.calls;
+    think(false);
   } catch (const ApiError&) {
     writer.end();
     take_back();
@@ -62,8 +96,9 @@ bool Chat::answer() {
     note("the context is full: the answer ends here (/undo, /reset, or --overflow drop-oldest)");
   if (last_.finish_reason == ORRERY_FINISH_LENGTH)
     note("the answer was cut at " + counted(sampling_.max_tokens(), "token") + " (/set max-tokens N; 0: no limit)");
+  tell_waiting();
   // A question without an answer would precede the next question, which many templates refuse.
-  if (last_.interrupted() && last_.text.empty()) undo(1);
+  if (last_.interrupted() && last_.text.empty() && last_.calls.empty()) undo(1);
   return !last_.interrupted();
 }
 
@@ -77,6 +112,7 @@ bool Chat::retry() {
 
 size_t Chat::undo(size_t n_turns) {
   size_t undone = 0;
+  waiting_.clear();
   for (; undone < n_turns; ++undone) {
     const size_t question = last_question();
     if (question == n_messages()) break;
@@ -126,6 +162,7 @@ size_t Chat::add_document(const std::string& path) {
 }
 
 void Chat::reset() {
+  waiting_.clear();
   const std::string first = system();
   keep(0);
   documents_.clear();
@@ -248,7 +285,7 @@ int chat(const Args& args, Output& out) {
   call([&](orrery_error* error) { return orrery_session_stats(session.get(), &stats, error); });
   Vocab vocab(orrery_model_vocab(loaded.model.get()));
   look.opens_thinking = opens_thinking(vocab.get(), templates);
-  Chat conversation(std::move(session), std::move(vocab), std::move(sampling), look, out);
+  Chat conversation(std::move(session), std::move(vocab), std::move(sampling), templates, look, out);
   if (!system.empty()) conversation.set_system(system);
   for (const std::string& file : documents) {
     const size_t n_tokens = conversation.add_document(file);
@@ -291,6 +328,7 @@ const Command& chat_command() {
          {"--no-history", nullptr, "Keep no history."}}},
        sampling_group(kChatting),
        grammar_group(),
+       calls_group(),
        session_group(),
        template_group(),
        runtime_group(),

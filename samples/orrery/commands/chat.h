@@ -27,8 +27,8 @@ class Chat {
     bool live = false;             // the answers go to a terminal that obeys escape codes
     bool opens_thinking = false;   // the template's prompt already begins the model's thinking
   };
-  Chat(Session session, Vocab vocab, Sampling sampling, const Look& look, Output& out)
-      : session_(std::move(session)), vocab_(std::move(vocab)), sampling_(std::move(sampling)), look_(look), out_(out) {}
+  Chat(Session session, Vocab vocab, Sampling sampling, TemplateSettings templates, const Look& look, Output& out)
+      : session_(std::move(session)), vocab_(std::move(vocab)), sampling_(std::move(sampling)), templates_(std::move(templates)), look_(look), out_(out) {}
 
   orrery_session* session() const { return session_.get(); }
   const orrery_vocab* vocab() const { return vocab_.get(); }
@@ -45,12 +45,17 @@ class Chat {
   void set_system(const std::string& text);  // "": removes the message; the rest of the conversation stays
   std::string system() const;
   size_t add_document(const std::string& path);  // adds it to the next question; returns its size in tokens
+  // A JSON array of tools, which the model may call from then on; "": none.
+  void set_tools(const std::string& json);
+  // Calls of the last answer that wait for their results. ask() takes the result of the first one.
+  const std::vector<Answer::Call>& waiting() const { return waiting_; }
   size_t undo(size_t n_turns);                   // returns the number of questions undone
   void reset();                                  // removes every message except the system message
   size_t n_messages() const { return orrery_session_n_messages(session_.get()); }
 
  private:
   bool answer();
+  void tell_waiting() const;
   size_t last_question() const;  // its index, or n_messages() if there is none
   std::string role(size_t message) const;
   void keep(size_t n_messages);
@@ -58,9 +63,11 @@ class Chat {
   Session session_;
   Vocab vocab_;
   Sampling sampling_;
+  TemplateSettings templates_;
   Look look_;
   Output& out_;
   Answer last_;
+  std::vector<Answer::Call> waiting_;
   std::string documents_;                     // documents for the next question, each with the blank line after it
   std::vector<std::string> asked_documents_;  // documents of earlier questions, for undo
 };

@@ -5,6 +5,7 @@
 #include "api.h"
 #include "command.h"
 #include "commands/chat.h"
+#include "json_file.h"
 #include "system/process.h"
 #include "system/write_file.h"
 #include "terminal/characters.h"
@@ -112,6 +113,17 @@ void schema(Request& request) {
   say(request.argument == "-" ? "answers are free again" : "answers are JSON that fits this schema; it is not in the prompt: say what you want");
 }
 
+void tools(Request& request) {
+  const bool remove = request.argument == "-";
+  std::string json;
+  if (!remove) {
+    json = read_text(request.argument);
+    if (!parse_json(json, request.argument).is_array()) throw Failure(kExitFailure, request.argument + ": is not a JSON array of tools");
+  }
+  request.chat.set_tools(json);
+  say(remove ? "the model has no tools" : "the model may call these tools; you type the results");
+}
+
 void document(Request& request) {
   if (request.argument == "-") throw UsageError("/file: standard input is the conversation itself; name a file, or paste the text");
   const size_t n_tokens = request.chat.add_document(request.argument);
@@ -131,6 +143,7 @@ constexpr SlashCommand kCommands[] = {
     {"/set", "[NAME [VALUE]]", "show or change sampling, limits, thinking and the system message", settings},
     {"/file", "FILE", "put a document before the next question", document},
     {"/schema", "FILE", "answers are JSON that fits the schema in FILE; - for free answers", schema},
+    {"/tools", "FILE", "the model may call the tools in FILE, and you type the results; - for none", tools},
     {"/system", "[TEXT]", "show or set the system message; - removes it", system_message},
     {"/undo", "", "remove the last question and its answer", undo},
     {"/rewind", "[N]", "remove the last N questions and answers", rewind_turns},

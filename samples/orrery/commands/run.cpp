@@ -52,8 +52,13 @@ Json answer_json(const Answer& answer, const orrery_vocab* vocab, bool top) {
     }
     tokens.push_back(std::move(entry));
   }
+  Json calls = Json::array();
+  for (const Answer::Call& call : answer.calls)
+    calls.push_back({{"name", call.name}, {"id", call.id}, {"arguments", parse_json(call.arguments, "a call's arguments")}});
   const auto milliseconds = [](uint64_t us) { return static_cast<double>(us) / 1000; };
   return {{"text", answer.text},
+          {"thinking", answer.thinking},
+          {"calls", std::move(calls)},
           {"finish_reason", finish_name(answer.finish_reason)},
           {"complete", answer.complete},
           {"prompt_tokens", answer.prompt_tokens},
@@ -84,6 +89,7 @@ int run(const Args& args, Output& out) {
   if (!json && args.has("--logprobs")) throw UsageError("--logprobs needs --json");
   const Sampling sampling(args, kGreedy);
   const TemplateSettings templates(args);
+  if (raw && args.has("--split-thinking")) throw UsageError("--split-thinking is for answers to a message, not for --raw");
   if (raw && templates.given()) throw UsageError("a --raw prompt has no chat template");
   const SessionSettings session_settings(args);
   const orrery_session_options session_wishes = session_settings.options();
@@ -117,6 +123,10 @@ int run(const Args& args, Output& out) {
   const Answer answer = take_answer(generation.get(), wishes);
   if (json) {
     out.text(dump_json(answer_json(answer, vocab.get(), options.n_logprobs > 0), 2) + "\n");
+  } else if (!answer.calls.empty()) {   // a line for each call, after the text
+    if (!answer.text.empty()) out.write("\n");
+    for (const Answer::Call& call : answer.calls)
+      out.text("{\"name\": \"" + call.name + "\", \"id\": \"" + call.id + "\", \"arguments\": " + call.arguments + "}\n");
   } else if (out.terminal() || !raw) {
     out.write("\n");  // a raw continuation on a pipe holds exactly the model's bytes
   }
@@ -152,6 +162,7 @@ const Command& run_command() {
          {"--stats", nullptr, "Counts and speed on standard error."}}},
        sampling_group(kGreedy),
        grammar_group(),
+       calls_group(),
        session_group(),
        template_group(),
        runtime_group(),
@@ -161,6 +172,7 @@ const Command& run_command() {
       "  git diff | orrery run model.gguf - --system 'Review this change.'\n"
       "  orrery run model.gguf --prompt 'Describe Lisbon as JSON.' --schema city.json\n"
       "  orrery run model.gguf --prompt 'Is the sky blue?' --regex 'yes|no'\n"
+      "  orrery run model.gguf --prompt 'Is it raining in Rome?' --tools tools.json\n"
       "  orrery run model.gguf --raw 'Once upon a time' --temperature 0.8 --seed 7 --max-tokens 100\n"
       "  orrery run model.gguf --prompt Hi --json --logprobs 5 | jq '.tokens[].logprob'\n",
       1,

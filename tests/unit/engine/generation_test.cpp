@@ -132,6 +132,9 @@ TEST(EngineGeneration, EventsComeInTheirOrder) {
       case EventType::done:
         last = end;
         break;
+      default:
+        ADD_FAILURE() << "an event of tools or reasoning, which nobody asked for";
+        break;
     }
     EXPECT_EQ(g->finished(), event.type == EventType::done);
   } while (last != end);

@@ -77,7 +77,8 @@ TEST(GrammarClosing, LeastBytesAreThoseOfASearch) {
         }
       }
       uint32_t at = all[i];
-      const std::string text = closing.text(costs, &space, at);
+      std::string text;
+      for (const int32_t id : closing.way(costs, &space, at)) text += trie->bytes(id);
       ASSERT_EQ(text.size(), least) << source;
       for (const char c : text) at = space.step(at, static_cast<uint8_t>(c));
       ASSERT_TRUE(space.may_end(at)) << source << " '" << text << "'";
@@ -145,6 +146,34 @@ TEST(GrammarClosing, WhatCanBeClosedIsClosed) {
   }
   EXPECT_EQ(closed, 12 * kGrammars.size());
   EXPECT_GT(longest, 10u);
+}
+
+// Tokens that the grammar names are steps of the way: here 256, which has no bytes, as control tokens have none.
+TEST(GrammarClosing, NamedTokensAreCountedOn) {
+  std::mt19937 random(8);
+  for (const char* source : {"root ::= <[256]> [a-c]{2,9} <[256]> \"z\"{1,4} | \"x\" root <[256]>", "root ::= (\"ab\" <[256]>){2,5} \"c\""}) {
+    auto grammar = Grammar::compile(source, {}, trie_of({"", "ab", "zz", "bc"}));
+    ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+    EXPECT_EQ((*grammar)->matcher().tokens_to_end(), 5u) << source;
+    for (int answer = 0; answer < 40; ++answer) {
+      Matcher matcher = (*grammar)->matcher();
+      uint32_t left = matcher.tokens_to_end() + static_cast<uint32_t>(random() % 6);
+      for (; left > 0 && !matcher.must_end(); --left) {
+        std::vector<uint32_t> words(matcher.n_words());
+        auto any = matcher.closing_mask(left - 1, words.data());
+        ASSERT_TRUE(any.ok() && *any) << source << "\n" << left << " tokens left";
+        std::vector<int32_t> tokens;
+        for (int32_t id = 0; id < static_cast<int32_t>(32 * words.size()); ++id)
+          if (words[static_cast<size_t>(id) / 32] >> (id % 32) & 1) tokens.push_back(id);
+        ASSERT_TRUE(matcher.accept(tokens[random() % tokens.size()]).value());
+        if (matcher.ended()) break;
+      }
+      EXPECT_TRUE(matcher.ended() || matcher.may_end()) << source;
+    }
+  }
+  auto others = Grammar::compile("root ::= !<[256]> \"x\"", {}, trie_of({""}));
+  ASSERT_TRUE(others.ok());
+  EXPECT_EQ((*others)->matcher().tokens_to_end(), kNever);
 }
 
 // Texts are counted on where each of their bytes is a token.

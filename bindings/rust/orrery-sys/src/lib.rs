@@ -121,6 +121,14 @@ pub const ORRERY_WHITESPACE_FREE: u32 = 0;
 pub const ORRERY_WHITESPACE_COMPACT: u32 = 1;
 /// ", " and ": "
 pub const ORRERY_WHITESPACE_SPACED: u32 = 2;
+/// the answer is text, whatever it says
+pub const ORRERY_TOOLS_IGNORED: u32 = 0;
+/// text, calls or both, as the model likes and the template prints them
+pub const ORRERY_TOOLS_AUTO: u32 = 1;
+/// no calls
+pub const ORRERY_TOOLS_NONE: u32 = 2;
+/// at least one call
+pub const ORRERY_TOOLS_REQUIRED: u32 = 3;
 /// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First done
 /// is 0, before the first token is computed; at last done = total. Both come again if old turns make room in the middle
 /// of an answer
@@ -131,6 +139,14 @@ pub const ORRERY_EVENT_TOKEN: u32 = 2;
 pub const ORRERY_EVENT_TEXT: u32 = 3;
 /// finish_reason; every later call repeats it
 pub const ORRERY_EVENT_DONE: u32 = 4;
+/// text: whole characters of the model's reasoning
+pub const ORRERY_EVENT_REASONING: u32 = 5;
+/// call, name: a call begins
+pub const ORRERY_EVENT_CALL: u32 = 6;
+/// call, name, text: the next part of its arguments. The parts of one call are one JSON object
+pub const ORRERY_EVENT_ARGUMENTS: u32 = 7;
+/// call, name, call_id, text: all of its arguments, once more
+pub const ORRERY_EVENT_CALL_END: u32 = 8;
 /// the model ended its answer
 pub const ORRERY_FINISH_END: u32 = 1;
 /// a stop string; stop_index is its index in `stop`
@@ -142,6 +158,8 @@ pub const ORRERY_FINISH_CONTEXT: u32 = 4;
 /// orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the first
 /// PROGRESS event nothing has changed
 pub const ORRERY_FINISH_CANCELLED: u32 = 5;
+/// the answer ends with calls, which wait for their results
+pub const ORRERY_FINISH_CALLS: u32 = 6;
 pub const ORRERY_ABI_VERSION: u32 = 1;
 
 #[repr(C)]
@@ -667,9 +685,20 @@ pub struct orrery_generate_options {
     pub grammar_whitespace: u32,
     /// orrery_generate_tokens(): number of the last tokens that begin the answer; default 0
     pub grammar_tokens: u32,
+    /// ORRERY_TOOLS_
+    pub tools: u32,
+    /// AUTO, REQUIRED: the one tool that may be called; NULL (default): any
+    pub tool_name: *const c_char,
+    /// 1: at most one call; default 0: several, where the template prints several
+    pub one_call: u32,
+    /// 1: reasoning comes as REASONING events, and `grammar` begins after it; so with tools, too. Default 0: all is
+    /// TEXT, and `grammar` begins with the answer
+    pub split_reasoning: u32,
+    /// of split reasoning, which then ends; 0 (default): no limit
+    pub max_reasoning_tokens: u32,
     pub reserved: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 136);
+const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 160);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -719,8 +748,15 @@ pub struct orrery_event {
     pub prefill_us: u64,
     /// DONE: from the first orrery_next() to the first token; time in the model for the prompt, for the answer
     pub decode_us: u64,
+    /// CALL, ARGUMENTS, CALL_END: the tool's, NUL-terminated, until the next call on this generation; else NULL
+    pub name: *const c_char,
+    /// the same of the call's id: the model's, or else made here. CALL and ARGUMENTS: "" where it follows later
+    pub call_id: *const c_char,
+    /// the call's number in the answer, from 0
+    pub call: u32,
+    pub reserved: u32,
 }
-const _: () = assert!(std::mem::size_of::<orrery_event>() == 120);
+const _: () = assert!(std::mem::size_of::<orrery_event>() == 144);
 
 #[link(name = "orrery")]
 extern "C" {
@@ -947,6 +983,7 @@ extern "C" {
     pub fn orrery_head_profile_import_gates(gates: *const c_char, sparsity: f64, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_grammar_kind_name(kind: u32) -> *const c_char;
     pub fn orrery_whitespace_name(whitespace: u32) -> *const c_char;
+    pub fn orrery_tools_name(tools: u32) -> *const c_char;
     pub fn orrery_generate_options_init(options: *mut orrery_generate_options, struct_size: usize);
     /// Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work.
     /// While the generation is unfinished and not freed, the session is ORRERY_BUSY for everything but cancelling and

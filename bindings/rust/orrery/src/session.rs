@@ -242,6 +242,16 @@ pub enum Event {
     Token { token: i32, bytes: Vec<u8>, logprob: f32, top: Vec<(i32, f32)> },
     /// Whole characters of the answer.
     Text(String),
+    /// Whole characters of the model's reasoning; with `tools` or `split_reasoning`, as are these:
+    Reasoning(String),
+    /// A call begins: its number in the answer, and the tool's name.
+    Call { call: u32, name: String },
+    /// The next part of its arguments: the parts of one call are one JSON object.
+    Arguments { call: u32, name: String, text: String },
+    /// All of its arguments, once more.
+    CallEnd { call: u32, name: String, id: String, text: String },
+    /// An event of a newer library, by its number.
+    Other(u32),
     Done(Done),
 }
 
@@ -267,14 +277,21 @@ impl Event {
             0 => Vec::new(),
             n => std::slice::from_raw_parts(e.text as *const u8, n as usize).to_vec(),
         };
+        let text = |p: *const std::os::raw::c_char| if p.is_null() { String::new() } else { std::ffi::CStr::from_ptr(p).to_string_lossy().into_owned() };
         match e.r#type {
             sys::ORRERY_EVENT_PROGRESS => Event::Progress { done: e.done, total: e.total },
             sys::ORRERY_EVENT_TEXT => Event::Text(String::from_utf8_lossy(&bytes).into_owned()),
+            sys::ORRERY_EVENT_REASONING => Event::Reasoning(String::from_utf8_lossy(&bytes).into_owned()),
+            sys::ORRERY_EVENT_CALL => Event::Call { call: e.call, name: text(e.name) },
+            sys::ORRERY_EVENT_ARGUMENTS => Event::Arguments { call: e.call, name: text(e.name), text: String::from_utf8_lossy(&bytes).into_owned() },
+            sys::ORRERY_EVENT_CALL_END => {
+                Event::CallEnd { call: e.call, name: text(e.name), id: text(e.call_id), text: String::from_utf8_lossy(&bytes).into_owned() }
+            }
             sys::ORRERY_EVENT_TOKEN => {
                 let top = (0..e.n_top as usize).map(|i| *e.top.add(i)).map(|t| (t.token, t.logprob)).collect();
                 Event::Token { token: e.token, bytes, logprob: e.logprob, top }
             }
-            _ => Event::Done(Done {
+            sys::ORRERY_EVENT_DONE => Event::Done(Done {
                 finish_reason: e.finish_reason,
                 stop_index: e.stop_index,
                 prompt_tokens: e.prompt_tokens,
@@ -285,6 +302,7 @@ impl Event {
                 decode_us: e.decode_us,
                 complete: e.complete != 0,
             }),
+            other => Event::Other(other),
         }
     }
 }

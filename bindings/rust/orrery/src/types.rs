@@ -151,6 +151,16 @@ pub mod whitespace {
     /// ", " and ": "
     pub const SPACED: u32 = 2;
 }
+pub mod tools {
+    /// the answer is text, whatever it says
+    pub const IGNORED: u32 = 0;
+    /// text, calls or both, as the model likes and the template prints them
+    pub const AUTO: u32 = 1;
+    /// no calls
+    pub const NONE: u32 = 2;
+    /// at least one call
+    pub const REQUIRED: u32 = 3;
+}
 pub mod event_type {
     /// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First
     /// done is 0, before the first token is computed; at last done = total. Both come again if old turns make room in
@@ -162,6 +172,14 @@ pub mod event_type {
     pub const TEXT: u32 = 3;
     /// finish_reason; every later call repeats it
     pub const DONE: u32 = 4;
+    /// text: whole characters of the model's reasoning
+    pub const REASONING: u32 = 5;
+    /// call, name: a call begins
+    pub const CALL: u32 = 6;
+    /// call, name, text: the next part of its arguments. The parts of one call are one JSON object
+    pub const ARGUMENTS: u32 = 7;
+    /// call, name, call_id, text: all of its arguments, once more
+    pub const CALL_END: u32 = 8;
 }
 pub mod finish_reason {
     /// the model ended its answer
@@ -175,6 +193,8 @@ pub mod finish_reason {
     /// orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the
     /// first PROGRESS event nothing has changed
     pub const CANCELLED: u32 = 5;
+    /// the answer ends with calls, which wait for their results
+    pub const CALLS: u32 = 6;
 }
 
 /// The name of a constant; kind: as in `orrery_KIND_name`. None: there is no such kind.
@@ -192,6 +212,7 @@ pub fn constant_name(kind: &str, value: i64) -> Option<String> {
             "speculate" => sys::orrery_speculate_name(value as u32),
             "grammar_kind" => sys::orrery_grammar_kind_name(value as u32),
             "whitespace" => sys::orrery_whitespace_name(value as u32),
+            "tools" => sys::orrery_tools_name(value as u32),
             "event_type" => sys::orrery_event_type_name(value as u32),
             "finish_reason" => sys::orrery_finish_reason_name(value as u32),
             _ => return None,
@@ -794,6 +815,17 @@ pub struct GenerateOptions {
     pub grammar_whitespace: u32,
     /// orrery_generate_tokens(): number of the last tokens that begin the answer; default 0
     pub grammar_tokens: u32,
+    /// ORRERY_TOOLS_
+    pub tools: u32,
+    /// AUTO, REQUIRED: the one tool that may be called; NULL (default): any
+    pub tool_name: Option<String>,
+    /// 1: at most one call; default 0: several, where the template prints several
+    pub one_call: u32,
+    /// 1: reasoning comes as REASONING events, and `grammar` begins after it; so with tools, too. Default 0: all is
+    /// TEXT, and `grammar` begins with the answer
+    pub split_reasoning: u32,
+    /// of split reasoning, which then ends; 0 (default): no limit
+    pub max_reasoning_tokens: u32,
 }
 
 impl Default for GenerateOptions {
@@ -820,6 +852,11 @@ impl Default for GenerateOptions {
             grammar_kind: raw.grammar_kind,
             grammar_whitespace: raw.grammar_whitespace,
             grammar_tokens: raw.grammar_tokens,
+            tools: raw.tools,
+            tool_name: None,
+            one_call: raw.one_call,
+            split_reasoning: raw.split_reasoning,
+            max_reasoning_tokens: raw.max_reasoning_tokens,
         }
     }
 }
@@ -861,6 +898,13 @@ impl GenerateOptions {
         raw.grammar_kind = self.grammar_kind;
         raw.grammar_whitespace = self.grammar_whitespace;
         raw.grammar_tokens = self.grammar_tokens;
+        raw.tools = self.tools;
+        if let Some(text) = &self.tool_name {
+            raw.tool_name = keep.string(text)?;
+        }
+        raw.one_call = self.one_call;
+        raw.split_reasoning = self.split_reasoning;
+        raw.max_reasoning_tokens = self.max_reasoning_tokens;
         Ok(raw)
     }
 
@@ -933,6 +977,23 @@ impl GenerateOptions {
             },
             "grammar_tokens" => match text.parse() {
                 Ok(value) => self.grammar_tokens = value,
+                Err(_) => return false,
+            },
+            "tools" => match text.parse() {
+                Ok(value) => self.tools = value,
+                Err(_) => return false,
+            },
+            "tool_name" => self.tool_name = Some(text.to_owned()),
+            "one_call" => match text.parse() {
+                Ok(value) => self.one_call = value,
+                Err(_) => return false,
+            },
+            "split_reasoning" => match text.parse() {
+                Ok(value) => self.split_reasoning = value,
+                Err(_) => return false,
+            },
+            "max_reasoning_tokens" => match text.parse() {
+                Ok(value) => self.max_reasoning_tokens = value,
                 Err(_) => return false,
             },
             _ => return false,

@@ -24,6 +24,13 @@ class SchemaEmitter {
       place_ = document_.place_of(conjunction);
       ORRERY_ASSIGN(const Form* form, document_.form(conjunction));
       std::vector<uint32_t> choices;
+      if (options_.tagged != nullptr && rule == tree_.root && !tagged_done_) {
+        tagged_done_ = true;
+        for (const Alternative& a : *form)
+          if (a.types & kObject) ORRERY_TRY(tagged(a.object, &choices));
+        tree_.rules[rule].body = tree_.choice(choices);
+        continue;
+      }
       for (const Alternative& a : *form) ORRERY_TRY(alternative(a, &choices));
       tree_.rules[rule].body = tree_.choice(choices);
     }
@@ -407,8 +414,92 @@ class SchemaEmitter {
     return ok_status();
   }
 
+  // ---- Tagged arguments ----
+
+  // Only declared keys, in the schema's order or by name.
+  Status tagged(const ObjectForm& o, std::vector<uint32_t>* choices) {
+    const TaggedFormat& format = *options_.tagged->format;
+    const auto literal = [&](std::string_view text) { return options_.tagged->literal(&tree_, text); };
+    std::vector<std::pair<std::string, Conjunction>> properties = o.properties;
+    for (const std::string& name : o.required)
+      if (std::none_of(properties.begin(), properties.end(), [&](const auto& p) { return p.first == name; })) properties.emplace_back(name, o.of(name));
+    if (format.sorted) std::sort(properties.begin(), properties.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    Machine machine;
+    uint32_t before_first = Machine::kStart, after_some = machine.state();   // without and with arguments so far
+    bool may_be_first = true;
+    for (const auto& [name, c] : properties) {
+      const bool required = std::find(o.required.begin(), o.required.end(), name) != o.required.end();
+      ORRERY_ASSIGN(const bool nothing, document_.is_nothing(c));
+      if (nothing && required) return ok_status();
+      if (nothing) continue;
+      uint32_t node = kNoNode;
+      ORRERY_TRY(tagged_value(name, c, literal, &node));
+      const uint32_t next_first = machine.state(), next_some = machine.state();
+      if (may_be_first) {
+        machine.edges.push_back({before_first, next_some, tree_.sequence({literal(format.open), tree_.literal(name), node})});
+        if (!required) machine.edges.push_back({before_first, next_first, kNoNode});
+      }
+      machine.edges.push_back({after_some, next_some, tree_.sequence({literal(format.next_key), tree_.literal(name), node})});
+      if (!required) machine.edges.push_back({after_some, next_some, kNoNode});
+      may_be_first = may_be_first && !required;
+      before_first = next_first, after_some = next_some;
+    }
+    if (may_be_first) machine.edges.push_back({before_first, Machine::kFinal, literal(format.none)});
+    machine.edges.push_back({after_some, Machine::kFinal, literal(format.end)});
+    choices->push_back(tree_.machine(std::move(machine)));
+    return ok_status();
+  }
+
+  // From a key's end to its value's end. What may be a string is one.
+  template <class Literal>
+  Status tagged_value(const std::string& name, Conjunction c, const Literal& literal, uint32_t* node) {
+    const TaggedFormat& format = *options_.tagged->format;
+    const std::string place = document_.place_of(c);
+    ORRERY_ASSIGN(const Form* form, document_.form(c));
+    std::vector<uint32_t> strings, others;
+    for (const Alternative& a : *form) {
+      place_ = place;
+      if (a.values != nullptr) {
+        for (const Value& v : *a.values) {
+          Alternative rest = a;
+          rest.values = nullptr;
+          ORRERY_ASSIGN(const bool fits, document_.satisfies(v, rest));
+          if (!fits) continue;
+          if (v.is_string()) {
+            if (v.as_string().find(format.string_end) == std::string_view::npos) strings.push_back(tree_.literal(v.as_string()));
+          } else if (v.is_bool() || v.is_none()) {
+            others.push_back(tree_.literal(format.words[v.is_none() ? 2 : v.as_bool() ? 0 : 1]));
+          } else {
+            if ((v.is_list() || v.is_map()) && !format.nested) return refuse("lists and objects are not supported in this model's format of calls");
+            ORRERY_ASSIGN(const uint32_t value, constant(v, 0));
+            others.push_back(value);
+          }
+        }
+        continue;
+      }
+      if (a.types & kString) {
+        ORRERY_ASSIGN(const std::shared_ptr<const CharDfa> dfa, dfa_of(a.string));
+        ORRERY_ASSIGN(CharDfa raw, CharDfa::combine(*dfa, CharDfa::without({format.string_end}), CharDfa::Combine::both));
+        if (!raw.empty()) strings.push_back(tree_.rule(own_rule("text", tree_.graph(raw.graph(&tree_)))));
+      }
+      if (a.types & kTrue) others.push_back(tree_.literal(format.words[0]));
+      if (a.types & kFalse) others.push_back(tree_.literal(format.words[1]));
+      if (a.types & kNull) others.push_back(tree_.literal(format.words[2]));
+      if (!strings.empty()) continue;
+      if ((a.types & (kArray | kObject)) && !format.nested) return refuse("lists and objects are not supported in this model's format of calls");
+      Alternative rest = a;
+      rest.types &= kNumber | kArray | kObject;
+      ORRERY_TRY(alternative(rest, &others));
+    }
+    (*options_.tagged->is_string)[name] = !strings.empty();
+    const size_t kind = strings.empty() ? 1 : 0;
+    *node = tree_.sequence({literal(format.to_value[kind]), tree_.choice(kind == 0 ? strings : others), literal(format.close[kind])});
+    return ok_status();
+  }
+
   SchemaDocument& document_;
   const SchemaOptions& options_;
+  bool tagged_done_ = false;
   Pace pace_;
   Tree tree_;
   std::string place_;  // of the rule under construction

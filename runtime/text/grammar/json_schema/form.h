@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/text/grammar/json_schema/decimal.h"
+#include "runtime/text/grammar/json_schema/tagged.h"
 #include "runtime/text/grammar/languages/char_dfa.h"
 #include "runtime/text/json/value.h"
 
@@ -74,6 +75,7 @@ using Form = std::vector<Alternative>;  // empty: no value
 
 struct SchemaOptions {
   enum class Whitespace : uint32_t { free, compact, spaced } whitespace = Whitespace::free;
+  const TaggedOptions* tagged = nullptr;   // of the root, which is then an object; null: JSON
 };
 
 // Reads a document and answers what conjunctions of its places mean.

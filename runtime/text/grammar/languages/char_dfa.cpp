@@ -82,6 +82,58 @@ bool CharDfa::texts(size_t most, std::vector<std::string>* out) const {
   return true;
 }
 
+// Aho and Corasick's automaton over characters. A state is the longest end of the text so far that begins one of `texts`.
+CharDfa CharDfa::without(const std::vector<std::string>& texts) {
+  struct Node {
+    std::map<uint32_t, uint32_t> next;
+    uint32_t fail = 0;
+    bool found = false;
+  };
+  std::vector<Node> nodes(1);
+  for (const std::string& text : texts) {
+    uint32_t at = 0;
+    for (const char *p = text.data(), *end = p + text.size(); p < end;) {
+      const CodePoint c = utf8_decode(p, end);
+      p += c.length;
+      const auto [found, is_new] = nodes[at].next.emplace(c.value, static_cast<uint32_t>(nodes.size()));
+      at = found->second;
+      if (is_new) nodes.emplace_back();
+    }
+    nodes[at].found = true;
+  }
+  // Breadth first: a node's failure has its complete row before the node needs it.
+  std::vector<uint32_t> order;
+  for (const auto& [c, child] : nodes[0].next) order.push_back(child);
+  for (size_t i = 0; i < order.size(); ++i) {
+    const uint32_t at = order[i];
+    const Node& fail = nodes[nodes[at].fail];
+    nodes[at].found = nodes[at].found || fail.found;
+    for (const auto& [c, child] : std::map<uint32_t, uint32_t>(nodes[at].next)) {
+      const auto shorter = fail.next.find(c);
+      nodes[child].fail = shorter == fail.next.end() ? 0 : shorter->second;
+      order.push_back(child);
+    }
+    nodes[at].next.insert(fail.next.begin(), fail.next.end());   // those of its own stay
+  }
+  CharDfa dfa;
+  dfa.states.resize(nodes.size());
+  const CharSet all_chars = CharSet::all();
+  for (uint32_t s = 0; s < nodes.size(); ++s) {
+    if (nodes[s].found) continue;   // dead: it is trimmed
+    dfa.states[s].final = true;
+    CharSet named;
+    for (const auto& [c, child] : nodes[s].next) {
+      named.add(c, c);
+      if (!nodes[child].found) dfa.states[s].edges.push_back({c, c, child});
+    }
+    const CharSet others = all_chars.minus(named);
+    for (const CharRange& r : others.ranges()) dfa.states[s].edges.push_back({r.first, r.last, 0});
+    std::sort(dfa.states[s].edges.begin(), dfa.states[s].edges.end(), [](const Edge& a, const Edge& b) { return a.first < b.first; });
+  }
+  dfa.trim();
+  return dfa;
+}
+
 Graph CharDfa::graph(Tree* tree) const {
   Graph g;
   g.n_states = static_cast<uint32_t>(states.size());

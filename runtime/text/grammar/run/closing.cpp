@@ -22,6 +22,13 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
     const char byte = static_cast<char>(c);
     n_tokens_[c + 1] = n_tokens_[c] + (trie.longest_prefix({&byte, 1}) >= 0);
   }
+  for (const TokenSet& set : network.token_sets) {
+    const auto usable = [&](int32_t id) {
+      return static_cast<uint32_t>(id) < trie.n_vocab() && std::find(trie.ends().begin(), trie.ends().end(), id) == trie.ends().end();
+    };
+    const auto first = std::find_if(set.ids.begin(), set.ids.end(), usable);
+    token_of_.push_back(set.negated || first == set.ids.end() ? -1 : *first);
+  }
   const uint32_t n_states = network.n_states(), n_rules = static_cast<uint32_t>(network.rules.size());
   const uint32_t leave = n_states, round = leave + n_rules, whole = round + n_rules, n = whole + n_rules;
   struct Sum {
@@ -45,6 +52,10 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
     for (uint32_t e = state.edges; e < next.edges; ++e) {
       const Edge& edge = network.edges[e];
       if (n_tokens_[edge.last + 1] > n_tokens_[edge.first]) sums.push_back({end_of(edge.action), edge.target, kNever, 1});
+    }
+    for (uint32_t t = state.tokens; t < next.tokens; ++t) {
+      const TokenEdge& edge = network.token_edges[t];
+      if (token_of(edge.set) >= 0) sums.push_back({end_of(edge.action), edge.target, kNever, 1});
     }
     for (uint32_t c = state.calls; c < next.calls; ++c)
       sums.push_back({end_of(network.calls[c].action), network.calls[c].target, whole + network.calls[c].rule, 0});
@@ -138,8 +149,14 @@ uint32_t Closing::bytes(const Costs& costs, const Space& space, uint32_t configu
   return least > kMostClosing ? kNever : least;
 }
 
-std::string Closing::text(const Costs& costs, Space* space, uint32_t configuration) {
-  std::string out;
+std::vector<int32_t> Closing::way(const Costs& costs, Space* space, uint32_t configuration) {
+  std::vector<int32_t> out;
+  std::string text;   // not yet cut into tokens
+  const auto cut = [&] {
+    const std::vector<int32_t> tokens = trie_.cut(text, SIZE_MAX);
+    out.insert(out.end(), tokens.begin(), tokens.end());
+    text.clear();
+  };
   uint32_t at = configuration;
   for (uint32_t left = bytes(costs, *space, at); left > 0; --left) {
     bool found = false;
@@ -149,12 +166,25 @@ std::string Closing::text(const Costs& costs, Space* space, uint32_t configurati
       tried = network_.byte_class[c] + 1u;
       const uint32_t to = space->step(at, static_cast<uint8_t>(c));
       if (to == Space::kRefused || bytes(costs, *space, to) != left - 1) continue;
-      out += static_cast<char>(c);
+      text += static_cast<char>(c);
       at = to;
       found = true;
     }
-    if (!found) return std::string();
+    for (uint32_t i = 0; i < space->n_items(at) && !found; ++i) {
+      const uint32_t state = space->items(at)[i].state;
+      for (uint32_t t = network_.states[state].tokens; t < network_.states[state + 1].tokens && !found; ++t) {
+        const int32_t id = costs.token_of(network_.token_edges[t].set);
+        const uint32_t to = id < 0 ? Space::kRefused : space->step_token(at, id, false, Space::kRefused);
+        if (to == Space::kRefused || bytes(costs, *space, to) != left - 1) continue;
+        cut();
+        out.push_back(id);
+        at = to;
+        found = true;
+      }
+    }
+    if (!found) return {};
   }
+  cut();
   return out;
 }
 
@@ -163,7 +193,7 @@ uint32_t Closing::tokens(const Costs& costs, Space* space, uint32_t configuratio
   if (least == kNever || least == 0) return least;
   const auto [at, is_new] = tokens_.emplace(configuration, kNever);
   if (!is_new) return at->second;
-  const auto n = static_cast<uint32_t>(trie_.cut(text(costs, space, configuration), SIZE_MAX).size());
+  const auto n = static_cast<uint32_t>(way(costs, space, configuration).size());
   return tokens_[configuration] = n == 0 ? kNever : n;
 }
 

@@ -53,6 +53,44 @@ uint32_t Tree::graph(Graph graph) {
   return add({NodeType::graph, static_cast<uint32_t>(graphs.size() - 1), 0, 0});
 }
 
+uint32_t Tree::graft(const Tree& other) {
+  const auto size = [](const auto& list) { return static_cast<uint32_t>(list.size()); };
+  const uint32_t n_nodes = size(nodes), n_children = size(children), n_bytes = size(bytes), n_sets = size(sets), n_token_sets = size(token_sets),
+                 n_graphs = size(graphs), n_machines = size(machines), n_rules = size(rules);
+  const auto moved = [&](uint32_t node) { return node == kNoNode ? kNoNode : node + n_nodes; };
+  for (TreeNode node : other.nodes) {
+    switch (node.type) {
+      case NodeType::literal: node.a += n_bytes; break;
+      case NodeType::chars: node.a += n_sets; break;
+      case NodeType::sequence:
+      case NodeType::choice: node.a += n_children; break;
+      case NodeType::repeat: node.a += n_nodes; break;
+      case NodeType::rule: node.a += n_rules; break;
+      case NodeType::tokens: node.a += n_token_sets; break;
+      case NodeType::graph: node.a += n_graphs; break;
+      case NodeType::machine: node.a += n_machines; break;
+    }
+    nodes.push_back(node);
+  }
+  for (const uint32_t child : other.children) children.push_back(moved(child));
+  bytes += other.bytes;
+  sets.insert(sets.end(), other.sets.begin(), other.sets.end());
+  token_sets.insert(token_sets.end(), other.token_sets.begin(), other.token_sets.end());
+  for (Graph graph : other.graphs) {
+    for (Graph::Edge& edge : graph.edges) edge.set += n_sets;
+    graphs.push_back(std::move(graph));
+  }
+  for (Machine machine : other.machines) {
+    for (Machine::Edge& edge : machine.edges) edge.node = moved(edge.node);
+    machines.push_back(std::move(machine));
+  }
+  for (Rule rule : other.rules) {
+    rule.body = moved(rule.body);
+    rules.push_back(std::move(rule));
+  }
+  return this->rule(other.root + n_rules);
+}
+
 uint32_t Tree::machine(Machine machine) {
   machines.push_back(std::move(machine));
   return add({NodeType::machine, static_cast<uint32_t>(machines.size() - 1), 0, 0});

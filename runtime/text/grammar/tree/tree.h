@@ -83,6 +83,7 @@ class Tree {
   uint32_t machine(Machine machine);
   uint32_t add_rule(std::string name, uint32_t line = 0, uint32_t column = 0);
   uint32_t add_set(CharSet set);
+  uint32_t graft(const Tree& other);   // takes over another tree's rules; a node that refers to its root
 
   std::string_view text(const TreeNode& literal) const { return std::string_view(bytes).substr(literal.a, literal.b); }
   size_t memory_bytes() const;

@@ -40,6 +40,7 @@ pub fn show(event: &Event) -> bool {
         Event::Token { token, bytes, logprob, top } =>
             println!("token {} {} near {} {}", token, quote(bytes), (0.5 - logprob).floor() as i32, join(top.iter().map(|t| t.0))),
         Event::Done(d) => println!("done {} {} {} {} {}{}", d.finish_reason, d.stop_index, d.prompt_tokens, d.reused_tokens, d.generated_tokens, if d.complete { " complete" } else { "" }),
+        other => println!("{:?}", other),
     }
     matches!(event, Event::Done(_))
 }
