@@ -18,9 +18,9 @@ DeltaNetShape shape_of(int32_t key_heads, int32_t value_heads, int32_t key_dim, 
 
 constexpr uint64_t kStateAt = 32;   // floats of another layer, in front of this one's
 
-// A machine with the weights and rows of a layer.
-struct Layer {
-  Layer(Machine* m, const DeltaNetShape& s, int32_t n_rows)
+// Weights, rows and scratch memory of a layer on a machine. run() computes the rows from `first` on.
+struct DeltaNetLayer {
+  DeltaNetLayer(Machine* m, const DeltaNetShape& s, int32_t n_rows)
       : shape(s), conv(m, normal_values(static_cast<size_t>(s.channels() * s.n_taps), 1, 0.5f)),
         dt(m, normal_values(static_cast<size_t>(s.n_value_heads), 2)), decay(m, decays(s)),
         norm(m, normal_values(static_cast<size_t>(s.value_dim), 4)),
@@ -32,13 +32,12 @@ struct Layer {
     for (float& v : x) v = -std::fabs(v);
     return x;
   }
-  DeltaNetWeights weights() const { return {conv.cptr(), dt.cptr(), decay.cptr(), norm.cptr()}; }
-  // Rows from `first` on.
-  DeltaNetRows rows(int32_t first) const {
-    const auto at = static_cast<uint64_t>(first);
-    const auto of = [&](const Buffer<float>& x, int32_t width) { return x.ptr() + at * static_cast<uint64_t>(width); };
+  void run(Machine* m, int32_t first) const {
+    const auto of = [first](const Buffer<float>& x, int32_t width) { return x.ptr() + static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
     const int32_t heads = shape.gate_stride();
-    return {of(u, shape.channels()), of(c, shape.channels()), of(z, shape.values()), of(a, heads), of(shape.grouped ? a : b, heads), of(out, shape.values())};
+    (*m)->recurrent()->delta_net(shape, {conv.cptr(), dt.cptr(), decay.cptr(), norm.cptr()},
+                                 {of(u, shape.channels()), of(c, shape.channels()), of(z, shape.values()), of(a, heads),
+                                  of(shape.grouped ? a : b, heads), of(out, shape.values())}, kStateAt);
   }
   DeltaNetShape shape;
   Buffer<float> conv, dt, decay, norm, u, c, z, a, b, out;
@@ -48,61 +47,6 @@ std::vector<float> joined(const std::vector<float>& x, const std::vector<float>&
   std::vector<float> all = x;
   all.insert(all.end(), y.begin(), y.end());
   return all;
-}
-
-// A prompt in chunks, then generated tokens: rows and state.
-TEST(GpuRecurrent, ChunksAndTokensAsOnTheCpu) {
-  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
-    SCOPED_TRACE(shape.key_dim);
-    constexpr int32_t kRows = 23;
-    const auto [expected, got] = on_both(product_limits(kRows, 512), [&](Machine* m) {
-      const Layer layer(m, shape, kRows);
-      Buffer<float> state(m, normal_values(kStateAt + shape.state_floats(), 9, 0.3f));
-      const Ptr<float> at = state.ptr();
-      int32_t first = 0;
-      for (const int32_t n : {1, 2, 12, 5, 1, 1, 1}) {
-        const int32_t rows = n;
-        m->begin(first < 20 ? Phase::prefill : Phase::decode, rows, first);
-        (*m)->recurrent()->set_states({&at, 1});
-        (*m)->recurrent()->delta_net(shape, layer.weights(), layer.rows(first), kStateAt);
-        m->end();
-        first += n;
-      }
-      EXPECT_EQ(first, kRows);
-      return joined(layer.out.get(), state.get());
-    });
-    expect_near(got, expected, 2e-5);
-  }
-}
-
-// Each step of several has a state of its own.
-TEST(GpuRecurrent, StepsOfSeveralSessions) {
-  const DeltaNetShape shape = shape_of(2, 6, 32, 48, 4);
-  constexpr int32_t kSteps = 5;
-  const auto [expected, got] = on_both(product_limits(kSteps, 512), [&](Machine* m) {
-    const Layer layer(m, shape, kSteps);
-    std::vector<std::unique_ptr<Buffer<float>>> states;
-    std::vector<Ptr<float>> at;
-    std::vector<Row> rows;
-    for (int32_t i = 0; i < kSteps; ++i) {
-      states.push_back(std::make_unique<Buffer<float>>(m, normal_values(kStateAt + shape.state_floats(), 20 + static_cast<uint64_t>(i), 0.3f)));
-      at.push_back(states.back()->ptr());
-      rows.push_back({i, 7 * i, 0});
-    }
-    for (int repeat = 0; repeat < 2; ++repeat) {   // the second one by the first one's graph
-      std::vector<Step> steps(static_cast<size_t>(kSteps));
-      for (size_t i = 0; i < steps.size(); ++i) steps[i].phase = Phase::decode, steps[i].rows = {&rows[i], 1};
-      (*m)->begin_steps(steps);
-      (*m)->recurrent()->set_states(at);
-      (*m)->recurrent()->delta_net(shape, layer.weights(), layer.rows(0), kStateAt);
-      m->end();
-      std::reverse(at.begin(), at.end());
-    }
-    std::vector<float> all = layer.out.get();
-    for (const auto& state : states) all = joined(all, state->get());
-    return all;
-  });
-  expect_near(got, expected, 2e-5);
 }
 
 Mamba2Shape mamba2_of(int32_t n_heads, int32_t head_dim, int32_t n_groups, int32_t state_dim, int32_t n_taps) {
@@ -197,6 +141,14 @@ void expect_steps_of_several_sessions(const Shape& shape) {
     return all;
   });
   expect_near(got, expected, 2e-5);
+}
+
+TEST(GpuRecurrent, DeltaNets) {
+  for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
+    SCOPED_TRACE(shape.key_dim);
+    expect_chunks_as_on_the_cpu<DeltaNetLayer>(shape);
+  }
+  expect_steps_of_several_sessions<DeltaNetLayer>(shape_of(2, 6, 32, 48, 4));
 }
 
 TEST(GpuRecurrent, Mamba2) {
