@@ -73,10 +73,14 @@ TEST(ModelSpec, EverySpecBuildsTheWeightsOfItsGolden) {
       const gguf::Value* value = file.find(key.at(0).get<std::string>());
       ASSERT_NE(value, nullptr) << key;
       double number = 0;
+      bool flag = false;
       std::string_view text;
       if (key.at(1) == "string") {
         ASSERT_TRUE(value->as_string(&text)) << key;
         EXPECT_EQ(key.at(2), text);
+      } else if (key.at(2).is_boolean()) {
+        ASSERT_TRUE(value->as_bool(&flag)) << key;
+        EXPECT_EQ(key.at(2), flag) << key;
       } else if (key.at(2).is_number()) {
         ASSERT_TRUE(value->as_f64(&number)) << key;
         EXPECT_FLOAT_EQ(static_cast<float>(number), static_cast<float>(key.at(2).get<double>())) << key;
