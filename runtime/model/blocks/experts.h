@@ -29,7 +29,8 @@ struct Weights {
   Weight shared_gate;                          // (1, n_embd)
 };
 
-// Keys: expert_count, expert_used_count, expert_feed_forward_length, expert_shared_feed_forward_length, expert_weights_norm, expert_weights_scale. Sets the shape of all layers.
+// Keys: expert_count, expert_used_count, expert_feed_forward_length, expert_shared_feed_forward_length, expert_weights_norm,
+// expert_weights_scale. Sets the shape of all layers.
 Status read(Reading& in, const Parts& parts);
 // prefix: "blk.N.".
 Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, const std::string& prefix, Weights* out);

@@ -38,8 +38,9 @@ struct AnswerRules {
   bool calls() const { return choice == ToolChoice::automatic || choice == ToolChoice::required; }
 };
 
-// The answers that the rules allow; ends of turns are cut off the rules' format. `content`: what the content must be; null: any text without the marks of calls. `tokenizer` knows which
-// marks are control tokens; null: none is. Errors: those of schemas, with the tool's name; unsupported, where the template has no calls.
+// The answers that the rules allow; ends of turns are cut off the rules' format. `content`: what the content must be; null: any text without
+// the marks of calls. `tokenizer` knows which marks are control tokens; null: none is. Errors: those of schemas, with the tool's name;
+// unsupported, where the template has no calls.
 Result<grammar::Tree> answer_tree(AnswerRules* rules, const grammar::Tree* content, const Tokenizer* tokenizer,
                                   const grammar::CompileLimits& limits, std::vector<std::string>* notices);
 

@@ -223,8 +223,10 @@ void AnswerParser::match(char c, std::vector<Piece>* out) {
   }
   if (!any) {   // the byte belongs to what follows a literal that had ended
     for (size_t i = 0; i < branches_.size(); ++i) {
-      const bool counted = before[i].first != kDead && before[i].first + 1 == branches_[i].text.size() && branches_[i].text.back() == kCounter && before[i].second > 0;
-      if (before[i].first != branches_[i].text.size() && !counted) continue;
+      const std::string& text = branches_[i].text;
+      const auto [at, digits] = before[i];
+      const bool counted = at != kDead && at + 1 == text.size() && text.back() == kCounter && digits > 0;
+      if (at != text.size() && !counted) continue;
       take(branches_[i].then, out);
       return byte(c, out);
     }

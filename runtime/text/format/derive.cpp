@@ -452,10 +452,13 @@ class Deriver {
     t.to_value[0] = one.substr(key + key0.size(), value - key - key0.size());
     t.to_value[1] = number->substr(key + key0.size(), n_value - key - key0.size());
     const size_t p_value = pair->find(value0), p_key = pair->find(kKeys[1]), m_key = mixed->find(kKeys[1]), m_value = mixed->find("7357");
-    if (p_value == std::string::npos || p_key == std::string::npos || m_key == std::string::npos || m_value == std::string::npos || p_key < p_value || m_key < m_value) return false;
+    for (const size_t found : {p_value, p_key, m_key, m_value})
+      if (found == std::string::npos) return false;
+    if (p_key < p_value || m_key < m_value) return false;
     const std::string strings = pair->substr(p_value + value0.size(), p_key - p_value - value0.size()), others = mixed->substr(m_value + 4, m_key - m_value - 4);
     // After the last value, and without arguments, to the end of the turn.
-    std::string last[2] = {one.substr(value + value0.size()), number->substr(n_value + 4)}, last_none = none->substr(std::min(none->size(), none->find(kNames[0]) + std::string_view(kNames[0]).size()));
+    std::string last[2] = {one.substr(value + value0.size()), number->substr(n_value + 4)};
+    std::string last_none = none->substr(std::min(none->size(), none->find(kNames[0]) + std::string_view(kNames[0]).size()));
     if (!cut_turn_end(&last[0]) || !cut_turn_end(&last[1]) || !cut_turn_end(&last_none)) return false;
     // What ends a value: of the two kinds, what differs; it is followed by the next key and by the end alike.
     const size_t same = std::min(common_suffix(strings, others), common_suffix(last[0], last[1]));
@@ -523,8 +526,8 @@ class Deriver {
       }
       if (rendered == *printed) return true;
       const size_t n = common_prefix(rendered, *printed);
-      difference_ = "after '" + std::string(rendered.substr(n < 20 ? 0 : n - 20, std::min<size_t>(n, 20))) + "' the template prints '" + std::string(rendered.substr(n, 30)) + "', the format '" +
-                    printed->substr(n, 30) + "'";
+      const std::string before(rendered.substr(n < 20 ? 0 : n - 20, std::min<size_t>(n, 20))), there(rendered.substr(n, 30));
+      difference_ = "after '" + before + "' the template prints '" + there + "', the format '" + printed->substr(n, 30) + "'";
       return false;
     };
     const Value rich = arguments_of({{kKeys[2], Value::boolean(true)}, {kKeys[0], text_value("it's <a> \"b\" \xC3\xA9\nc")}, {kKeys[1], Value::integer(-5)}});
