@@ -368,7 +368,7 @@ TEST_F(Arguments, ResultsOfAnySizeAreFilled) {
     return orrery_session_stats(session.get(), i, e);
   });
   orrery_runtime_options known = options(&orrery_runtime_options_init);
-  known.device_budget_bytes = 64 << 20;   // without it, the budget follows the memory that the machine has left
+  known.device_budget_bytes = known.reservoir_bytes = 64 << 20;   // without them, the budgets follow the memory that the machine has left
   expect_filled_to_any_size<orrery_plan_result>(&orrery_plan_result_init, [&](auto* i, orrery_error* e) {
     return orrery_plan(path.c_str(), &known, nullptr, nullptr, i, e);
   });
