@@ -19,11 +19,11 @@ class AnswerReader {
   AnswerReader(std::shared_ptr<const AnswerForm> form, uint64_t first_id, uint32_t max_reasoning_tokens)
       : form_(std::move(form)), parser_(form_->rules), first_id_(first_id), max_reasoning_tokens_(max_reasoning_tokens) {}
 
-  // Bytes of one token. The text goes through `stream`. True: it has found a stop string.
+  // Takes the bytes of one token. The text goes through `stream`. Returns true if that has found a stop string.
   bool feed(std::string_view bytes, text::TextStream* stream);
-  // The answer ends. True: the withheld text has a stop string.
+  // Ends the answer. Returns true if the withheld text has a stop string.
   bool finish(text::TextStream* stream);
-  // The next event of the bytes so far; false: there is none. Valid until the next call.
+  // Sets *event to the next event of the bytes that have been fed; its texts stay until the next call. Returns false if no event is left.
   bool next(Event* event);
   bool has_events() const { return n_given_ < events_.size(); }
   size_t n_calls() const { return parser_.calls().size(); }

@@ -91,7 +91,7 @@ class AnswerTree {
       }
     };
     while (at < text.size()) {
-      const TokenSpan* next = nullptr;   // the first one, of those that begin there the longest
+      const TokenSpan* next = nullptr;   // the span that begins first; of spans that begin at one place, the longest
       for (const TokenSpan& s : spans)
         if (s.begin >= at && (next == nullptr || s.begin < next->begin || (s.begin == next->begin && s.end > next->end))) next = &s;
       plain(next == nullptr ? text.size() : next->begin);

@@ -109,7 +109,7 @@ void AnswerParser::decide(bool last, std::vector<Piece>* out) {
     state_ = State::reasoning;
     return;
   }
-  if (!is_start && is(f.reasoning.after)) {   // what it begins is decided anew
+  if (!is_start && is(f.reasoning.after)) {   // the next bytes decide whether content or a call follows
     take_all(Piece::mark);
     return;
   }
