@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/cpu/cpu_backend.h"
+#include "runtime/model/families/family.h"
 #include "runtime/model/load/model.h"
 #include "tests/support/model_spec.h"
 
@@ -30,6 +31,16 @@ inline Status load(const json& spec, const LoadOptions& options = {}, uint64_t a
   const Status status = load_model(std::move(file), &turns, &arena, options).take_status();
   EXPECT_EQ(arena.used(), 0u);
   return status.ok() ? ok_status() : error(status.code(), "%s", status.message());
+}
+
+// What a spec's header says of the model.
+inline Description described(const json& spec) {
+  const std::vector<std::byte> bytes = build_model_gguf(spec);
+  auto file = gguf::File::parse(bytes, "m.gguf");
+  EXPECT_TRUE(file.ok());
+  auto d = read_description(*file, {});
+  EXPECT_TRUE(d.ok()) << d.status().message();
+  return d.ok() ? std::move(d).value() : Description{};
 }
 
 inline void expect_refused(const json& spec, Code code, const std::string& words, const LoadOptions& options = {}) {

@@ -2,19 +2,9 @@
 #include "tests/unit/model/fixture.h"
 
 #include "runtime/model/description/rope.h"
-#include "runtime/model/families/family.h"
 
 namespace orrery::model {
 namespace {
-
-Description described(const json& spec) {
-  const std::vector<std::byte> bytes = build_model_gguf(spec);
-  auto file = gguf::File::parse(bytes, "m.gguf");
-  EXPECT_TRUE(file.ok());
-  auto d = read_description(*file, {});
-  EXPECT_TRUE(d.ok()) << d.status().message();
-  return d.ok() ? std::move(d).value() : Description{};
-}
 
 std::vector<int32_t> windows_of(const Description& d) {
   std::vector<int32_t> windows;

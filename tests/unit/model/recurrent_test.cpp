@@ -1,18 +1,8 @@
 // Files of models with short convolutions or Mamba2 that lie or leave something out: each is refused by the key's or the tensor's name.
-#include "runtime/model/families/family.h"
 #include "tests/unit/model/fixture.h"
 
 namespace orrery::model::recurrent_test {
 namespace {
-
-Description described(const json& spec) {
-  const std::vector<std::byte> bytes = build_model_gguf(spec);
-  auto file = gguf::File::parse(bytes, "m.gguf");
-  EXPECT_TRUE(file.ok());
-  auto d = read_description(*file, {});
-  EXPECT_TRUE(d.ok()) << d.status().message();
-  return d.ok() ? std::move(d).value() : Description{};
-}
 
 // A letter for each layer: its mixer, then its FFN.
 std::string kinds_of(const Description& d) {
