@@ -630,8 +630,9 @@ typedef struct orrery_stats {
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
-/* Writes how many tokens each KV head holds on the device. Allowed while a generation is unfinished; never waits.
-     tokens   (n_layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
+/* Writes how many tokens each KV head holds on the device, of the layers that policies divide: those with attention and, where their
+   shapes differ, without a window. Allowed while a generation is unfinished; never waits.
+     tokens   (such layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
    Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or
    a load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's heads hold 0. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_residency(const orrery_session *session, uint32_t *tokens, size_t capacity, size_t *n,

@@ -228,7 +228,7 @@ static void opened(const Event* e) {
   g_autofree char* index = app_data(fingerprint->str, "conversations");
   app.opening = FALSE;
   app.folder = g_path_get_dirname(index);
-  app.n_layers = e->info.n_layers;
+  app.n_layers = 0;
   app.n_heads = e->info.n_kv_heads;
   app.current = NULL;
   g_clear_pointer(&app.held, g_free);
@@ -263,10 +263,11 @@ static void draw_heat(GtkDrawingArea* area G_GNUC_UNUSED, cairo_t* cr, int width
 
 /* A cell for each KV head, and its percentage for readers of the screen. */
 static void show_heat(const Event* e) {
-  const guint n = app.n_layers * app.n_heads;
+  const guint n = e->text->len / sizeof *app.held;
   g_autoptr(GString) cells = g_string_new(NULL);
   double sum = 0;
-  if (e->text->len != n * sizeof *app.held) return;
+  if (n == 0 || n % app.n_heads != 0) return;
+  app.n_layers = n / app.n_heads;   /* of those that keep KV */
   g_free(app.held);
   app.held = g_memdup2(e->text->str, e->text->len);
   app.n_held = e->stats.n_tokens;

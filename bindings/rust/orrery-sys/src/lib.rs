@@ -941,10 +941,13 @@ extern "C" {
     pub fn orrery_stats_init(stats: *mut orrery_stats, struct_size: usize);
     /// Fills `stats`. Allowed while a generation is unfinished.
     pub fn orrery_session_stats(session: *const orrery_session, stats: *mut orrery_stats, error: *mut orrery_error) -> orrery_status;
-    /// Writes how many tokens each KV head holds on the device. Allowed while a generation is unfinished; never waits.
-    /// tokens (n_layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count Under "full", every
-    /// head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or a
-    /// load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's heads hold 0.
+    /// Writes how many tokens each KV head holds on the device, of the layers that policies divide: those with
+    /// attention and, where their shapes differ, without a window. Allowed while a generation is unfinished; never
+    /// waits.
+    /// tokens (such layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
+    /// Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a
+    /// prompt, a rewind or a load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's
+    /// heads hold 0.
     pub fn orrery_session_residency(session: *const orrery_session, tokens: *mut u32, capacity: usize, n: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibrate_options_init(options: *mut orrery_calibrate_options, struct_size: usize);
     /// Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while
