@@ -8,7 +8,7 @@ namespace orrery::model::attention {
 
 namespace {
 
-constexpr uint64_t kMaxHeadDim = 256, kHeadDimStep = 8;
+constexpr uint64_t kMaxHeadDim = 512, kHeadDimStep = 8;
 
 // The number of heads by this key. All layers with attention must have the same: the engine runs one KV group. Where some layers have none, the key
 // may be 0 in those.
