@@ -37,7 +37,7 @@ HAND_WRITTEN = {  # language: the files that must call every function
     "c": ["c/conformance.c", "c/conformance_steps.h"],
     "python": ["python/orrery/__init__.py", "python/orrery/_native.py"],
     "node": ["node/index.js"],
-    "rust": ["rust/orrery/src/lib.rs", "rust/orrery/src/raw.rs", "rust/orrery/src/session.rs"],
+    "rust": ["rust/orrery/src/lib.rs", "rust/orrery/src/raw.rs", "rust/orrery/src/session.rs", "rust/orrery/src/functions.rs"],
 }
 
 # Functions for one thread with several generations. These languages pull each generation on a thread, and the threads share steps.

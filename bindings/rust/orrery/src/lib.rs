@@ -18,10 +18,12 @@
 //! may be dropped in any order. A `Runtime`, `Model` and `Vocab` may be shared between threads; a `Session` and a `Generation`
 //! may move to another one. A callback that returns false cancels; a panic in it goes on in the call that it belongs to.
 
+mod functions;
 mod raw;
 mod session;
 mod types;
 
+pub use functions::{FunctionResult, Functions};
 use orrery_sys as sys;
 use raw::{c_path, c_string, call, sized, sized_text, Callbacks, Keep};
 pub use session::{Canceller, Done, Event, Generation, Session, SessionCanceller};
