@@ -238,6 +238,7 @@ static void step(const char *verb, void *p, int i) {
     pthread_t thread;
     pthread_create(&thread, NULL, cancel_session, p), pthread_join(thread, NULL);
   }
+  if (IS("functions")) functions(p, i);
   if (IS("answer") || IS("break")) {
     OPTIONS(generate, o);
     orrery_generation *g;

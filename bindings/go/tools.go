@@ -118,6 +118,13 @@ func (s *Session) answer(ctx context.Context, options *GenerateOptions) (text st
 	return text, calls, err
 }
 
+type toolMessage struct {
+	Role       string `json:"role"`
+	ToolCallID string `json:"tool_call_id"`
+	Name       string `json:"name"`
+	Content    string `json:"content"`
+}
+
 // result runs a call and adds its result as a message.
 func (s *Session) result(ctx context.Context, f Function, call Event) error {
 	value, err := f.Run(ctx, json.RawMessage(call.Text))
@@ -133,7 +140,7 @@ func (s *Session) result(ctx context.Context, f Function, call Event) error {
 	if err != nil {
 		content = err.Error()
 	}
-	message, err := json.Marshal(map[string]string{"role": "tool", "tool_call_id": call.CallID, "name": call.Name, "content": content})
+	message, err := json.Marshal(toolMessage{"tool", call.CallID, call.Name, content})
 	if err != nil {
 		return err
 	}

@@ -75,6 +75,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "load" => return get!(r, Session, w[0]).load(&rest(1)),
         "load_buffer" => { let bytes = get!(r, Bytes, w[1]).clone(); return get!(r, Session, w[0]).load_buffer(&bytes) }
         "damage" => { *get!(r, Bytes, w[0]).last_mut().unwrap() ^= 1; return Ok(()) }
+        "functions" => return functions(r, w[0], n, w[2], &rest(3)),
         "evaluate" if n == 0 => return get!(r, Session, w[0]).evaluate(&ids(2)),
         "evaluate" => { let l = get!(r, Session, w[0]).evaluate_logits(&ids(2))?; return Ok(println!("largest {}", join(l.chunks(l.len() / (w.len() - 2)).map(largest)))) }
         "numbers" => { let s = get!(r, Session, w[0]); let l = s.logits()?; return Ok(println!("{} {} {}", l.len(), largest(&l), s.embedding()?.len())) }
