@@ -136,6 +136,7 @@ async function step(verb, w, rest, t) {
     info: () => print(...w.slice(1).map((n) => field(fields(self)[camel(n)]))),
     tokenize: () => print(...self.tokenize(rest(2), Number(w[1]))), flags: () => print(self.tokenFlags(Number(w[1]))),
     detokenize: () => print(quote(self.detokenize(w.slice(2), Number(w[1])))),
+    format: () => print(yes(JSON.stringify(self.chatFormat(take('template'))).includes(rest(1)))),
     render: () => print(quote(self.renderChat(rest(1), take('template')))), say: () => self.addMessage(w[1], rest(2)),
     say_json: () => self.addMessageJson(rest(1)), rewind_messages: () => self.rewindMessages(Number(w[1])),
     messages: () => print(...Array.from({ length: self.nMessages() }, (_, i) => quote(self.message(i)))),

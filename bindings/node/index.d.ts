@@ -66,6 +66,7 @@ export class Vocab extends Handle {
   tokenFlags(token: number): number;
   matcher(options: GenerateOptions): Matcher;
   renderChat(messages: string | object[], options?: abi.TemplateOptions): string;
+  chatFormat(options?: abi.TemplateOptions): Record<string, any>; // how reasoning and calls of tools are written
 }
 export class Matcher extends Handle {
   mask(): Uint32Array; // bit i of word w: token 32 w + i may come next

@@ -85,6 +85,10 @@ class Vocab extends Handle {
   renderChat(messages, options = {}) {
     return sync.orrery_render_chat(this.handle, json(messages), options).toString();
   }
+  // How the template has reasoning and calls of tools written; `calls` is null where `why_none` says why.
+  chatFormat(options = {}) {
+    return JSON.parse(sync.orrery_chat_format(this.handle, options).toString());
+  }
 }
 
 class Model extends Handle {

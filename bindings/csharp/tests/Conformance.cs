@@ -136,6 +136,7 @@ static class Conformance {
             case "forced": { var forced = ((Matcher)t).Forced(); Print(forced.Length + string.Concat(forced.Select(x => " " + x))); break; }
             case "match": { bool complete; int matched = ((Matcher)t).Match(rest(1), out complete); Print(matched, Yes(complete)); break; }
             case "describe": Print(Yes(((Matcher)t).Describe().Contains(rest(1)))); break;
+            case "format": Print(Yes(((Vocab)t).ChatFormat(Take<TemplateOptions>("template")).Replace(", ", ",").Replace(": ", ":").Contains(rest(1)))); break;
             case "render": Print(Quote(((Vocab)t).RenderChat(rest(1), Take<TemplateOptions>("template")))); break;
             case "template": s.SetTemplate(Take<TemplateOptions>("template")); break; case "say": s.AddMessage(w[1], rest(2)); break;
             case "say_json": s.AddMessageJson(rest(1)); break;

@@ -293,6 +293,12 @@ class Vocab(Handle):
             struct = options(_abi.orrery_template_options, dict(given), Callbacks())
             return bytes(sized("orrery_render_chat", c_char, pointer, utf8(messages_json), byref(struct))).decode()
 
+    def chat_format(self, **given: "Unpack[TemplateOptions]") -> dict:
+        """How the template has reasoning and calls of tools written; "calls" is None where "why_none" says why."""
+        with self.use() as pointer:
+            struct = options(_abi.orrery_template_options, dict(given), Callbacks())
+            return json.loads(bytes(sized("orrery_chat_format", c_char, pointer, byref(struct))).decode())
+
 
 class Matcher(Handle):
     """A grammar and a place in it, for samplers of your own and for checks. One thread at a time."""

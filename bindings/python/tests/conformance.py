@@ -159,6 +159,7 @@ def step(verb, w, rest, t):
         "forced": lambda: print(len(t[w[0]].forced()), *t[w[0]].forced()), "describe": lambda: print(yes(rest(1) in t[w[0]].describe())),
         "match": lambda: print(*(yes(x) if isinstance(x, bool) else x for x in t[w[0]].match(rest(1)))),
         "flags": lambda: print(t[w[0]].token_flags(int(w[1]))), "say_json": lambda: t[w[0]].add_message_json(rest(1)),
+        "format": lambda: print(yes(rest(1) in json.dumps(t[w[0]].chat_format(**take("template")), separators=(",", ":")))),
         "render": lambda: print(quote(t[w[0]].render_chat(rest(1), **take("template")))),
         "say": lambda: t[w[0]].add_message(w[1], rest(2)), "rewind_messages": lambda: t[w[0]].rewind_messages(int(w[1])),
         "messages": lambda: print(*[quote(t[w[0]].message(i)) for i in range(t[w[0]].n_messages())]),

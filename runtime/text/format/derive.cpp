@@ -165,7 +165,7 @@ class Deriver {
 
   Result<ChatFormat> run(std::string_view source) {
     ORRERY_TRY(frame());
-    format_.source = "probes";
+    format_.source = kFromProbes;
     reasoning();
     if (!format_.reasoning.known()) format_.reasoning = known_reasoning(source);
     settle_header();
@@ -179,7 +179,8 @@ class Deriver {
         format_.call = std::move(call);
         return format_;
       }
-      if (first_reason.empty() || (first_reason == kNoCalls && reason != kNoCalls)) first_reason = reason;
+      const bool refuses_null = shape.null_content && begins(reason, kRefuses);   // not calls, but content that is null
+      if (first_reason.empty() || (first_reason == kNoCalls && reason != kNoCalls && !refuses_null)) first_reason = reason;
     }
     if (const KnownFormat* known = known_format(source)) {
       format_.call = known->call();
@@ -193,6 +194,7 @@ class Deriver {
 
  private:
   static constexpr const char* kNoCalls = "the chat template prints no calls of tools";
+  static constexpr const char* kRefuses = "the chat template refuses calls: ";
 
   // What stands before an answer, and what the template asks the model with.
   Status frame() {
@@ -294,7 +296,7 @@ class Deriver {
     f.text_arguments = shape.text_arguments;
     const auto one = body({"", nullptr, {call_of(0, one_argument(0))}}, shape);
     if (!one) {
-      *why = prober_.failure().empty() ? kNoCalls : "the chat template refuses calls: " + prober_.failure();
+      *why = prober_.failure().empty() ? kNoCalls : kRefuses + prober_.failure();
       return std::nullopt;
     }
     const size_t name = one->find(kNames[0]), key = one->find(kKeys[0]), value = one->find(kValues[0]), id = one->find(kIds[0]);

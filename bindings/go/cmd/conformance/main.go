@@ -162,6 +162,10 @@ func step(verb string, w []string) {
 			}
 			things[w[0]] = invoke(reflect.ValueOf(f), nil)
 		},
+		"format": func() {
+			json := invoke(reflect.ValueOf(at[*orrery.Vocab](w[0]).ChatFormat), nil).(string)
+			contains(strings.NewReplacer(", ", ",", ": ", ":").Replace(json), nil, text(w[1:]))
+		},
 		"set":      func() { set(w[0], text(w[1:])) },
 		"callback": func() { callback(w[0], w[1], numbers(w[2:])) },
 		"calls":    func() { fmt.Println(yes(calls[w[0]] > 0)) },

@@ -290,6 +290,12 @@ impl Vocab {
         let options = options.into_raw(&mut keep)?;
         sized_text(|p, capacity, n, e| unsafe { sys::orrery_render_chat(self.raw, json.as_ptr(), &options, p, capacity, n, e) })
     }
+    /// Describes as JSON how the template has reasoning and calls of tools written: "calls" is null where "why_none" says why.
+    pub fn chat_format(&self, options: TemplateOptions) -> Result<String> {
+        let mut keep = Keep::default();
+        let options = options.into_raw(&mut keep)?;
+        sized_text(|p, capacity, n, e| unsafe { sys::orrery_chat_format(self.raw, &options, p, capacity, n, e) })
+    }
 }
 
 handle!(

@@ -60,6 +60,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
             let side = |x: &str| x.parse().unwrap_or_else(|_| match f(x) { Value::Integer(i) => i, _ => panic!() });
             return Ok(println!("{}", ["<", "=", ">"][(side(w[1]).cmp(&side(w[2])) as i8 + 1) as usize]))
         }
+        "format" => { let o = options!(r, TemplateOptions, "template"); return Ok(println!("{}", yes(get!(r, Vocab, w[0]).chat_format(o)?.replace(", ", ",").replace(": ", ":").contains(&rest(1))))) }
         "tokenize" => return Ok(println!("{}", join(get!(r, Vocab, w[0]).tokenize(&rest(2), n as u32)?))),
         "detokenize" => return Ok(println!("{}", quote(&get!(r, Vocab, w[0]).detokenize(&ids(2), n as u32)?))),
         "flags" => return Ok(println!("{}", get!(r, Vocab, w[0]).token_flags(number(1) as i32))),
