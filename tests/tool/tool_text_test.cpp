@@ -142,11 +142,13 @@ TEST(Template, SaysHowCallsAreWritten) {
   EXPECT_EQ(report.at("reasoning").at("prompt"), "open");
   EXPECT_EQ(report.at("calls").at("several"), true);
   EXPECT_EQ(report.at("why_none"), nullptr);
-  // Keys and values that stand apart, without lists.
+  // Keys and values that stand apart; lists as Python's, and lists that nobody can read back.
   const std::string tagged = "{{- '<f=' + c.function.name + '>' -}}{%- for k, v in c.function.arguments.items() -%}{{- '<p=' + k + '>' -}}{{- v -}}{{- '</p>' -}}"
                              "{%- endfor -%}{{- '</f>' -}}";
   EXPECT_NE(format(tagged, false).find("True, False, None"), std::string::npos) << format(tagged, false);
-  EXPECT_NE(format(tagged, false).find("cannot be written"), std::string::npos);
+  EXPECT_NE(format(tagged, false).find("lists         as Python writes them"), std::string::npos) << format(tagged, false);
+  const std::string joined = std::string(tagged).replace(tagged.find("{{- v -}}"), 9, "{{- v | join(';') if v is sequence and v is not string else v -}}");
+  EXPECT_NE(format(joined, false).find("lists         cannot be written"), std::string::npos) << format(joined, false);
   // None, and why.
   report = Json::parse(output({"template", demo_model(), "--format", "--json"}));
   EXPECT_EQ(report.at("calls"), nullptr);

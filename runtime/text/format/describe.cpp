@@ -30,11 +30,13 @@ Value reasoning_of(const ChatFormat& format) {
 Value arguments_of(const CallFormat& call) {
   if (!call.tagged) return map_of({{"notation", Value::string("json")}, {"spaces", Value::boolean(!call.compact)}});
   const TaggedFormat& t = *call.tagged;
+  constexpr const char* kNotations[] = {"none", "json", "bare", "python"};
+  const auto name = [&](Notation n) { return Value::string(kNotations[static_cast<size_t>(n)]); };
   return map_of({{"notation", Value::string("keys and values")}, {"open", words(t.open)}, {"to_string", words(t.to_value[0])},
                  {"to_value", words(t.to_value[1])}, {"string_close", words(t.close[0])}, {"value_close", words(t.close[1])},
                  {"next_key", words(t.next_key)}, {"end", words(t.end)}, {"none", words(t.none)}, {"string_end", words(t.string_end)},
-                 {"sorted", Value::boolean(t.sorted)}, {"true", words(t.words[0])}, {"false", words(t.words[1])}, {"null", words(t.words[2])},
-                 {"lists", Value::boolean(t.nested)}});
+                 {"sorted", Value::boolean(t.order != KeyOrder::given)}, {"true", words(t.words[0])}, {"false", words(t.words[1])}, {"null", words(t.words[2])},
+                 {"lists", name(t.lists)}, {"objects", name(t.objects)}});
 }
 
 Value calls_of(const ChatFormat& format) {

@@ -31,6 +31,9 @@ inline constexpr char kCounter = '\x01';
 // What a call consists of, in the order in which it is written. A call has a name and arguments; an id or not.
 enum class Field : uint8_t { name, id, arguments };
 
+using grammar::BareMarks;
+using grammar::KeyOrder;
+using grammar::Notation;
 using grammar::TaggedFormat;
 
 struct CallFormat {

@@ -32,7 +32,12 @@ std::string arguments_rows(const Json& arguments) {
   rows += row("  end", quoted(arguments["end"]) + "; without arguments " + quoted(arguments["none"]));
   rows += row("  words", arguments["true"].get<std::string>() + ", " + arguments["false"].get<std::string>() + ", " + arguments["null"].get<std::string>());
   rows += row("  texts", "have no " + quoted(arguments["string_end"]));
-  return rows + row("  lists", arguments["lists"].get<bool>() ? "as JSON, objects too" : "cannot be written, nor objects: tools that have them are refused");
+  constexpr const char* kHow[][2] = {{"none", "cannot be written: tools that have them are refused"}, {"json", "as JSON"},
+                                     {"bare", "texts within them between the same marks, keys without marks"}, {"python", "as Python writes them"}};
+  for (const char* part : {"lists", "objects"})
+    for (const auto& [name, how] : kHow)
+      if (arguments[part] == name) rows += row((std::string("  ") + part).c_str(), how);
+  return rows;
 }
 
 std::string call_rows(const Json& report) {
