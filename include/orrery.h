@@ -285,6 +285,9 @@ ORRERY_API void orrery_template_options_init(orrery_template_options *options, s
    See "Sizes out"; the text is not NUL-terminated. */
 ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const char *messages_json, const orrery_template_options *options,
                                             char *text, size_t capacity, size_t *text_bytes, orrery_error *error);
+/* Describes as JSON how the template has reasoning and calls of tools written: "calls" is null where "why_none" says why. See "Sizes out". */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_chat_format(const orrery_vocab *vocab, const orrery_template_options *options, char *json,
+                                                            size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* ---- Plan: the memory of a model and a session, from the file's header alone ------------------------------------ */
 

@@ -815,6 +815,9 @@ extern "C" {
     /// Renders a JSON array of messages ({"role": ..., "content": ...}, and other keys that the template reads) to
     /// text. See "Sizes out"; the text is not NUL-terminated.
     pub fn orrery_render_chat(vocab: *const orrery_vocab, messages_json: *const c_char, options: *const orrery_template_options, text: *mut c_char, capacity: usize, text_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Describes as JSON how the template has reasoning and calls of tools written: "calls" is null where "why_none"
+    /// says why. See "Sizes out".
+    pub fn orrery_chat_format(vocab: *const orrery_vocab, options: *const orrery_template_options, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_kv_type_name(type_: u32) -> *const c_char;
     pub fn orrery_rope_scaling_name(scaling: u32) -> *const c_char;
     pub fn orrery_plan_result_init(plan: *mut orrery_plan_result, struct_size: usize);
