@@ -209,8 +209,11 @@ class SchemaEmitter {
       const uint32_t digit = tree_.chars(CharSet{{'0', '9'}}), minus = tree_.optional(tree_.literal("-"));
       const uint32_t whole = tree_.choice({tree_.literal("0"), tree_.sequence({tree_.chars(CharSet{{'1', '9'}}), tree_.repeat(digit, 0, 16)})});
       const uint32_t fraction = tree_.optional(tree_.sequence({tree_.literal("."), tree_.repeat(digit, 1, 17)}));
-      const uint32_t exponent = tree_.optional(tree_.sequence(
-          {tree_.chars(CharSet{{'E', 'E'}, {'e', 'e'}}), tree_.optional(tree_.chars(CharSet{{'+', '+'}, {'-', '-'}})), tree_.repeat(digit, 1, 3)}));
+      // Below 290: with 17 digits before it, a number is still one of 64 bits.
+      const uint32_t two = tree_.repeat(digit, 1, 2), hundreds = tree_.sequence({tree_.chars(CharSet{{'0', '1'}}), tree_.repeat(digit, 2, 2)});
+      const uint32_t below_290 = tree_.choice({two, hundreds, tree_.sequence({tree_.literal("2"), tree_.chars(CharSet{{'0', '8'}}), digit})});
+      const uint32_t power = tree_.choice({tree_.sequence({tree_.optional(tree_.literal("+")), below_290}), tree_.sequence({tree_.literal("-"), tree_.repeat(digit, 1, 3)})});
+      const uint32_t exponent = tree_.optional(tree_.sequence({tree_.chars(CharSet{{'E', 'E'}, {'e', 'e'}}), power}));
       number_rule_ = own_rule("number", tree_.sequence({minus, whole, fraction, exponent}));
       return tree_.rule(number_rule_);
     }
