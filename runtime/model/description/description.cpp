@@ -16,7 +16,7 @@ uint64_t LayerShape::state_floats() const {
 }
 
 int64_t Description::max_ff() const {
-  int64_t most = 0;
+  int64_t most = n_per_layer;
   for (const LayerShape& layer : layers)
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.used_width(), layer.experts.shared_width});
   return most;
@@ -55,7 +55,7 @@ int64_t Description::mixer_floats() const {
 }
 
 int64_t Description::max_in() const {
-  int64_t most = std::max<int64_t>(n_embd, kv().q_dim());
+  int64_t most = std::max<int64_t>({n_embd, kv().q_dim(), n_per_layer});
   for (const LayerShape& layer : layers) {
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.width, layer.experts.shared_width});
     if (layer.mixer == Mixer::delta_net) most = std::max<int64_t>(most, layer.delta_net.values());
@@ -66,6 +66,10 @@ int64_t Description::max_in() const {
 
 bool Description::any_post_norms() const {
   return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.post_norms; });
+}
+
+bool Description::shares_kv() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.attention.kv_of >= 0; });
 }
 
 void group_layers(Description* d) {
@@ -80,6 +84,10 @@ void group_layers(Description* d) {
     d->state_floats += (d->layer(i).state_floats() + kAligned - 1) / kAligned * kAligned;
     if (d->layer(i).mixer != Mixer::attention) continue;
     const AttentionShape& a = d->layer(i).attention;
+    if (a.kv_of >= 0) {
+      d->kv_layers[at] = d->kv_layers[static_cast<size_t>(a.kv_of)];
+      continue;
+    }
     const auto same = [&](const KvGroup& g) {
       return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim && g.scale == a.scale;
     };
