@@ -32,12 +32,12 @@ NO_CONSTANTS = ["c/layouts.h", "node/functions.h"]  # files that a new constant 
 NO_FIELDS = ["node/abi.js", "node/functions.h"]  # files that a new field need not change
 NO_DOCS = ["c/layouts.h", "c/layout_check.c", "node/functions.h", "node/abi.js"]  # files without the header's comments
 HAND_WRITTEN = {  # language: the files that must call every function
-    "csharp": ["csharp/Interop.cs", "csharp/Orrery.cs", "csharp/Session.cs"],
-    "go": ["go/orrery.go", "go/session.go", "go/native.go"],
+    "csharp": ["csharp/Interop.cs", "csharp/Orrery.cs", "csharp/Session.cs", "csharp/Tools.cs"],
+    "go": ["go/orrery.go", "go/session.go", "go/tools.go", "go/native.go"],
     "c": ["c/conformance.c", "c/conformance_steps.h"],
     "python": ["python/orrery/__init__.py", "python/orrery/_native.py"],
     "node": ["node/index.js"],
-    "rust": ["rust/orrery/src/lib.rs", "rust/orrery/src/raw.rs", "rust/orrery/src/session.rs"],
+    "rust": ["rust/orrery/src/lib.rs", "rust/orrery/src/raw.rs", "rust/orrery/src/session.rs", "rust/orrery/src/functions.rs"],
 }
 
 # Functions for one thread with several generations. These languages pull each generation on a thread, and the threads share steps.

@@ -310,7 +310,7 @@ def go_chat():
 
 def mono(program):
     """Builds the assembly and a program that uses it; the command that runs the program."""
-    compiler, sources = tool("mcs"), [os.path.join(HERE, "csharp", f) for f in ("Native.cs", "Interop.cs", "Orrery.cs", "Session.cs")]
+    compiler, sources = tool("mcs"), [os.path.join(HERE, "csharp", f) for f in ("Native.cs", "Interop.cs", "Orrery.cs", "Session.cs", "Tools.cs")]
     tool("mono")
     out = folder("csharp")
     assembly, program_exe = os.path.join(out, "Orrery.dll"), os.path.join(out, os.path.basename(program)[:-3] + ".exe")

@@ -413,7 +413,7 @@ orrery_status orrery_session_residency(const orrery_session* session, uint32_t* 
   return with_session(session, kReading, error, [&](engine::Session* s) -> Status {
     ORRERY_REQUIRE(n);
     const model::Description& h = s->model().description();
-    std::vector<uint32_t> held(static_cast<size_t>(h.n_layers) * static_cast<size_t>(h.kv().n_kv_heads));
+    std::vector<uint32_t> held(static_cast<size_t>(h.kv().n_layers()) * static_cast<size_t>(h.kv().n_kv_heads));
     for (size_t head = 0; head < held.size(); ++head) held[head] = s->held_tokens(static_cast<uint32_t>(head));
     return copy_out(held.data(), held.size(), tokens, capacity, n);
   });

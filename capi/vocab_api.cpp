@@ -170,4 +170,20 @@ orrery_status orrery_render_chat(const orrery_vocab* vocab, const char* messages
   });
 }
 
+orrery_status orrery_chat_format(const orrery_vocab* vocab, const orrery_template_options* options, char* json, size_t capacity,
+                                 size_t* json_bytes, orrery_error* error) {
+  if (json_bytes) *json_bytes = 0;
+  return guarded(error, [&]() -> Status {
+    ORRERY_REQUIRE(vocab);
+    ORRERY_REQUIRE(json_bytes);
+    const AccountScope scope(vocab->account);
+    ORRERY_ASSIGN(engine::TemplateChoice choice, template_choice(options));
+    ORRERY_ASSIGN(const auto renderer, engine::ChatRenderer::make(vocab->vocabulary, std::move(choice)));
+    ORRERY_ASSIGN(const text::format::ChatFormat* known, renderer.format());
+    ORRERY_ASSIGN(const text::Value described, text::format::describe(*known));
+    ORRERY_ASSIGN(const std::string out, text::dump_json(described));
+    return copy_out(out.data(), out.size(), json, capacity, json_bytes);
+  });
+}
+
 }  // extern "C"

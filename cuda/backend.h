@@ -114,8 +114,8 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   using StepOperations::rope;
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) override;
   void transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) override;
-  void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
-  void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
+  void append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
+  void attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
                 int64_t n) override;
   void soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) override;

@@ -135,7 +135,7 @@ bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const O
   const Attention& a = op.attention;
   if (op.n_kept > 0) keep_queries(queue, c.step, a.layer, op.in, int64_t{a.n_heads} * a.kv.head_dim, op.first_kept, op.n_kept);
   if (c.phase == Phase::prefill) {
-    if (c.staging)
+    if (c.staging && a.first_page == 0)   // other groups' pages lie in the arena
       c.staging->attend(queue, c.device, c.step, *c.of, a, op.in, op.out);
     else
       attend_prefill(queue, c.device, c.step, a, op.in, op.out, op.n_rows, {});
@@ -163,8 +163,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
     HeadRows heads;
     const Operation* append = nullptr;
     if (const size_t n = heads_to_cache(operations.last(operations.size() - i), &heads, &append)) {
-      rotate_and_append_kv(queue, c.step, heads, append->attention.kv, append->heads_type, append->flag != 0, append->attention.layer,
-                           append->first_row, append->n_rows);
+      rotate_and_append_kv(queue, c.step, heads, append->attention, append->heads_type, append->flag != 0, append->first_row, append->n_rows);
       n_done = n;
       continue;
     }
@@ -193,7 +192,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
           transform_heads(queue, op.out, op.weight, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim), op.flag != 0);
         break;
       case Operation::Kind::append_kv:
-        append_kv(queue, c.step, op.attention.kv, op.heads_type, op.flag != 0, op.attention.layer, op.in, op.in2, op.first_row, op.n_rows);
+        append_kv(queue, c.step, op.attention, op.heads_type, op.flag != 0, op.in, op.in2, op.first_row, op.n_rows);
         break;
       case Operation::Kind::attend: quantized = run_attend(queue, c, op, next); break;
       case Operation::Kind::activate:

@@ -21,13 +21,14 @@ struct ScratchPlan {
   uint64_t rows = 0;   // uploaded
   // Uploaded: a block for each sequence of the step. Then, where its last block ends, the tiles of all heads, at most tiles_bytes.
   uint64_t sequences = 0, sequence_bytes = 0, tiles_bytes = 0;
-  uint64_t frequencies = 0, heads = 0, pages = 0, shortlist = 0;   // from a block's start on; the block begins with a DeviceSequence
+  // From a block's start on; the block begins with a DeviceSequence. pages: max_pages of each KV group.
+  uint64_t frequencies = 0, heads = 0, pages = 0, shortlist = 0;
   uint64_t upload_bytes = 0;
   uint64_t rope = 0, quantized = 0, attend = 0, moves = 0, moves_ahead = 0, top_keys = 0, cublas = 0, total = 0;
   uint64_t staging = 0, staging_half_bytes = 0, m_and_l = 0;  // of prompts' keys (staging.h): two halves; KeySegment::m_and_l
   TopKeysPlan top_keys_plan;
   CublasPlan cublas_plan;
-  int32_t max_rows = 0, max_pages = 0, n_sequences = 0, n_heads = 0, rope_floats = 0;
+  int32_t max_rows = 0, max_pages = 0, n_groups = 1, n_sequences = 0, n_heads = 0, rope_floats = 0;
 
   ScratchPlan() = default;
   // tuning: null without cuBLAS.
@@ -39,16 +40,16 @@ struct ScratchPlan {
       total += align_up(bytes, 256);
       return at;
     };
-    max_pages = div_up(std::max(l.max_context, 1), kPageTokens);
+    max_pages = div_up(std::max(l.max_context, 1), kPageTokens), n_groups = std::max(l.n_groups, 1);
     rope_floats = static_cast<int32_t>(align_up(static_cast<uint64_t>(std::max(l.head_dim, l.rope_floats)), 2));
     rows = take(n_rows * sizeof(Row));
     n_sequences = std::min(max_rows, kMostTogether);
     n_heads = std::max(l.n_layers, 0) * std::max(l.n_kv_heads, 0);
-    const uint64_t n_pages = static_cast<uint64_t>(max_pages), all_heads = static_cast<uint64_t>(n_heads);
+    const uint64_t n_pages = static_cast<uint64_t>(max_pages), all_pages = n_pages * static_cast<uint64_t>(n_groups), all_heads = static_cast<uint64_t>(n_heads);
     frequencies = sizeof(DeviceSequence);
     heads = align_up(frequencies + static_cast<uint64_t>(rope_floats) / 2 * sizeof(float), alignof(DeviceHead));
     pages = heads + all_heads * sizeof(DeviceHead);
-    shortlist = pages + n_pages * sizeof(uint64_t);
+    shortlist = pages + all_pages * sizeof(uint64_t);
     sequence_bytes = align_up(shortlist + sizeof(DeviceShortlist), 64);
     tiles_bytes = all_heads * n_pages * sizeof(uint64_t);
     sequences = take(static_cast<uint64_t>(n_sequences) * sequence_bytes + tiles_bytes);

@@ -40,8 +40,10 @@ bool CudaBackend::within(Span<const Step> steps) const {
   for (const Step& step : steps) {
     n_rows += step.rows.size();
     n_sequences += std::max<size_t>(step.sequences.size(), 1);
-    for (const KvView& pages : step.sequences)
-      if (pages.n_pages > plan_.max_pages) return false;
+    if (step.other_groups.size() >= static_cast<size_t>(plan_.n_groups)) return false;
+    for (size_t g = 0; g <= step.other_groups.size(); ++g)
+      for (const KvView& pages : step.pages(static_cast<int32_t>(g)).sequences)
+        if (pages.n_pages > plan_.max_pages) return false;
     if (step.heads.size() > static_cast<size_t>(plan_.n_heads)) return false;
     for (const HeadView& head : step.heads) n_tiles += n_sent_tiles(head);
   }
@@ -62,8 +64,11 @@ void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::by
     const DeviceSequence sequence{device(step.queries.data), device(step.transform.key_means), nullptr, step.queries.n_rows,
                                   step.transform.rotated, {}, {}};   // set_states() knows the state, prepare_ropes() the magnitudes
     std::memcpy(block, &sequence, sizeof sequence);
-    if (i < step.sequences.size())
-      std::memcpy(block + plan_.pages, step.sequences[i].pages, static_cast<size_t>(step.sequences[i].n_pages) * sizeof(uint64_t));
+    for (size_t g = 0; g <= step.other_groups.size() && i < step.sequences.size(); ++g) {
+      const KvView& pages = step.pages(static_cast<int32_t>(g)).sequences[i];
+      std::memcpy(block + plan_.pages + g * static_cast<size_t>(plan_.max_pages) * sizeof(uint64_t), pages.pages,
+                  static_cast<size_t>(pages.n_pages) * sizeof(uint64_t));
+    }
   }
   std::byte* const heads = upload + plan_.sequences + first_block * plan_.sequence_bytes + plan_.heads;
   for (size_t i = 0; i < step.heads.size(); ++i) {   // the heads' tiles lie one after another
@@ -373,24 +378,25 @@ void CudaBackend::for_each_form(const F& f) {
   }
 }
 
-void CudaBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
+void CudaBackend::append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
   for_each_form([&](int32_t first, int32_t n, const Step& step) {
     Operation& op = note(Operation::Kind::append_kv, n);
     op.in = {device(k), stride};
     op.in2 = {device(v), stride};
     op.first_row = first;
-    op.attention.layer = layer;
-    set_format(&op.attention.kv, step.kv);
-    op.flag = !step.heads.empty();
+    op.attention.layer = layer.layer, op.attention.first_page = layer.group * plan_.max_pages;
+    set_format(&op.attention.kv, step.pages(layer.group).kv);
+    op.flag = !step.heads.empty() && layer.group == 0;
     op.heads_type = step.heads_kv.type;
   });
 }
 
-void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
+void CudaBackend::attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
   // Of one sequence's rows, the last ones fill its ring; of several steps, each has its own.
   int32_t n_kept = n_steps_ == 1 ? std::min(n_rows(), steps_[0].queries.n_rows) : 0;
   for (size_t i = 0; n_steps_ > 1 && i < n_steps_; ++i)
     if (steps_[i].queries.n_rows > 0) n_kept = n_rows();
+  if (layer.group != 0) n_kept = 0;
   for_each_form([&](int32_t first, int32_t n, const Step& step) {
     Operation& op = note(Operation::Kind::attend, n);
     op.in = {device(q), shape.q_stride};
@@ -398,13 +404,13 @@ void CudaBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, cons
     op.first_row = first;
     op.first_kept = n_rows() - n_kept;
     op.n_kept = std::exchange(n_kept, 0);
-    op.attention.layer = layer;
+    op.attention.layer = layer.layer, op.attention.first_page = layer.group * plan_.max_pages;
     op.attention.n_heads = shape.n_heads;
     op.attention.scale = shape.scale;
     op.attention.window = shape.window;
     op.attention.sinks = device(shape.sinks);
-    op.attention.resident = !step.heads.empty();
-    set_format(&op.attention.kv, op.attention.resident ? step.heads_kv : step.kv);
+    op.attention.resident = !step.heads.empty() && layer.group == 0;
+    set_format(&op.attention.kv, op.attention.resident ? step.heads_kv : step.pages(layer.group).kv);
   });
 }
 

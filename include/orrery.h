@@ -285,6 +285,9 @@ ORRERY_API void orrery_template_options_init(orrery_template_options *options, s
    See "Sizes out"; the text is not NUL-terminated. */
 ORRERY_API orrery_status orrery_render_chat(const orrery_vocab *vocab, const char *messages_json, const orrery_template_options *options,
                                             char *text, size_t capacity, size_t *text_bytes, orrery_error *error);
+/* Describes as JSON how the template has reasoning and calls of tools written: "calls" is null where "why_none" says why. See "Sizes out". */
+ORRERY_UNSTABLE ORRERY_API orrery_status orrery_chat_format(const orrery_vocab *vocab, const orrery_template_options *options, char *json,
+                                                            size_t capacity, size_t *json_bytes, orrery_error *error);
 
 /* ---- Plan: the memory of a model and a session, from the file's header alone ------------------------------------ */
 
@@ -630,8 +633,9 @@ typedef struct orrery_stats {
 ORRERY_API void orrery_stats_init(orrery_stats *stats, size_t struct_size);
 /* Fills `stats`. Allowed while a generation is unfinished. */
 ORRERY_API orrery_status orrery_session_stats(const orrery_session *session, orrery_stats *stats, orrery_error *error);
-/* Writes how many tokens each KV head holds on the device. Allowed while a generation is unfinished; never waits.
-     tokens   (n_layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
+/* Writes how many tokens each KV head holds on the device, of the layers that policies divide: those with attention and, where their
+   shapes differ, without a window. Allowed while a generation is unfinished; never waits.
+     tokens   (such layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
    Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or
    a load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's heads hold 0. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_session_residency(const orrery_session *session, uint32_t *tokens, size_t capacity, size_t *n,

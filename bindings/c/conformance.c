@@ -6,7 +6,7 @@
 
 typedef struct { char name[24]; const char *verb; void *p; size_t n; } thing;  /* verb: that made it; p NULL: freed */
 typedef struct { const char *field, *what; int32_t *ids; size_t n_ids, n_calls; } action;  /* what a callback does */
-typedef struct { char name[48], text[512]; } setting;
+typedef struct { char name[48], text[1024]; } setting;
 static thing things[64];
 static action actions[3] = {{.field = "log"}, {.field = "progress"}, {.field = "logits_hook"}};
 static setting pending[16];  /* options of the next call */
@@ -69,6 +69,10 @@ static int show(const orrery_event *e) {  /* whether it is the last */
   if (e->type == ORRERY_EVENT_TOKEN) printf("token %d ", e->token), quote(e->text, e->text_bytes);
   if (e->n_top) printf(" near %d", (int)floor(.5 - e->logprob));
   for (uint32_t i = 0; i < e->n_top; ++i) printf(" %d", e->top[i].token);
+  if (e->type == ORRERY_EVENT_REASONING) printf("reasoning "), quote(e->text, e->text_bytes);
+  if (e->type == ORRERY_EVENT_CALL) printf("call %u %s", e->call, e->name);
+  if (e->type == ORRERY_EVENT_ARGUMENTS) printf("arguments %u %s ", e->call, e->name), quote(e->text, e->text_bytes);
+  if (e->type == ORRERY_EVENT_CALL_END) printf("call_end %u %s %s", e->call, e->name, e->call_id);
   if (e->type == ORRERY_EVENT_DONE) printf("done %u %u %d %d %d%s", e->finish_reason, e->stop_index, (int)e->prompt_tokens, (int)e->reused_tokens, (int)e->generated_tokens, e->complete ? " complete" : "");
   return puts(""), e->type == ORRERY_EVENT_DONE;
 }
@@ -84,6 +88,31 @@ static void answer(orrery_generation *g) {
   for (n = 0; !orrery_next_any(&g, 1, &which, &e, &err) && e.type != ORRERY_EVENT_DONE;)
     if (e.type == ORRERY_EVENT_TEXT) buf = realloc(buf, n + e.text_bytes), memcpy(buf + n, e.text, e.text_bytes), n += e.text_bytes;
   if (!err.status) quote(buf, n), printf(" %u\n", e.finish_reason);
+}
+/* The loop of the other languages' run_tools, with one function. */
+static void functions(orrery_session *s, int turns) {
+  OPTIONS(generate, o);
+  OPTIONS(template, t);
+  char tools[2048], results[8][256];
+  snprintf(tools, sizeof tools, "[{\"type\": \"function\", \"function\": {\"name\": \"%s\", \"parameters\": %s}}]", w[3], rest(4));
+  t.tools_json = tools;
+  orrery_session_set_template(s, &t, &err);
+  for (int turn = 1, n_calls = 1; n_calls && !err.status; ++turn) {
+    o.tools = turn == turns ? ORRERY_TOOLS_NONE : turn > 1 ? ORRERY_TOOLS_AUTO : o.tools;
+    orrery_generation *g = NULL;
+    orrery_event e;
+    orrery_event_init(&e, sizeof e);
+    n = 0, n_calls = 0;
+    for (orrery_generate(s, &o, &g, &err); !err.status && !orrery_next(g, &e, &err) && e.type != ORRERY_EVENT_DONE;) {
+      if (e.type == ORRERY_EVENT_TEXT) buf = realloc(buf, n + e.text_bytes), memcpy(buf + n, e.text, e.text_bytes), n += e.text_bytes;
+      if (e.type == ORRERY_EVENT_CALL_END && n_calls < 8)
+        snprintf(results[n_calls++], sizeof results[0], "{\"role\": \"tool\", \"tool_call_id\": \"%s\", \"name\": \"%s\", \"content\": \"seen by %s\"}",
+                 e.call_id, e.name, e.name);
+    }
+    orrery_generation_free(g);
+    for (int i = 0; i < n_calls && !err.status; ++i) printf("function %s\n", w[3]), orrery_session_add_message_json(s, results[i], &err);
+  }
+  if (!err.status) quote(buf, n), puts("");
 }
 static void *cancel_session(void *s) { return orrery_session_cancel(s), NULL; }
 static void *cancel(void *g) { return orrery_cancel(g), NULL; }

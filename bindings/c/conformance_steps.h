@@ -211,6 +211,15 @@ static void step(const char *verb, void *p, int i) {
     OPTIONS(template, o);
     if (GIVES(char, orrery_render_chat, p, rest(2), &o)) quote(buf, n), puts("");
   }
+  if (IS("format")) {
+    OPTIONS(template, o);
+    const int gives = GIVES(char, orrery_chat_format, p, &o);
+    char *to = buf;   /* without spaces behind ',' and ':', which other languages write in their own way */
+    for (size_t k = 0; gives && k < n; ++k)
+      if (buf[k] != ' ' || k == 0 || (buf[k - 1] != ',' && buf[k - 1] != ':')) *to++ = buf[k];
+    n = (size_t)(to - buf);
+    found(gives, rest(2));
+  }
   if (IS("template")) {
     OPTIONS(template, o);
     orrery_session_set_template(p, &o, &err);
@@ -238,6 +247,7 @@ static void step(const char *verb, void *p, int i) {
     pthread_t thread;
     pthread_create(&thread, NULL, cancel_session, p), pthread_join(thread, NULL);
   }
+  if (IS("functions")) functions(p, i);
   if (IS("answer") || IS("break")) {
     OPTIONS(generate, o);
     orrery_generation *g;

@@ -740,6 +740,8 @@ internal static partial class Native {
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern int orrery_render_chat(VocabHandle @vocab, byte[] @messages_json, ref orrery_template_options @options, byte[] @text, UIntPtr @capacity, ref UIntPtr @text_bytes, ref orrery_error @error);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
+    internal static extern int orrery_chat_format(VocabHandle @vocab, ref orrery_template_options @options, byte[] @json, UIntPtr @capacity, ref UIntPtr @json_bytes, ref orrery_error @error);
+    [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_kv_type_name(uint @type);
     [DllImport("orrery", CallingConvention = CallingConvention.Cdecl)]
     internal static extern IntPtr orrery_rope_scaling_name(uint @scaling);

@@ -235,6 +235,16 @@ public sealed class Vocab : IDisposable {
                 Native.orrery_render_chat(handle, json, ref o, to, capacity, ref n, ref e));
         }
     }
+
+    /// <summary>Describes as JSON how the template has reasoning and calls of tools written: "calls" is null where "why_none" says
+    /// why.</summary>
+    public string ChatFormat(TemplateOptions options = null) {
+        using (var keep = new Keep()) {
+            var o = (options ?? new TemplateOptions()).ToNative(keep);
+            return Native.SizedText((byte[] to, UIntPtr capacity, ref UIntPtr n, ref orrery_error e) =>
+                Native.orrery_chat_format(handle, ref o, to, capacity, ref n, ref e));
+        }
+    }
 }
 
 /// <summary>Immutable; any number of threads may use it.</summary>

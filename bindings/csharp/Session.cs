@@ -10,7 +10,7 @@ namespace Orrery {
 
 /// <summary>One sequence of tokens, its KV cache and the conversation. While a generation of it is there and unfinished, calls
 /// that change it fail with Status.Busy.</summary>
-public sealed class Session : IDisposable {
+public sealed partial class Session : IDisposable {
     readonly SessionHandle handle;
     readonly ModelInfo model;
 
@@ -120,8 +120,15 @@ public sealed class Session : IDisposable {
 
     /// <summary>Begins the answer to the conversation; the token cancels it, also during the prompt.</summary>
     public Generation Generate(GenerateOptions options = null, CancellationToken token = default(CancellationToken)) {
+        return Begin(options, token, null, true);
+    }
+
+    /// `tools`: instead of the options', which stay the caller's. `named`: with the options' tool's name.
+    Generation Begin(GenerateOptions options, CancellationToken token, uint? tools, bool named) {
         using (var keep = new Keep()) {
             var o = (options ?? new GenerateOptions()).ToNative(keep);
+            o.tools = tools ?? o.tools;
+            if (!named) o.tool_name = IntPtr.Zero;
             GenerationHandle generation = null;
             Native.Check((ref orrery_error e) => Native.orrery_generate(handle, ref o, out generation, ref e));
             return new Generation(generation, keep.Callbacks, handle.Keep, token);

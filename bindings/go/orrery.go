@@ -322,6 +322,19 @@ func (v *Vocab) RenderChat(messagesJSON string, options *TemplateOptions) (strin
 	}))
 }
 
+// ChatFormat describes as JSON how the template has reasoning and calls of tools written: "calls" is null where "why_none" says why.
+func (v *Vocab) ChatFormat(options *TemplateOptions) (string, error) {
+	k := newKeep()
+	defer k.free()
+	o := options.c(k)
+	if k.err != nil {
+		return "", k.err
+	}
+	return text(sizedOf(v.handle, func(p unsafe.Pointer, to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
+		return C.orrery_chat_format((*C.orrery_vocab)(p), o, (*C.char)(unsafe.Pointer(to)), capacity, n, e)
+	}))
+}
+
 // Model is immutable; any number of goroutines may use it.
 type Model struct {
 	*handle

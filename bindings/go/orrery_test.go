@@ -4,6 +4,7 @@ package orrery
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"runtime"
@@ -64,6 +65,68 @@ func TestAnswersHaveTheirForm(t *testing.T) {
 	if err := ask(t, s, context.Background(), 1, &options).JSON(&home); !errors.Is(err, ErrCut) {
 		t.Fatal(err)
 	}
+}
+
+const calling = "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}" +
+	"{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}" +
+	"{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}"
+
+func TestFunctionsAreTools(t *testing.T) {
+	s, given := open(t), []string{}
+	generate, template := DefaultGenerateOptions(), DefaultTemplateOptions()
+	generate.Tools, generate.OneCall, generate.MaxTokens, template.TemplateSource = ToolsRequired, 1, 80, calling
+	options := RunToolsOptions{Generate: &generate, Template: &template, MostTurns: 2}
+	ctx, cancel := context.WithCancel(context.Background())
+	content := func(i int) string {
+		var message struct{ Role, Content string }
+		fatal(t, json.Unmarshal([]byte(must(t)(s.Message(i))), &message))
+		if message.Role != "tool" {
+			t.Fatal(message)
+		}
+		return message.Content
+	}
+	run := func(f Function) (string, error) {
+		fatal(t, s.RewindMessages(0))
+		fatal(t, s.AddMessage("user", "hello"))
+		return s.RunTools(ctx, []Function{f}, &options)
+	}
+	look := Function{Name: "look", Description: "Looks.", Run: func(_ context.Context, arguments json.RawMessage) (any, error) {
+		given = append(given, string(arguments))
+		return map[string]string{"sees": "an \"owl\""}, nil
+	}, Parameters: json.RawMessage(`{"type": "object", "properties": {"at": {"enum": ["here"]}}, "required": ["at"]}`)}
+	must(t)(run(look))
+	if s.NMessages() != 4 || content(2) != `{"sees":"an \"owl\""}` || given[0] != `{"at": "here"}` {
+		t.Fatal(given, content(2))
+	}
+	// An error of a function is told to the model; without parameters it gets none.
+	fails := Function{Name: "fails", Run: func(_ context.Context, arguments json.RawMessage) (any, error) {
+		given = append(given, string(arguments))
+		return nil, errors.New("too far")
+	}}
+	must(t)(run(fails))
+	if content(2) != "too far" || given[1] != "{}" {
+		t.Fatal(given, content(2))
+	}
+	// One turn calls nothing, and a context that is over ends the loop.
+	options.MostTurns = 1
+	must(t)(run(look))
+	options.MostTurns = -1
+	if _, err := run(look); !errors.Is(err, StatusInvalidArgument) || len(given) != 2 {
+		t.Fatal(err, given)
+	}
+	options.MostTurns = 2
+	fails.Run = func(context.Context, json.RawMessage) (any, error) { cancel(); return "late", nil }
+	if _, err := run(fails); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	fails.Parameters = json.RawMessage("{")
+	if _, err := run(fails); err == nil {
+		t.Fatal("parameters that are not JSON")
+	}
+}
+
+func must(t *testing.T) func(string, error) string {
+	return func(text string, err error) string { t.Helper(); fatal(t, err); return text }
 }
 
 func TestAskReturnsTheWholeAnswer(t *testing.T) {

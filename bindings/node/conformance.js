@@ -47,6 +47,10 @@ function show(e) {
   if (e.type === 'text') print('text', quote(e.text));
   const near = e.top && e.top.length ? ['near', Math.floor(0.5 - e.logprob), ...e.top.map((t) => t.token)] : [];
   if (e.type === 'token') print('token', e.token, quote(e.bytes), ...near);
+  if (e.type === 'reasoning') print('reasoning', quote(e.text));
+  if (e.type === 'call') print('call', e.call, e.name);
+  if (e.type === 'arguments') print('arguments', e.call, e.name, quote(e.text));
+  if (e.type === 'callEnd') print('call_end', e.call, e.name, e.id);
   if (e.type === 'done') print('done', e.finishReason, e.stopIndex, e.promptTokens, e.reusedTokens, e.generatedTokens, ...(e.complete ? ['complete'] : []));
   return e.type === 'done';
 }
@@ -66,6 +70,11 @@ async function answer(session) {
   let text = '', last;
   for await (last of session.generate(take('generate'))) text += last.type === 'text' ? last.text : '';
   print(quote(text), last.finishReason);
+}
+
+async function functions(session, mostTurns, name, parameters) {
+  const run = () => { print('function', name); return `seen by ${name}`; };
+  print(quote(await session.runTools([{ name, parameters, run }], { mostTurns, template: take('template'), ...take('generate') })));
 }
 
 const fields = (t) => (t instanceof orrery.Session ? t.stats() : t.info ? t.info() : t);
@@ -127,6 +136,7 @@ async function step(verb, w, rest, t) {
     info: () => print(...w.slice(1).map((n) => field(fields(self)[camel(n)]))),
     tokenize: () => print(...self.tokenize(rest(2), Number(w[1]))), flags: () => print(self.tokenFlags(Number(w[1]))),
     detokenize: () => print(quote(self.detokenize(w.slice(2), Number(w[1])))),
+    format: () => print(yes(JSON.stringify(self.chatFormat(take('template'))).includes(rest(1)))),
     render: () => print(quote(self.renderChat(rest(1), take('template')))), say: () => self.addMessage(w[1], rest(2)),
     say_json: () => self.addMessageJson(rest(1)), rewind_messages: () => self.rewindMessages(Number(w[1])),
     messages: () => print(...Array.from({ length: self.nMessages() }, (_, i) => quote(self.message(i)))),
@@ -137,6 +147,7 @@ async function step(verb, w, rest, t) {
     evaluate: () => evaluate(self, w[1] === '1', w.slice(2)),
     numbers: () => print(self.logits().length, largest(self.logits()), self.embedding().length),
     next: () => drain(self, Number(w[1])), drain: () => drain(self, -1), answer: () => answer(self),
+    functions: () => functions(self, Number(w[1]), w[2], rest(3)),
     run: () => { let n = 0; return self.run((e) => { show(e); return ++n === Number(w[1]) ? 1 : 0; }); },
     break: () => leaveEarly(self, Number(w[1])), cancel: () => self.cancel(),
     inspect: async () => print(yes((await orrery.inspect(w[0])).includes(rest(1)))),

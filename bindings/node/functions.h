@@ -64,6 +64,8 @@ static void invoke_orrery_token_flags(slot *a, slot *result) { (void)a, result->
 static const parameter parameters_orrery_token_flags[] = {{P_HANDLE, 1, 0}, {P_I32, 1, 0}};
 static void invoke_orrery_render_chat(slot *a, slot *result) { (void)a, result->i = orrery_render_chat((const orrery_vocab *)a[0].p, (const char *)a[1].p, (const orrery_template_options *)a[2].p, (char *)a[3].p, (size_t)a[4].i, (size_t *)a[5].p, (orrery_error *)a[6].p); }
 static const parameter parameters_orrery_render_chat[] = {{P_HANDLE, 1, 0}, {P_STRING, 1, 0}, {P_OPTIONS, 1, &template_options_layout}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
+static void invoke_orrery_chat_format(slot *a, slot *result) { (void)a, result->i = orrery_chat_format((const orrery_vocab *)a[0].p, (const orrery_template_options *)a[1].p, (char *)a[2].p, (size_t)a[3].i, (size_t *)a[4].p, (orrery_error *)a[5].p); }
+static const parameter parameters_orrery_chat_format[] = {{P_HANDLE, 1, 0}, {P_OPTIONS, 1, &template_options_layout}, {P_OUT_BYTES, 3, 0}, {P_ERROR, 1, 0}};
 static void invoke_orrery_kv_type_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_kv_type_name((uint32_t)a[0].i); }
 static const parameter parameters_orrery_kv_type_name[] = {{P_U32, 1, 0}};
 static void invoke_orrery_rope_scaling_name(slot *a, slot *result) { (void)a, result->p = (void *)orrery_rope_scaling_name((uint32_t)a[0].i); }
@@ -218,6 +220,7 @@ static const function functions[] = {
     {"orrery_vocab_get_info", R_STATUS, 3, invoke_orrery_vocab_get_info, 0, parameters_orrery_vocab_get_info},
     {"orrery_token_flags", R_INTEGER, 2, invoke_orrery_token_flags, 0, parameters_orrery_token_flags},
     {"orrery_render_chat", R_STATUS, 5, invoke_orrery_render_chat, 0, parameters_orrery_render_chat},
+    {"orrery_chat_format", R_STATUS, 4, invoke_orrery_chat_format, 0, parameters_orrery_chat_format},
     {"orrery_kv_type_name", R_STRING, 1, invoke_orrery_kv_type_name, 0, parameters_orrery_kv_type_name},
     {"orrery_rope_scaling_name", R_STRING, 1, invoke_orrery_rope_scaling_name, 0, parameters_orrery_rope_scaling_name},
     {"orrery_plan", R_STATUS, 6, invoke_orrery_plan, 0, parameters_orrery_plan},

@@ -33,6 +33,18 @@ export interface GenerateOptions extends abi.GenerateOptions {
   schema?: object | string; // a JSON schema that the answer fits; see value()
 }
 
+/** A function that the model may call: see runTools(). */
+export interface ToolFunction {
+  name: string;
+  description?: string;
+  parameters?: object | string; // a JSON schema of the arguments; none: no parameters
+  run(given: any): unknown; // the result, or a promise of it
+}
+export interface RunToolsOptions extends GenerateOptions {
+  mostTurns?: number; // answers, at most; default 8
+  template?: abi.TemplateOptions;
+}
+
 declare class Handle {
   close(): void; // behind the calls that use it; closing again does nothing
 }
@@ -54,6 +66,7 @@ export class Vocab extends Handle {
   tokenFlags(token: number): number;
   matcher(options: GenerateOptions): Matcher;
   renderChat(messages: string | object[], options?: abi.TemplateOptions): string;
+  chatFormat(options?: abi.TemplateOptions): Record<string, any>; // how reasoning and calls of tools are written
 }
 export class Matcher extends Handle {
   mask(): Uint32Array; // bit i of word w: token 32 w + i may come next
@@ -95,6 +108,7 @@ export class Session extends Handle {
   stats(): abi.Stats;
   residency(): Uint32Array; // (nLayers, nKvHeads)
   ask(question: string, options?: GenerateOptions): Promise<string>; // adds a user's message; the whole answer
+  runTools(functions: ToolFunction[], options?: RunToolsOptions): Promise<string>; // the answer that calls nothing
   generate(options?: GenerateOptions): Generation;
   generateTokens(tokens: Iterable<number>, options?: GenerateOptions): Generation;
 }

@@ -85,6 +85,10 @@ class Vocab extends Handle {
   renderChat(messages, options = {}) {
     return sync.orrery_render_chat(this.handle, json(messages), options).toString();
   }
+  // How the template has reasoning and calls of tools written; `calls` is null where `why_none` says why.
+  chatFormat(options = {}) {
+    return JSON.parse(sync.orrery_chat_format(this.handle, options).toString());
+  }
 }
 
 class Model extends Handle {
@@ -198,6 +202,36 @@ class Session extends Handle {
     let answer = '';
     for await (const piece of this.generate(options).text()) answer += piece;
     return answer;
+  }
+  // Answers the conversation with functions that the model may call: [{name, description, parameters, run}], where `parameters` is a JSON schema
+  // (none: no parameters), and run(arguments) returns or resolves to the result. Calls are run in turn, and their results are messages, until an
+  // answer calls nothing: resolves to that answer's text. What run throws is the call's result, as text. `tools` chooses as in generate()
+  // (default AUTO); after the first answer it is AUTO, in the last turn NONE. This sets the session's template to the file's with these
+  // tools, and with `template` (options of setTemplate()).
+  async runTools(functions, { mostTurns = 8, template = {}, ...options } = {}) {
+    if (!Number.isInteger(mostTurns) || mostTurns < 1) throw new RangeError(`mostTurns is ${mostTurns}: at least one answer is needed`);
+    const byName = new Map(functions.map((f) => [f.name, f]));
+    const described = functions.map(({ name, description, parameters = NO_PARAMETERS }) =>
+      ({ type: 'function', function: { name, description, parameters: typeof parameters === 'string' ? JSON.parse(parameters) : parameters } }));
+    this.setTemplate({ ...template, toolsJson: JSON.stringify(described) });
+    let answer = { ...options, tools: options.tools || abi.Tools.AUTO };
+    for (let turn = 1; ; ++turn) {
+      if (turn > 1) answer = { ...answer, tools: abi.Tools.AUTO, toolName: undefined };
+      if (turn === mostTurns) answer = { ...answer, tools: abi.Tools.NONE, toolName: undefined };
+      let text = '', cancelled = false;
+      const calls = [];
+      for await (const e of this.generate(answer)) {
+        if (e.type === 'text') text += e.text;
+        if (e.type === 'callEnd') calls.push(e);
+        if (e.type === 'done') cancelled = e.finishReason === abi.FinishReason.CANCELLED;
+      }
+      if (options.signal) options.signal.throwIfAborted();
+      if (calls.length === 0 || cancelled) return text;
+      for (const call of calls) {
+        const content = await resultOf(byName.get(call.name), call.arguments);
+        this.addMessageJson({ role: 'tool', tool_call_id: call.id, name: call.name, content });
+      }
+    }
   }
   // Beside the header's options: `signal`, an AbortSignal that cancels the answer; `schema`, a JSON schema that the answer fits.
   generate({ signal, schema, ...options } = {}) {
@@ -314,6 +348,18 @@ function event(raw) {
   const { finishReason, stopIndex, promptTokens, reusedTokens, generatedTokens, firstTokenUs, prefillUs, decodeUs } = raw;
   const times = { firstTokenUs, prefillUs, decodeUs };
   return { type: 'done', finishReason, stopIndex, promptTokens, reusedTokens, generatedTokens, ...times, complete: raw.complete !== 0 };
+}
+
+const NO_PARAMETERS = { type: 'object', properties: {} };
+
+// A function's result as a message's text: text as it is, other values as JSON.
+async function resultOf(func, given) {
+  try {
+    const value = await func.run(given);
+    return typeof value === 'string' ? value : JSON.stringify(value === undefined ? null : value);
+  } catch (e) {
+    return String(e); // the model is told
+  }
 }
 
 const formed = (options, schema) =>

@@ -4,6 +4,9 @@ const assert = require('assert');
 const orrery = require('./index.js');
 
 const TEXT = 'Nobody in the mill noticed the orange owl. Bruno lives in Salem. Orla is a printer from Tunis. ';
+const CALLING = "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}" +
+  "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}" +
+  "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
 const QUESTION = TEXT + '\n\nWhere does Bruno live?';
 
 async function main(path) {
@@ -99,18 +102,41 @@ async function main(path) {
       session.addMessage('user', 'not busy');
     },
     async 'calls are events'() {
-      const templateSource = "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}" +
-        "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}" +
-        "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
       const toolsJson = JSON.stringify([{ name: 'look', parameters: { type: 'object', properties: { at: { enum: ['here'] } }, required: ['at'] } }]);
       const asked = await model.session({ nContext: 1024 });
-      asked.setTemplate({ templateSource, toolsJson });
+      asked.setTemplate({ templateSource: CALLING, toolsJson });
       asked.addMessage('user', 'hello');
       const events = [];
       for await (const e of asked.generate({ tools: orrery.Tools.REQUIRED, oneCall: 1, maxTokens: 80 })) events.push(e);
       assert.deepStrictEqual(events.find((e) => e.type === 'callEnd').arguments, { at: 'here' });
       assert.strictEqual(events.find((e) => e.type === 'call').name, 'look');
       assert.strictEqual(events[events.length - 1].finishReason, orrery.FinishReason.CALLS);
+      asked.close();
+    },
+    async 'functions are tools'() {
+      const asked = await model.session({ nContext: 1024 }), given = [];
+      const parameters = { type: 'object', properties: { at: { enum: ['here'] } }, required: ['at'] };
+      const look = { name: 'look', description: 'Looks.', parameters, run: async (x) => { given.push(x); return { sees: 'an "owl"' }; } };
+      const forced = { template: { templateSource: CALLING }, tools: orrery.Tools.REQUIRED, oneCall: 1, maxTokens: 80, mostTurns: 2 };
+      asked.addMessage('user', 'hello');
+      assert.strictEqual(typeof await asked.runTools([look], forced), 'string');
+      assert.deepStrictEqual(given, [{ at: 'here' }]);
+      const { role, content } = JSON.parse(asked.message(2));
+      assert.deepStrictEqual([role, JSON.parse(content), asked.nMessages()], ['tool', { sees: 'an "owl"' }, 4]);
+      // What a function throws is told to the model; without parameters it gets none.
+      const fails = { name: 'fails', run: (x) => { given.push(x); throw new RangeError('too far'); } };
+      asked.rewindMessages(1);
+      await asked.runTools([fails], forced);
+      assert.strictEqual(JSON.parse(asked.message(2)).content, 'RangeError: too far');
+      assert.deepStrictEqual(given[1], {});
+      // One turn calls nothing, and an abort ends the loop.
+      asked.rewindMessages(1);
+      await asked.runTools([look], { ...forced, mostTurns: 1 });
+      assert.strictEqual(given.length, 2);
+      const stop = new AbortController();
+      asked.rewindMessages(1);
+      await assert.rejects(asked.runTools([{ ...look, run: () => stop.abort() }], { ...forced, signal: stop.signal }), { name: 'AbortError' });
+      await assert.rejects(asked.runTools([look], { mostTurns: 0 }), /mostTurns/);
       asked.close();
     },
     async 'a seed may be a bigint'() {

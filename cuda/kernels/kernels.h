@@ -172,8 +172,9 @@ void matmul_cublas(Queue& queue, Cublas& cublas, const CublasPlan& plan, std::by
                    int32_t n_rows);
 
 // ---- kv.cu: appends rows to pages and slots, and moves KV between places and types. Pointers are those of the step's row 0.
-void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
-               ConstRows v, int32_t first_row, int32_t n_rows);
+struct Attention;
+void append_kv(Queue& queue, const StepView& step, const Attention& to, KvType heads_type, bool to_heads, ConstRows k, ConstRows v,
+               int32_t first_row, int32_t n_rows);
 // A step's heads. rotate_and_append_kv() norms queries and keys if it has weights for the norm, rotates them in place, and appends keys and
 // values. The results have the bits of rms_norm(), rope() and append_kv().
 struct HeadRows {
@@ -184,8 +185,8 @@ struct HeadRows {
   int32_t n_heads, n_rot, rope_at, k_rope_at;
   bool interleaved;
 };
-void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
-                        int32_t layer, int32_t first_row, int32_t n_rows);
+void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const Attention& to, KvType heads_type, bool to_heads,
+                          int32_t first_row, int32_t n_rows);
 // longest: the most tokens of a move.
 void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, uint32_t longest, KvType to_type, KvType from_type, int32_t token_values);
 // Writes the rows' queries of a layer, `width` floats each, to the rings of their sequences, where those have one.
@@ -207,6 +208,7 @@ struct Attention {
   int32_t layer, n_heads;
   float scale;
   int32_t window;            // sliding window; 0: none
+  int32_t first_page;        // where the KV group's pages begin in StepView::pages
   const float* sinks;        // (n_heads) or null
 };
 uint64_t attend_scratch_bytes(const DeviceShape& device, const StepLimits& limits);

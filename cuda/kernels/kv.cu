@@ -25,7 +25,7 @@ struct AppendWork {
   ConstRows k, v;
   uint64_t layer_offset;
   int32_t layer, n_kv_heads, head_dim, n_blocks;   // blocks of 32 values; the last one may be half full
-  int32_t first_row;
+  int32_t first_row, first_page;
   int64_t n_warps;
   KvType type, heads_type;
   bool to_heads;
@@ -35,7 +35,7 @@ struct AppendWork {
 __device__ __forceinline__ void store_in_cache(const AppendWork& w, int row, int head, int is_value, int block, int lane, float x) {
   const Row r = w.step.rows[row];
   const KvType type = part_type(w.type, is_value), slot_type = part_type(w.heads_type, is_value);
-  std::byte* page = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.pages, r.sequence)[r.position / kPageTokens]);
+  std::byte* page = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.pages, r.sequence)[w.first_page + r.position / kPageTokens]);
   const uint64_t token = static_cast<uint64_t>(head) * kPageTokens + static_cast<uint64_t>(r.position % kPageTokens);
   std::byte* to = page + w.layer_offset + token * static_cast<uint64_t>(kv_bytes(w.type, 2 * w.head_dim));
   const float stored = store_value(type, x, to + is_value * value_at(w.type, w.head_dim), block, lane);
@@ -148,26 +148,27 @@ using namespace kv_cu;
 
 namespace kv_cu {
 
-AppendWork append_work(const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
-                       ConstRows v, int32_t first_row) {
-  return {step, k, v, kv.head_offset(layer, 0), layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
-          first_row, 0, kv.type, heads_type, to_heads};
+AppendWork append_work(const StepView& step, const Attention& to, KvType heads_type, bool to_heads, ConstRows k, ConstRows v,
+                       int32_t first_row) {
+  const KvFormat& kv = to.kv;
+  return {step, k, v, kv.head_offset(to.layer, 0), to.layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
+          first_row, to.first_page, 0, kv.type, heads_type, to_heads};
 }
 
 }  // namespace kv_cu
 using namespace kv_cu;
 
-void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const KvFormat& kv, KvType heads_type, bool to_heads,
-                        int32_t layer, int32_t first_row, int32_t n_rows) {
-  const AppendWork w = append_work(step, kv, heads_type, to_heads, layer, {rows.k.data, rows.k.stride}, rows.v, first_row);
-  const int32_t n_vectors = rows.n_heads + 2 * kv.n_kv_heads;
+void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& rows, const Attention& to, KvType heads_type, bool to_heads,
+                          int32_t first_row, int32_t n_rows) {
+  const AppendWork w = append_work(step, to, heads_type, to_heads, {rows.k.data, rows.k.stride}, rows.v, first_row);
+  const int32_t n_vectors = rows.n_heads + 2 * to.kv.n_kv_heads;
   launch<rotate_and_append_kernel>(queue, {Dim3(blocks(n_vectors, kWarps), static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, w, rows);
 }
 
-void append_kv(Queue& queue, const StepView& step, const KvFormat& kv, KvType heads_type, bool to_heads, int32_t layer, ConstRows k,
-               ConstRows v, int32_t first_row, int32_t n_rows) {
-  AppendWork w = append_work(step, kv, heads_type, to_heads, layer, k, v, first_row);
-  w.n_warps = int64_t{2} * n_rows * kv.n_kv_heads * w.n_blocks;
+void append_kv(Queue& queue, const StepView& step, const Attention& to, KvType heads_type, bool to_heads, ConstRows k, ConstRows v,
+               int32_t first_row, int32_t n_rows) {
+  AppendWork w = append_work(step, to, heads_type, to_heads, k, v, first_row);
+  w.n_warps = int64_t{2} * n_rows * to.kv.n_kv_heads * w.n_blocks;
   launch<append_kv_kernel>(queue, {Dim3(blocks(w.n_warps, kWarps)), Dim3(kThreads)}, w);
 }
 

@@ -194,12 +194,13 @@ struct KeySpan {
 struct KvPlace {
   uint64_t layer_offset, head_bytes;
   int32_t first_head;       // layer * n_kv_heads
+  int32_t first_page;       // Attention::first_page
   int32_t window;
   bool resident;
 };
 inline KvPlace kv_place(const Attention& a) {
   return {a.resident ? 0 : a.kv.head_offset(a.layer, 0), a.resident ? 0 : a.kv.head_bytes(),
-          a.layer * a.kv.n_kv_heads, a.window, a.resident};
+          a.layer * a.kv.n_kv_heads, a.first_page, a.window, a.resident};
 }
 __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace& place, int row, int kv_head) {
   const Row r = step.rows[row];
@@ -207,7 +208,7 @@ __device__ __forceinline__ KeySpan key_span(const StepView& step, const KvPlace&
     const DeviceHead& head = of_sequence(step, step.heads, r.sequence)[place.first_head + kv_head];
     return {head.tiles, 0, 0, head.n_keys, head.compensation_token, head.compensation_weight, head.compensation_logs};
   }
-  return {of_sequence(step, step.pages, r.sequence),
+  return {of_sequence(step, step.pages, r.sequence) + place.first_page,
           place.layer_offset + static_cast<uint64_t>(kv_head) * place.head_bytes, first_visible(r.position, place.window),
           r.position + 1, nullptr, 0.0f, nullptr};
 }

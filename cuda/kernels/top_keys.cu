@@ -564,7 +564,7 @@ void TopKeysPlan::lay_out(int64_t keys, int32_t n) {
 TopKeysPlan::TopKeysPlan(const StepLimits& limits) {
   const int64_t keys = limits.max_top_keys;
   if (keys <= 0) return;
-  group = limits.n_heads / std::max(limits.n_kv_heads, 1);
+  group = limits.group();
   lay_out(keys, kBatch);
   moments = entries + kBatch * entry_bytes;
   moments_scores = moments + aligned(3 * group * stride * static_cast<int64_t>(sizeof(double)));

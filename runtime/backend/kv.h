@@ -81,7 +81,7 @@ struct KvFormat {
 // number for all keys of a query, which the softmax cancels; the attention's output is T of the true one. Quantized types lose less of
 // centred, rotated vectors: no dimension is much larger than the others of its block.
 struct KvTransform {
-  Ptr<const float> key_means;        // (n_layers, n_kv_heads, head_dim); null: K is not centred
+  Ptr<const float> key_means;        // of each KV group in turn (n_layers, n_kv_heads, head_dim); null: K is not centred
   bool rotated = false;              // false: T is the identity
   explicit operator bool() const { return rotated || static_cast<bool>(key_means); }
 };
@@ -92,6 +92,17 @@ constexpr int32_t hadamard_block(int32_t head_dim) { return head_dim & -head_dim
 struct KvView {
   const uint64_t* pages = nullptr;   // (n_pages) device addresses, host memory; valid during the step
   int32_t n_pages = 0;
+};
+
+// Layers whose KV has equal shape form a KV group, which has pages of its own. KV policies divide group 0; a step attends to all keys of the
+// others, as far as its windows reach.
+inline constexpr int32_t kMostKvGroups = 4;
+
+// A layer of KV: its number in its group.
+struct KvLayer {
+  int32_t layer = 0, group = 0;
+  constexpr KvLayer(int32_t its_layer = 0, int32_t its_group = 0) : layer(its_layer), group(its_group) {}
+  explicit operator bool() const { return layer >= 0; }   // -1: the layer has no KV
 };
 
 // Tokens of one KV head that move, contiguous on both sides.

@@ -71,17 +71,26 @@ struct QueryRing {
   int64_t stride = 0;                // floats; 0: n_heads * head_dim
 };
 
+// The pages of one KV group.
+struct KvPages {
+  KvFormat kv;
+  Span<const KvView> sequences;
+};
+
 struct Step {
   Phase phase = Phase::prefill;
   Span<const Row> rows;              // positions of one sequence are consecutive and ascending
-  Span<const KvView> sequences;
+  Span<const KvView> sequences;      // of KV group 0, and the form of its pages
   KvFormat kv;
-  // (n_layers * n_kv_heads), or empty. A decode step of one row attends to these slots, not to the sequence's pages. It writes its token
+  // Of group 0: (n_layers * n_kv_heads), or empty. A decode step of one row attends to these slots, not to the sequence's pages. It writes its token
   // to the page, and to the slot in the slot's type, as KvMoves::move_kv() converts it.
   Span<const HeadView> heads = {};
   KvFormat heads_kv = {};            // format of the slots: as kv, except for the type
-  QueryRing queries = {};            // if given, attend() keeps its queries there; only for steps of one sequence
+  QueryRing queries = {};            // if given, attend() keeps the queries of group 0 there; only for steps of one sequence
   KvTransform transform = {};        // of the sequences' KV: the model's forward pass applies it by transform_heads()
+  Span<const KvPages> other_groups = {};   // groups 1 and on; their type is that of group 0
+
+  KvPages pages(int32_t group) const { return group == 0 ? KvPages{kv, sequences} : other_groups[static_cast<size_t>(group - 1)]; }
 };
 
 // A matrix (n_rows outputs, n_cols inputs) or a vector (n_rows = 1), placed where the backend wants it.
@@ -180,11 +189,11 @@ class StepOperations {
 
   // Writes the rows' keys and values, (n_kv_heads, head_dim) at k and v + row * stride, to their KV pages of `layer` (and to the slots
   // of Step::heads).
-  virtual void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) = 0;
+  virtual void append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) = 0;
 
   // Causal attention of the rows' queries over their sequences' pages of `layer`, up to and including each row's own position, which
   // append_kv() has written; or over Step::heads. out: (n_rows, n_heads * head_dim).
-  virtual void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
+  virtual void attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
 
   // out[i] = activation(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.
   virtual void activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,

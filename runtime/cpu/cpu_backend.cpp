@@ -135,8 +135,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   using StepOperations::rope;
   void rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) override;
   void transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, Span<const HeadTransform> transforms) override;
-  void append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
-  void attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
+  void append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) override;
+  void attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) override;
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;
   void add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) override;
   void top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) override;
@@ -214,11 +214,11 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   float* rope_row(int64_t row) const {
     return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
   }
-  KvHead kv_head(int64_t row, int32_t layer, int32_t head) const;   // the pages of the row's sequence
+  KvHead kv_head(int64_t row, KvLayer layer, int32_t head) const;   // the pages of the row's sequence
   // The resident part of a head in a row's step, if that has one; else null.
-  const HeadView* head_view(int64_t row, int32_t layer, int32_t head) const {
+  const HeadView* head_view(int64_t row, KvLayer layer, int32_t head) const {
     const Step& step = step_of(row);
-    return step.heads.empty() ? nullptr : &step.heads[static_cast<size_t>(layer * step.kv.n_kv_heads + head)];
+    return step.heads.empty() || layer.group != 0 ? nullptr : &step.heads[static_cast<size_t>(layer.layer * step.kv.n_kv_heads + head)];
   }
 
   // True for weights in the arena: place_weight() stores weights there only in bands.
@@ -246,10 +246,10 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void for_ranges(int64_t n, int64_t work_per_unit, const F& fn);
 
   int64_t matmul_items(const Product& p, int64_t rows, int64_t out_step, int64_t row_step) const;
-  void keep_queries(int32_t layer, const float* q, const AttendShape& shape);
+  void keep_queries(KvLayer layer, const float* q, const AttendShape& shape);
   int32_t heads_together(int32_t n_kv, int64_t n_splits) const;
-  void attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape);
-  void attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape);
+  void attend_decode(KvLayer layer, const float* q, float* out, const AttendShape& shape);
+  void attend_prefill(KvLayer layer, const float* q, float* out, const AttendShape& shape);
 
   const Kernels& kernels_;
   std::unique_ptr<ThreadPool> pool_;
@@ -526,21 +526,23 @@ void CpuBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, i
   });
 }
 
-KvHead CpuBackend::kv_head(int64_t row, int32_t layer, int32_t head) const {
-  const Step& step = step_of(row);
-  return cpu::kv_head(step.kv.type, step.kv.head_dim, step.sequences[static_cast<size_t>(row_at(row).sequence)].pages, step.kv.head_offset(layer, head));
+KvHead CpuBackend::kv_head(int64_t row, KvLayer layer, int32_t head) const {
+  const KvPages pages = step_of(row).pages(layer.group);
+  return cpu::kv_head(pages.kv.type, pages.kv.head_dim, pages.sequences[static_cast<size_t>(row_at(row).sequence)].pages,
+                      pages.kv.head_offset(layer.layer, head));
 }
 
-void CpuBackend::append_kv(int32_t layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
-  const int32_t n_kv = steps_[0].kv.n_kv_heads, dim = steps_[0].kv.head_dim;
+void CpuBackend::append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) {
+  const KvFormat form = steps_[0].pages(layer.group).kv;
+  const int32_t n_kv = form.n_kv_heads, dim = form.head_dim;
   uint64_t written = 0;
-  for (int64_t r = 0; trace_ && r < n_rows(); ++r) written += static_cast<uint64_t>(n_kv) * step_of(r).kv.token_bytes();
+  for (int64_t r = 0; trace_ && r < n_rows(); ++r) written += static_cast<uint64_t>(n_kv) * step_of(r).pages(layer.group).kv.token_bytes();
   const StepTrace::Scope scope(trace_.get(), Operation::append_kv, written);
   for_ranges(n_rows() * n_kv, int64_t{8} * dim, [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       const int64_t r = i / n_kv;
       const int32_t head = static_cast<int32_t>(i % n_kv), position = row_at(r).position;
-      const KvFormat& format = step_of(r).kv;
+      const KvFormat format = step_of(r).pages(layer.group).kv;
       const KvHead kv = kv_head(r, layer, head);
       std::byte* token = const_cast<std::byte*>(kv_tile(kv, position / kPageTokens)) +
                          static_cast<uint64_t>(position % kPageTokens) * token_bytes(kv);
@@ -576,13 +578,14 @@ void CpuBackend::move_kv(Span<const KvMove> moves, KvType to_type, KvType from_t
   });
 }
 
-void CpuBackend::keep_queries(int32_t layer, const float* q, const AttendShape& shape) {
+void CpuBackend::keep_queries(KvLayer layer, const float* q, const AttendShape& shape) {
+  if (layer.group != 0) return;
   const int64_t width = int64_t{shape.n_heads} * steps_[0].kv.head_dim;
   for (int64_t r = 0; r < n_rows(); ++r) {
     const QueryRing& queries = step_of(r).queries;
     const int64_t n_ring = queries.n_rows;
     if (n_ring == 0 || (n_steps_ == 1 && r < n_rows() - n_ring)) continue;   // a later row would overwrite it
-    std::memcpy(host(queries.data) + (layer * n_ring + row_at(r).position % n_ring) * width, q + r * shape.q_stride,
+    std::memcpy(host(queries.data) + (layer.layer * n_ring + row_at(r).position % n_ring) * width, q + r * shape.q_stride,
                 static_cast<size_t>(width) * sizeof(float));
   }
 }
@@ -647,7 +650,7 @@ void CpuBackend::encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& 
   cpu::encode_keys(jobs, shape, first, end, key_codes_work());
 }
 
-void CpuBackend::attend(int32_t layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
+void CpuBackend::attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {
   keep_queries(layer, host(q), shape);
   if (steps_[0].phase == Phase::decode) {
     attend_decode(layer, host(q), host(out), shape);
@@ -666,8 +669,9 @@ int32_t CpuBackend::heads_together(int32_t n_kv, int64_t n_splits) const {
 // Items: row x KV head x split. Then the splits of each query head are merged, in order. A compensation token is the last split of
 // its head, one token alone. Its sums are multiplied by the number of tokens that it stands for, which gives the sums of that many
 // equal tokens.
-void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const AttendShape& shape) {
-  const int32_t dim = steps_[0].kv.head_dim, n_kv = steps_[0].kv.n_kv_heads, group = shape.n_heads / n_kv;
+void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const AttendShape& shape) {
+  const KvFormat form = steps_[0].pages(layer.group).kv;
+  const int32_t dim = form.head_dim, n_kv = form.n_kv_heads, group = shape.n_heads / n_kv;
   const int64_t floats = partial_floats(dim);
   float* partials = reinterpret_cast<float*>(scratch_ + plan_.partials);
   struct Splits {
@@ -687,7 +691,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     for (int32_t head = 0; head < n_kv; ++head) {
       const Splits s = splits_of(row, head);
       const Step& step = step_of(row);
-      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (step.heads.empty() ? step.kv : step.heads_kv).token_bytes();
+      kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (head_view(row, layer, head) ? step.heads_kv : step.pages(layer.group).kv).token_bytes();
     }
   const StepTrace::Scope scope(trace_.get(), Operation::attend, kv_read);
   const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
@@ -697,7 +701,7 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
     const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
     // KV heads of a task. Heads that lie side by side in pages are read in one stretch, if enough tasks remain.
     const bool on_pages = std::all_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(n_steps_),
-                                      [](const Step& s) { return s.heads.empty(); });
+                                      [&](const Step& s) { return s.heads.empty() || layer.group != 0; });
     const int32_t together = on_pages ? heads_together(n_kv, rows * splits_of(wave, 0).count) : 1;
     // Upper bounds for a row of one sequence. Rows of several steps may have very different numbers of splits: each row has its own.
     int64_t row_items = 0, most = 0;
@@ -799,8 +803,9 @@ void CpuBackend::attend_decode(int32_t layer, const float* q, float* out, const 
 
 // Items: KV head x block of rows (x part of a very large group), longest first. Blocks have the kernel's size, or a fraction of it
 // if there would be too few for the threads.
-void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const AttendShape& shape) {
-  const int32_t dim = steps_[0].kv.head_dim, n_kv = steps_[0].kv.n_kv_heads, group = shape.n_heads / n_kv;
+void CpuBackend::attend_prefill(KvLayer layer, const float* q, float* out, const AttendShape& shape) {
+  const KvFormat form = steps_[0].pages(layer.group).kv;
+  const int32_t dim = form.head_dim, n_kv = form.n_kv_heads, group = shape.n_heads / n_kv;
   int32_t part_heads = 0, parts = 0, block_rows = 0;
   int64_t n_blocks = 0;
   const auto cut = [&](int32_t queries) {
@@ -809,7 +814,7 @@ void CpuBackend::attend_prefill(int32_t layer, const float* q, float* out, const
     n_blocks = 0;
     for (const RowRun& run : runs_) n_blocks += div_up(run.n_rows, block_rows);
   };
-  int32_t queries = kernels_.prefill_queries(steps_[0].kv.type, dim);
+  int32_t queries = kernels_.prefill_queries(form.type, dim);
   for (cut(queries); queries > kQueryTile && n_blocks * n_kv * parts < 4 * pool_->n_threads(); cut(queries))
     queries = std::max(queries / 2, kQueryTile);
   pool_->run(n_blocks * n_kv * parts, [&](int64_t item, int32_t thread) {

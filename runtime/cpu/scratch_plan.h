@@ -70,7 +70,7 @@ struct ScratchPlan {
     const uint64_t fitting = row_partials ? kPartialBytes / row_partials : rows;
     wave_rows = static_cast<int64_t>(std::clamp<uint64_t>(fitting, 1, rows));
     partials = take(static_cast<uint64_t>(wave_rows) * row_partials);
-    top_keys_scratch = TopKeysScratch(limits.max_top_keys, limits.n_heads / std::max(limits.n_kv_heads, 1));
+    top_keys_scratch = TopKeysScratch(limits.max_top_keys, limits.group());
     top_keys = take(top_keys_scratch.bytes());
     const int32_t dim = limits.head_dim;
     thread_bytes = align_up(static_cast<uint64_t>(std::max({kernels.matmul_scratch_bytes, decode_scratch_bytes(limits.max_in),

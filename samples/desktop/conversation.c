@@ -58,6 +58,97 @@ GVariant* conversations_index(GPtrArray* all, guint current) {
   return g_variant_ref_sink(g_variant_new(INDEX_TYPE, current, &list));
 }
 
+/* ---- What an answer has beside its text ---- */
+
+#define MADE_TYPE "(sa(sss))"   /* reasoning; of each call name, id, arguments */
+
+static void call_free(gpointer call) {
+  Call* c = call;
+  g_free(c->name), g_free(c->id), g_string_free(c->arguments, TRUE), g_free(c);
+}
+
+Made made_new(void) { return (Made){g_string_new(NULL), g_ptr_array_new_with_free_func(call_free)}; }
+
+void made_clear(Made* made) {
+  g_string_truncate(made->thought, 0);
+  g_ptr_array_set_size(made->calls, 0);
+}
+
+void made_free(Made* made) {
+  g_string_free(made->thought, TRUE);
+  g_ptr_array_unref(made->calls);
+}
+
+void made_call(Made* made, const char* name) {
+  Call* call = g_new0(Call, 1);
+  call->name = g_strdup(name), call->id = g_strdup(""), call->arguments = g_string_new(NULL);
+  g_ptr_array_add(made->calls, call);
+}
+
+char* made_print(const Made* made) {
+  GVariantBuilder calls;
+  if (!made->thought->len && !made->calls->len) return NULL;
+  g_variant_builder_init(&calls, G_VARIANT_TYPE("a(sss)"));
+  for (guint i = 0; i < made->calls->len; ++i) {
+    const Call* c = made->calls->pdata[i];
+    g_variant_builder_add(&calls, "(sss)", c->name, c->id, c->arguments->str);
+  }
+  g_autoptr(GVariant) all = g_variant_ref_sink(g_variant_new(MADE_TYPE, made->thought->str, &calls));
+  return g_variant_print(all, FALSE);
+}
+
+void made_parse(Made* made, const char* text) {
+  const char *thought = NULL, *name = NULL, *id = NULL, *arguments = NULL;
+  g_autoptr(GVariant) all = text ? g_variant_parse(G_VARIANT_TYPE(MADE_TYPE), text, NULL, NULL, NULL) : NULL;
+  g_autoptr(GVariantIter) calls = NULL;
+  made_clear(made);
+  if (!all) return;
+  g_variant_get(all, "(&sa(sss))", &thought, &calls);
+  g_string_assign(made->thought, thought);
+  while (g_variant_iter_loop(calls, "(&s&s&s)", &name, &id, &arguments)) {
+    made_call(made, name);
+    Call* c = made->calls->pdata[made->calls->len - 1];
+    g_free(c->id), c->id = g_strdup(id);
+    g_string_assign(c->arguments, arguments);
+  }
+}
+
+static void quote(GString* json, const char* key, const char* text) {
+  g_string_append_printf(json, "%s\"%s\": \"", json->str[json->len - 1] == '{' ? "" : ", ", key);
+  for (const char* c = text; *c; ++c) {
+    if (*c == '"' || *c == '\\') g_string_append_c(json, '\\');
+    if ((guchar)*c < ' ') g_string_append_printf(json, "\\u%04x", (guint)*c);
+    else g_string_append_c(json, *c);
+  }
+  g_string_append_c(json, '"');
+}
+
+char* message_json(const char* role, const char* text, const char* document) {
+  if (!document || g_str_equal(role, "user")) return NULL;
+  GString* json = g_string_new("{");
+  quote(json, "role", role);
+  quote(json, "content", text);
+  if (g_str_equal(role, "tool")) {
+    quote(json, "tool_call_id", document);
+  } else {
+    Made made = made_new();
+    made_parse(&made, document);
+    if (made.thought->len) quote(json, "reasoning_content", made.thought->str);
+    for (guint i = 0; i < made.calls->len; ++i) {
+      const Call* c = made.calls->pdata[i];
+      g_string_append(json, i ? ", {" : ", \"tool_calls\": [{");
+      quote(json, "id", c->id);
+      quote(json, "type", "function");
+      g_string_append(json, ", \"function\": {");
+      quote(json, "name", c->name);
+      g_string_append_printf(json, ", \"arguments\": %s}}", c->arguments->str);
+    }
+    if (made.calls->len) g_string_append_c(json, ']');
+    made_free(&made);
+  }
+  return g_string_free(g_string_append_c(json, '}'), FALSE);
+}
+
 char* index_to_text(GVariant* index) {
   g_autofree char *data = g_variant_print(index, FALSE), *sum = g_compute_checksum_for_string(G_CHECKSUM_SHA256, data, -1);
   return g_strconcat(sum, "\n", data, NULL);

@@ -16,18 +16,19 @@ typedef struct {
   gsize keep;           /* NEW, SEND: messages that stand in front; SAVE: 1 with the sessions, 0 the index alone;
                            PLAN: the document's number */
   char* path;           /* PLAN, OPEN: the model; NEW: a saved session, or NULL; CLOSE: its saved session; SAVE: the folder */
-  char* text;           /* SEND: the question */
+  char* text;           /* SEND: the question; NULL: the messages end with results of calls */
   GVariant* messages;   /* NEW, SEND: the first `keep` messages, for a session that lacks them; SAVE: the index */
   GBytes* document;     /* PLAN: a document whose tokens are counted, or NULL */
   guint32 context;      /* PLAN, OPEN: tokens; 0: as the model was trained */
   float share;          /* PLAN, OPEN: KV budget, a share of full KV; 1: all of it */
 } Job;
-typedef enum { EVENT_PLANNED, EVENT_LOADING, EVENT_OPENED, EVENT_FAILED, EVENT_PROGRESS, EVENT_TEXT, EVENT_STATS, EVENT_DONE, EVENT_ERROR,
+typedef enum { EVENT_PLANNED, EVENT_LOADING, EVENT_OPENED, EVENT_FAILED, EVENT_PROGRESS, EVENT_TEXT, EVENT_REASONING, EVENT_CALL,
+               EVENT_ARGUMENTS, EVENT_CALL_END, EVENT_STATS, EVENT_DONE, EVENT_ERROR,
                EVENT_SAVED, EVENT_QUIT } EventType;
 typedef struct {
   EventType type;
-  guint64 done, total;      /* LOADING: bytes; PROGRESS: prompt tokens; SAVED: `done` errors; PLANNED: `done` tokens of document `total` */
-  GString* text;            /* TEXT; ERROR, FAILED: the message; PLANNED: an error, or empty; OPENED: the model in words;
+  guint64 done, total;      /* LOADING: bytes; PROGRESS: prompt tokens; CALL, ARGUMENTS, CALL_END: the call's number, from 0; SAVED: `done` errors; PLANNED: `done` tokens of document `total` */
+  GString* text;            /* TEXT, REASONING, ARGUMENTS; CALL: the tool's name; CALL_END: the call's id; ERROR, FAILED: the message; PLANNED: an error, or empty; OPENED: the model in words;
                                STATS: what orrery_session_residency() gives */
   orrery_plan_result plan;  /* PLANNED */
   gsize n_messages;         /* DONE: of the session */
@@ -36,7 +37,7 @@ typedef struct {
   double rates[2];          /* STATS: tokens per second, of the prompt and of the answer; 0: not yet */
   orrery_model_info info;   /* OPENED; without its strings */
 } Event;
-void worker_start(guint64 memory_bytes);
+void worker_start(guint64 memory_bytes, const char* tools, const char* chat_template);   /* JSON, Jinja; NULL: none, the model's */
 void worker_do(Job job);    /* takes over what the job points to */
 void worker_stop(void);     /* the answer or the loading of this moment */
 void worker_join(void);     /* after EVENT_QUIT */
@@ -48,9 +49,19 @@ typedef struct {
   GtkWidget *row, *name; /* in the side bar. The name's text is the title */
 } Conversation;
 typedef struct {
-  const char *role, *text, *meta, *document;   /* meta: a dim line below; document: the name of the one in front of the text; or NULL */
+  const char *role, *text, *meta, *document;   /* meta: a dim line below; document: the name of the one in front of the text; or NULL.
+                                                  Of an answer with calls or reasoning: made_print(). Of a call's result: its id */
   guint64 hidden;                              /* the document's bytes */
 } Message;
+typedef struct { char *name, *id; GString* arguments; } Call;
+typedef struct { GString* thought; GPtrArray* calls; } Made;             /* what an answer has beside its text */
+Made made_new(void);
+void made_clear(Made* made);                                             /* to nothing */
+void made_free(Made* made);
+void made_call(Made* made, const char* name);
+char* made_print(const Made* made);                                      /* NULL: nothing */
+void made_parse(Made* made, const char* text);                           /* NULL: nothing */
+char* message_json(const char* role, const char* text, const char* document);   /* NULL: role and text say all of it */
 Conversation* conversation_new(guint id, const char* title);
 void conversation_free(gpointer conversation);
 const char* conversation_title(const Conversation* c);
@@ -69,6 +80,7 @@ typedef struct {
   GtkApplication* app;
   GtkBuilder* builder;                 /* of window.ui */
   int memory_mib;                      /* --memory; 0: the runtime's default */
+  char *tools, *chat_template;         /* --tools, --template: what the files hold; or NULL */
   gboolean system_dark;
   /* setup.c */
   char *model_path, *document_name;    /* the path is bytes, the name UTF-8 */
@@ -80,7 +92,8 @@ typedef struct {
   GPtrArray* conversations;
   Conversation *current, *answering;
   GString* streamed;                   /* of the answer under way */
-  gpointer answer;                     /* its view, if it is on the screen */
+  Made made;                           /* of the same */
+  gpointer answer, thought, thought_text, calls, meta;   /* its parts, if it is on the screen; else answer is NULL */
   guint32* held;                       /* (n_layers, n_heads) tokens on the device, of n_held */
   guint n_layers, n_heads, n_held;
   char *folder, *opened_path;          /* folder: of the open model's conversations; NULL: no model is open */

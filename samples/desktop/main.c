@@ -1,6 +1,6 @@
 /* main.c - the desktop application on orrery.h: options, settings, light and dark, and the order in which all of it ends.
  *
- *     orrery-desktop [--memory MIB] [MODEL.gguf] [DOCUMENT]
+ *     orrery-desktop [--memory MIB] [--tools FILE] [--template FILE] [MODEL.gguf] [DOCUMENT]
  */
 #include "desktop.h"
 
@@ -109,7 +109,7 @@ static void load_settings(void) {
 static void on_open(GApplication* application G_GNUC_UNUSED, GFile** files, int n) {
   const gboolean first = !app.builder;
   if (first) {
-    worker_start((guint64)MAX(app.memory_mib, 0) << 20);
+    worker_start((guint64)MAX(app.memory_mib, 0) << 20, app.tools, app.chat_template);
     window_new();
   }
   for (int i = 0; i < n; ++i) app_take(files[i]);
@@ -128,13 +128,23 @@ static gboolean on_signal(gpointer user G_GNUC_UNUSED) {
   return G_SOURCE_CONTINUE;
 }
 
+static gboolean on_file(const char* option, const char* path, gpointer user G_GNUC_UNUSED, GError** error) {
+  char** to = strstr(option, "tools") ? &app.tools : &app.chat_template;
+  g_free(*to);
+  *to = NULL;
+  return g_file_get_contents(path, to, NULL, error);
+}
+
 int main(int argc, char** argv) {
   const GOptionEntry options[] = {
       {"memory", 0, 0, G_OPTION_ARG_INT, &app.memory_mib, "The memory budget (default: the runtime's own)", "MIB"},
+      {"tools", 0, 0, G_OPTION_ARG_CALLBACK, on_file, "Tools that the model may call: a JSON array. The window asks for their results", "FILE"},
+      {"template", 0, 0, G_OPTION_ARG_CALLBACK, on_file, "A chat template instead of the model's", "FILE"},
       {NULL, 0, 0, G_OPTION_ARG_NONE, NULL, NULL, NULL}};
   app.app = gtk_application_new("org.orrery.Desktop", G_APPLICATION_HANDLES_OPEN);
   app.conversations = g_ptr_array_new_with_free_func(conversation_free);
   app.streamed = g_string_new(NULL);
+  app.made = made_new();
   g_application_add_main_option_entries(G_APPLICATION(app.app), options);
   g_signal_connect(app.app, "activate", G_CALLBACK(on_activate), NULL);
   g_signal_connect(app.app, "open", G_CALLBACK(on_open), NULL);

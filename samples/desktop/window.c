@@ -61,6 +61,30 @@ static gpointer named(GtkBuilder* parts, const char* id, const char* format, gui
   return gtk_builder_get_object(parts, id);
 }
 
+/* ---- Calls: cards with a field for the result ---- */
+
+static void on_result(GtkWidget* field);
+
+/* `result`: NULL where there is none yet; `asks`: it is this one's turn. */
+static void add_card(GtkBox* calls, guint n, const Call* call, const char* result, gboolean asks) {
+  g_autoptr(GtkBuilder) parts = gtk_builder_new_from_resource("/org/orrery/desktop/call.ui");
+  gtk_box_append(calls, named(parts, "card", "Call %u", n + 1));
+  gtk_label_set_text(GTK_LABEL(gtk_builder_get_object(parts, "name")), call->name);
+  gtk_label_set_text(GTK_LABEL(gtk_builder_get_object(parts, "arguments")), call->arguments->str);
+  g_object_set_data(gtk_builder_get_object(parts, "card"), "arguments", gtk_builder_get_object(parts, "arguments"));
+  gtk_label_set_text(GTK_LABEL(gtk_builder_get_object(parts, "result")), result);
+  gtk_widget_set_visible(GTK_WIDGET(gtk_builder_get_object(parts, "result")), result != NULL);
+  gtk_widget_set_visible(GTK_WIDGET(gtk_builder_get_object(parts, "asks")), asks);
+  GtkWidget* field = named(parts, "given", "Result of call %u", n + 1);
+  g_signal_connect(field, "activate", G_CALLBACK(on_result), NULL);
+  g_signal_connect_swapped(named(parts, "give", "Give result of call %u", n + 1), "clicked", G_CALLBACK(on_result), field);
+}
+
+static void show_thought(const char* text) {
+  gtk_label_set_text(app.thought_text, text);
+  gtk_widget_set_visible(app.thought, *text != 0);
+}
+
 static void add_message(guint number, gboolean user, Message m, guint i) {
   g_autoptr(GtkBuilder) parts = gtk_builder_new_from_resource(user ? "/org/orrery/desktop/question.ui" : "/org/orrery/desktop/answer.ui");
   gtk_box_append(ui("messages"), named(parts, "row", user ? "Question %u" : "Answer %u", number));
@@ -71,8 +95,23 @@ static void add_message(guint number, gboolean user, Message m, guint i) {
     gtk_actionable_set_action_target(named(parts, "edit", "Edit question %u", number), "u", i);
   } else {
     app.answer = named(parts, "text", "Answer %u", number);
+    app.thought = named(parts, "thought", "Reasoning %u", number);
+    app.thought_text = gtk_builder_get_object(parts, "thought_text");
+    app.calls = gtk_builder_get_object(parts, "calls");
+    app.meta = gtk_builder_get_object(parts, "meta");
     markdown_append(app.answer, m.text);
   }
+}
+
+/* What answer i has beside its text; the messages after it are results of its calls, in order. */
+static void add_made(const Made* made, guint i) {
+  const Conversation* c = app.current;
+  guint results = 0;
+  while (i + 1 + results < c->messages->len && g_str_equal(conversation_message(c, i + 1 + results).role, "tool")) ++results;
+  const gboolean last = i + 1 + results == c->messages->len && app.answering != c;
+  show_thought(made->thought->str);
+  for (guint n = 0; n < made->calls->len; ++n)
+    add_card(app.calls, n, made->calls->pdata[n], n < results ? conversation_message(c, i + 1 + n).text : NULL, last && n == results);
 }
 
 /* The messages from `first` on, and the answer under way. */
@@ -80,11 +119,22 @@ static void add_messages(guint first) {
   const Conversation* c = app.current;
   guint number = 0;   /* of questions so far */
   for (guint i = 0; i < c->messages->len; ++i) {
+    const Message m = conversation_message(c, i);
     if (conversation_asks(c, i)) ++number;
-    if (i >= first) add_message(number, conversation_asks(c, i), conversation_message(c, i), i);
+    if (i < first || g_str_equal(m.role, "tool")) continue;
+    add_message(number, conversation_asks(c, i), m, i);
+    if (conversation_asks(c, i)) continue;
+    Made made = made_new();
+    made_parse(&made, m.document);
+    add_made(&made, i);
+    made_free(&made);
   }
-  if (app.answering == c) add_message(number, FALSE, (Message){.text = app.streamed->str}, 0);
-  else app.answer = NULL;
+  if (app.answering == c) {
+    add_message(number, FALSE, (Message){.text = app.streamed->str}, 0);
+    add_made(&app.made, c->messages->len);
+  } else {
+    app.answer = NULL;
+  }
   app.stick = TRUE;
 }
 
@@ -188,9 +238,35 @@ static void send_message(void) {
   app.edit_from = G_MAXSIZE;
   app.answering = c;
   g_string_truncate(app.streamed, 0);
+  made_clear(&app.made);
   if (document) setup_document(NULL);
   if (edits || keep == 0) show_messages();
   else add_messages(keep);
+}
+
+/* The results of an answer's calls are messages, in order. After the last one the model goes on. */
+static void on_result(GtkWidget* field) {
+  Conversation* c = app.current;
+  guint given = 0;
+  if (app.answering || app.opening || !c) return;
+  while (given < c->messages->len && g_str_equal(conversation_message(c, c->messages->len - 1 - given).role, "tool")) ++given;
+  if (given == c->messages->len) return;
+  Made made = made_new();
+  made_parse(&made, conversation_message(c, c->messages->len - 1 - given).document);
+  if (given < made.calls->len) {
+    const Call* call = made.calls->pdata[given];
+    conversation_add(c, (Message){.role = "tool", .text = gtk_editable_get_text(GTK_EDITABLE(field)), .document = call->id});
+    if (given + 1 == made.calls->len) {
+      const guint keep = c->messages->len;
+      worker_do((Job){.type = JOB_SEND, .id = c->id, .keep = keep, .messages = conversation_messages(c, keep)});
+      app.answering = c;
+      g_string_truncate(app.streamed, 0);
+      made_clear(&app.made);
+    }
+    show_messages();
+  }
+  made_free(&made);
+  window_show();
 }
 
 static void edit(guint i) {
@@ -228,7 +304,7 @@ static void opened(const Event* e) {
   g_autofree char* index = app_data(fingerprint->str, "conversations");
   app.opening = FALSE;
   app.folder = g_path_get_dirname(index);
-  app.n_layers = e->info.n_layers;
+  app.n_layers = 0;
   app.n_heads = e->info.n_kv_heads;
   app.current = NULL;
   g_clear_pointer(&app.held, g_free);
@@ -263,10 +339,11 @@ static void draw_heat(GtkDrawingArea* area G_GNUC_UNUSED, cairo_t* cr, int width
 
 /* A cell for each KV head, and its percentage for readers of the screen. */
 static void show_heat(const Event* e) {
-  const guint n = app.n_layers * app.n_heads;
+  const guint n = e->text->len / sizeof *app.held;
   g_autoptr(GString) cells = g_string_new(NULL);
   double sum = 0;
-  if (e->text->len != n * sizeof *app.held) return;
+  if (n == 0 || n % app.n_heads != 0) return;
+  app.n_layers = n / app.n_heads;   /* of those that keep KV */
   g_free(app.held);
   app.held = g_memdup2(e->text->str, e->text->len);
   app.n_held = e->stats.n_tokens;
@@ -299,21 +376,44 @@ static void show_stats(const Event* e) {
   show_heat(e);
 }
 
+/* A call that was cut is none. */
+static void cut_calls(void) {
+  while (app.made.calls->len && !*((Call*)app.made.calls->pdata[app.made.calls->len - 1])->id)
+    g_ptr_array_set_size(app.made.calls, (int)app.made.calls->len - 1);
+}
+
+/* A part of a call of the answer under way. */
+static void called(const Event* e) {
+  if (e->type == EVENT_CALL) {
+    made_call(&app.made, e->text->str);
+    if (app.answer) add_card(app.calls, app.made.calls->len - 1, app.made.calls->pdata[app.made.calls->len - 1], NULL, FALSE);
+  }
+  if (e->done >= app.made.calls->len) return;
+  Call* call = app.made.calls->pdata[e->done];
+  if (e->type == EVENT_CALL_END) g_free(call->id), call->id = g_strdup(e->text->str);
+  if (e->type != EVENT_ARGUMENTS) return;
+  g_string_append(call->arguments, e->text->str);
+  GtkWidget* card = app.answer ? gtk_widget_get_last_child(app.calls) : NULL;
+  if (card) gtk_label_set_text(g_object_get_data(G_OBJECT(card), "arguments"), call->arguments->str);
+}
+
 static void done(const Event* e) {
-  static const char* const kEnds[] = {"", "", "", ", length limit", ", the context is full", ", stopped"};
+  static const char* const kEnds[] = {"", "", "", ", length limit", ", the context is full", ", stopped", ", calls wait for their results"};
   Conversation* c = app.answering;
   const orrery_event* end = &e->end;
   g_autofree char* meta = end->type == 0 ? g_strdup("no answer")
       : g_strdup_printf("%s tokens, prompt of %s (%s reused), first token after %.2f s%s", grouped(end->generated_tokens),
                         grouped(end->prompt_tokens), grouped(end->reused_tokens), (double)end->first_token_us / 1e6,
                         kEnds[MIN(end->finish_reason, G_N_ELEMENTS(kEnds) - 1)]);
-  conversation_add(c, (Message){.role = "assistant", .text = app.streamed->str, .meta = meta});
+  if (end->finish_reason != ORRERY_FINISH_CALLS) cut_calls();
+  g_autofree char* made = made_print(&app.made);
+  conversation_add(c, (Message){.role = "assistant", .text = app.streamed->str, .meta = meta, .document = made});
   const gboolean whole = e->n_messages >= c->messages->len;
   if (!whole) g_ptr_array_set_size(c->messages, (int)e->n_messages);   /* nothing came before it was stopped */
-  if (app.answer) gtk_label_set_text(GTK_LABEL(gtk_widget_get_next_sibling(app.answer)), meta);
+  if (app.answer) gtk_label_set_text(app.meta, meta);
   app.answering = NULL;
   app.answer = NULL;
-  if (!whole && c == app.current) show_messages();
+  if ((!whole || app.made.calls->len) && c == app.current) show_messages();
   save(FALSE);
 }
 
@@ -336,6 +436,11 @@ void app_event(const Event* e) {
       g_string_append(app.streamed, e->text->str);
       if (app.answer) markdown_append(app.answer, e->text->str);
       return;
+    case EVENT_REASONING:
+      g_string_append(app.made.thought, e->text->str);
+      if (app.answer) show_thought(app.made.thought->str);
+      return;
+    case EVENT_CALL: case EVENT_ARGUMENTS: case EVENT_CALL_END: called(e); return;
     case EVENT_FAILED: app.opening = FALSE; app_error(e->text->str); break;
     case EVENT_ERROR: app_error(e->text->str); break;
     case EVENT_SAVED:

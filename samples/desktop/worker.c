@@ -13,6 +13,7 @@
 static struct {
   GThreadPool* jobs;         /* of one thread */
   guint64 memory_bytes;
+  const char *tools, *chat_template;
   gint stop;                 /* atomic */
   GMutex lock;               /* of events, wake, running */
   GQueue events;
@@ -43,7 +44,8 @@ static gboolean hand_over(gpointer user G_GNUC_UNUSED) {
 static void emit(Event event, const char* text, gsize bytes) {
   g_mutex_lock(&w.lock);
   Event* last = g_queue_peek_tail(&w.events);
-  if (event.type == EVENT_TEXT && last && last->type == EVENT_TEXT) {
+  const gboolean grows = event.type == EVENT_TEXT || event.type == EVENT_REASONING || event.type == EVENT_ARGUMENTS;
+  if (grows && last && last->type == event.type && last->done == event.done) {
     g_string_append_len(last->text, text, (gssize)bytes);
   } else {
     event.text = g_string_new_len(text, (gssize)bytes);
@@ -143,6 +145,14 @@ static void load(const Job* job, orrery_session* session) {
   fail(EVENT_ERROR, text);
 }
 
+static orrery_status set_template(orrery_session* session) {
+  orrery_template_options options;
+  orrery_template_options_init(&options, sizeof options);
+  options.tools_json = w.tools;
+  options.template_source = w.chat_template;
+  return orrery_session_set_template(session, &options, &w.error);
+}
+
 /* The conversation's session with the first `keep` messages of the job, or NULL after an error. The session's KV stays: an answer reuses
    whatever its prompt has in common with it. */
 static orrery_session* session_of(const Job* job) {
@@ -152,14 +162,16 @@ static orrery_session* session_of(const Job* job) {
   if (!session) {
     status = from ? orrery_session_fork(from, &opened, &w.error) : orrery_session_open(w.model, &w.options, &opened, &w.error);
     session = opened;
+    if (status == ORRERY_OK) status = set_template(session);
     if (status == ORRERY_OK && job->path) load(job, session);
   }
   const gboolean lacks = orrery_session_n_messages(session) < job->keep || (opened && job->path);
   if (status == ORRERY_OK) status = orrery_session_rewind_messages(session, lacks ? 0 : job->keep, &w.error);
   for (gsize i = 0; status == ORRERY_OK && lacks && i < g_variant_n_children(job->messages); ++i) {
-    const char *role = NULL, *text = NULL;
-    g_variant_get_child(job->messages, i, "(&s&sm&sm&st)", &role, &text, NULL, NULL, NULL);
-    status = orrery_session_add_message(session, role, text, &w.error);
+    const char *role = NULL, *text = NULL, *document = NULL;
+    g_variant_get_child(job->messages, i, "(&s&sm&sm&st)", &role, &text, NULL, &document, NULL);
+    g_autofree char* json = message_json(role, text, document);
+    status = json ? orrery_session_add_message_json(session, json, &w.error) : orrery_session_add_message(session, role, text, &w.error);
   }
   if (opened && status == ORRERY_OK) g_hash_table_insert(w.sessions, GUINT_TO_POINTER(job->id), opened);
   if (status == ORRERY_OK) return session;
@@ -182,21 +194,37 @@ static void tell(const orrery_session* session) {
   if (orrery_session_residency(session, held, n, &n, NULL) == ORRERY_OK) emit(event, (const char*)held, n * sizeof *held);
 }
 
+/* What the window shows of an event: text, reasoning, calls. */
+static void show(const orrery_event* ev) {
+  static const struct { uint32_t from; EventType to; } kShown[] = {{ORRERY_EVENT_TEXT, EVENT_TEXT}, {ORRERY_EVENT_REASONING, EVENT_REASONING},
+      {ORRERY_EVENT_CALL, EVENT_CALL}, {ORRERY_EVENT_ARGUMENTS, EVENT_ARGUMENTS}, {ORRERY_EVENT_CALL_END, EVENT_CALL_END}};
+  for (gsize i = 0; i < G_N_ELEMENTS(kShown); ++i) {
+    if (ev->type != kShown[i].from) continue;
+    const char* word = ev->type == ORRERY_EVENT_CALL ? ev->name : ev->type == ORRERY_EVENT_CALL_END ? ev->call_id : NULL;
+    emit((Event){.type = kShown[i].to, .done = ev->call}, word ? word : ev->text, word ? strlen(word) : ev->text_bytes);
+  }
+}
+
 static void answer(const Job* job) {
   orrery_session* session = session_of(job);
   orrery_generation* generation = NULL;
   orrery_event ev;
+  orrery_generate_options options;
   Event done = {.type = EVENT_DONE, .n_messages = job->keep};
   orrery_event_init(&ev, sizeof ev);
   orrery_stats_init(&w.before, sizeof w.before);
   if (session) orrery_session_stats(session, &w.before, NULL);
+  orrery_generate_options_init(&options, sizeof options);
+  options.tools = w.tools ? ORRERY_TOOLS_AUTO : ORRERY_TOOLS_IGNORED;
+  options.split_reasoning = 1;
   set_running(session);
-  orrery_status status = session ? orrery_session_add_message(session, "user", job->text, &w.error) : ORRERY_CANCELLED;
-  if (status == ORRERY_OK) status = orrery_generate(session, NULL, &generation, &w.error);
+  orrery_status status = session ? ORRERY_OK : ORRERY_CANCELLED;
+  if (session && job->text) status = orrery_session_add_message(session, "user", job->text, &w.error);
+  if (status == ORRERY_OK) status = orrery_generate(session, &options, &generation, &w.error);
   while (status == ORRERY_OK && ev.type != ORRERY_EVENT_DONE) {
     if (g_atomic_int_get(&w.stop)) orrery_cancel(generation);
     if ((status = orrery_next(generation, &ev, &w.error)) != ORRERY_OK) break;
-    if (ev.type == ORRERY_EVENT_TEXT) emit((Event){.type = EVENT_TEXT}, ev.text, ev.text_bytes);
+    show(&ev);
     if (ev.type == ORRERY_EVENT_PROGRESS) emit((Event){.type = EVENT_PROGRESS, .done = ev.done, .total = ev.total}, "", 0);
     if (g_get_monotonic_time() - w.told_us > 200000) tell(session);
   }
@@ -263,8 +291,10 @@ void worker_do(Job job) {
   g_thread_pool_push(w.jobs, g_memdup2(&job, sizeof job), NULL);
 }
 
-void worker_start(guint64 memory_bytes) {
+void worker_start(guint64 memory_bytes, const char* tools, const char* chat_template) {
   w.memory_bytes = memory_bytes;
+  w.tools = tools;
+  w.chat_template = chat_template;
   w.sessions = g_hash_table_new_full(NULL, NULL, NULL, (GDestroyNotify)orrery_session_free);
   orrery_error_init(&w.error, sizeof w.error);
   w.jobs = g_thread_pool_new(run, NULL, 1, TRUE, NULL);

@@ -80,6 +80,8 @@ TEST_F(Arguments, NullIsRefusedByName) {
                       orrery_render_chat(vocab.get(), nullptr, nullptr, nullptr, 0, &n, error));
   EXPECT_NULL_REFUSED("text_bytes",
                       orrery_render_chat(vocab.get(), "[]", nullptr, nullptr, 0, nullptr, error));
+  EXPECT_NULL_REFUSED("vocab", orrery_chat_format(nullptr, nullptr, nullptr, 0, &n, error));
+  EXPECT_NULL_REFUSED("json_bytes", orrery_chat_format(vocab.get(), nullptr, nullptr, 0, nullptr, error));
   EXPECT_NULL_REFUSED("path", orrery_plan(nullptr, nullptr, nullptr, nullptr, &plan, error));
   EXPECT_NULL_REFUSED("plan", orrery_plan(p, nullptr, nullptr, nullptr, nullptr, error));
   EXPECT_NULL_REFUSED("runtime", orrery_model_open(nullptr, p, nullptr, &md, error));
@@ -528,6 +530,9 @@ TEST_F(Arguments, SizesOut) {
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_render_chat(vocab.get(), R"([{"role": "user", "content": "hi"}])", nullptr, out, capacity,
                               n, e);
+  });
+  expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
+    return orrery_chat_format(vocab.get(), nullptr, out, capacity, n, e);
   });
   expect_sizes_out<char>([&](char* out, size_t capacity, size_t* n, orrery_error* e) {
     return orrery_inspect(path.c_str(), out, capacity, n, e);

@@ -1,6 +1,7 @@
 # desktop_test.py BUILD [WORD...]: the desktop application in a window, read and driven through accessibility. What it answers is compared
 # with what the library answers to the same messages through the C ABI (the Python binding). Pictures stay in BUILD/desktop.
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -200,6 +201,63 @@ def test_answers_under_a_kv_budget(data):
     assert "Salem" in app.answer(2)
     until("answers of one line each", lambda: app.heights() and all(12 <= h <= 30 for h in app.heights()))
     app.picture(os.path.join(PICTURES, "window.png"))
+    equal(app.close(), 0)
+
+
+CALLING = ("{%- for m in messages -%}{{- '<' + m.role + '>' -}}{%- if m.reasoning_content -%}{{- '<think>' + m.reasoning_content + '</think>' -}}{%- endif -%}"
+           "{{- m.content -}}{%- for c in m.tool_calls or [] -%}"
+           "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}"
+           "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant><think>' -}}{%- endif -%}")
+TOOLS = ('[{"name": "town_of", "parameters": {"type": "object", "properties": {"who": {"enum": ["Bruno \\"B\\""]}}, "required": ["who"]}}]')
+
+
+def test_calls_are_cards(data):
+    tools, template = scratch("tools.json", TOOLS.encode()), scratch("calls.jinja", CALLING.encode())
+    options = ["--tools", tools, "--template", template]
+    environment = {"LD_PRELOAD": compiled("calls.c", "-shared", "-fPIC", "-I" + os.path.join(ROOT, "include"))}
+    app = App(BUILD, data, *options, MODEL, environment=environment)
+    app.label("Fits")
+    app.open()
+    app.ask(BRUNO)
+    app.finished()
+    app.label("calls wait for their results")
+    equal(app.label("^town_of$"), "town_of")
+    arguments = '{"who": "Bruno \\"B\\""}'
+    equal(app.label('^{"who"'), arguments)
+    # The reasoning is there, and folded.
+    thought = until("the reasoning", lambda: [n for n in walk(app.root) if "Reasoning 1" in (n.get_name() or "")])[0]
+    assert not app.has(thought, Atspi.StateType.EXPANDED)
+    app.picture(os.path.join(PICTURES, "calls.png"))
+    # What the library says to the same conversation.
+    runtime = orrery.Runtime()
+    session = runtime.open(MODEL).session(n_context=8192)
+    session.set_template(template_source=CALLING, tools_json=TOOLS)
+    session.add_message("user", BRUNO)
+    limits = {"max_reasoning_tokens": 8, "max_tokens": 200, "one_call": 1, "split_reasoning": 1}
+    call = next(e for e in session.generate(tools=orrery.Tools.REQUIRED, **limits) if isinstance(e, orrery.CallEnd))
+    equal(call.text, arguments)
+    session.add_message_json(json.dumps({"role": "tool", "content": 'in "Salem"', "tool_call_id": call.id}))
+    expected = "".join(e.text for e in session.generate(tools=orrery.Tools.NONE, **limits) if isinstance(e, orrery.Text))
+    # The result goes in, and the model goes on.
+    field = app.find("text", "Result of call 1")
+    assert Atspi.EditableText.set_text_contents(field, 'in "Salem"')
+    app.press("Give result of call 1")
+    app.finished()
+    app.label('^in "Salem"$')
+    texts = lambda: [n for n in walk(app.fixed("list", "Messages")) if n.get_role_name() == "text" and "Answer" in n.get_name()]
+    equal(app.text(until("the second answer", lambda: texts()[1:])[0]), expected)
+    equal(app.banner(), "")
+    before = app.dialogue()
+    equal(app.close(), 0)
+    # Cards are there again, with their results.
+    app = App(BUILD, data, *options, environment=environment)
+    app.label('^in "Salem"$')
+    equal(app.dialogue(), before)
+    app.label("^town_of$")
+    app.ask(ORLA)
+    app.finished()
+    app.label(r"\([1-9][0-9,]* reused\)")
+    equal(app.banner(), "")
     equal(app.close(), 0)
 
 

@@ -434,16 +434,16 @@ def cases():
 
     # Heads alike in all layers: one shape of KV.
     out.append(B("gemma4-alike", "Gemma 4: embeddings of each layer, layers that read the KV of others of their kind, two RoPEs, scaled layers", "gemma4",
-                 dim=64, layers=7, heads=4, kv=2, head_dim=32, ff=[96] * 4 + [128] * 3, vocab=128, tied=True, embed_scale=0.1, rope_base=1000000.0, eps=0.02)
+                 dim=64, layers=7, heads=4, kv=2, head_dim=32, ff=[96] * 4 + [128] * 3, vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=0.02)
                .key("rope.freq_base_swa", "f32", 10000.0).key("attention.sliding_window", "u32", 12).key("final_logit_softcapping", "f32", 9.0)
                .build_gemma4(windows=[1, 1, 0, 1, 1, 0, 1], dim_swa=32, shared=3, per_layer=24, scales=(0, 2, 4, 5)))
     out.append(B("gemma4-moe-alike", "Gemma 4 26B-A4B: experts beside the feed-forward block, values made of keys", "gemma4", dim=64, layers=4, heads=4,
-                 kv=2, head_dim=32, ff=96, vocab=128, tied=True, embed_scale=0.1, rope_base=1000000.0, eps=0.02)
+                 kv=2, head_dim=32, ff=96, vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=0.02)
                .key("rope.freq_base_swa", "f32", 700.0).key("attention.sliding_window", "u32", 20).expert(8, 3, 32)
                .build_gemma4(windows=[1, 0, 1, 0], dim_swa=32, experts=(8, 32), keys_as_values=(1, 3), scales=(0, 1, 2, 3)))
     # As they are published: heads of layers with a window are shorter.
     out.append(B("gemma4", "Gemma 4 E4B: as gemma4-alike with heads of two sizes; what training left of keys and values is not used", "gemma4", dim=64,
-                 layers=6, heads=4, kv=2, head_dim=64, ff=96, vocab=128, tied=True, embed_scale=0.1, rope_base=1000000.0, eps=1e-6)
+                 layers=6, heads=4, kv=2, head_dim=64, ff=96, vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=1e-6)
                .key("rope.freq_base_swa", "f32", 10000.0).key("attention.sliding_window", "u32", 12).key("final_logit_softcapping", "f32", 9.0)
                .build_gemma4(windows=[1, 0, 1, 0, 1, 0], dim_swa=32, shared=2, per_layer=32, scales=(0, 1, 2, 3, 4, 5), left_over=True))
     out.append(B("gemma4-moe", "Gemma 4 26B-A4B: as gemma4-moe-alike with heads of two sizes, in two numbers; gate and up apart", "gemma4", dim=64, layers=4,

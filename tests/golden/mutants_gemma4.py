@@ -21,12 +21,14 @@ CASES = ("gemma4-alike", "gemma4-moe-alike", "gemma4", "gemma4-moe")
 
 
 def last_layer_before(self, il):
-    return il if il < self.first_shared() else self.first_shared() - 1
+    last = self.first_shared() - 1
+    return last if il > last and self.kind_dim(last) == self.kind_dim(il) else Right.source_of(self, il)
 
 
 def of_another_kind(self, il):
     others = [j for j in range(self.first_shared()) if bool(self.windows[j]) != bool(self.windows[il])]
-    return il if il < self.first_shared() or self.kind_dim(others[-1]) != self.kind_dim(il) else others[-1]
+    fits = il >= self.first_shared() and self.kind_dim(others[-1]) == self.kind_dim(il)
+    return others[-1] if fits else Right.source_of(self, il)
 
 
 def inputs_without(what):

@@ -315,6 +315,17 @@ TEST(Models, PlanNamesRecurrentStates) {
   }
 }
 
+// KV of a small Llama in F16: 2 layers of 4 heads of 16, or 512 bytes a token.
+TEST(Models, InspectSaysWhatAFileNeeds) {
+  const TempDir dir;
+  const Finished inspected = run({"inspect", dir.write("model.gguf", named_model_gguf("llama-plain"))});
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+  const size_t at = inspected.out.find("\nmemory                 KV in F16     together    8 GiB   12 GiB   16 GiB   24 GiB\n");
+  ASSERT_NE(at, std::string::npos) << inspected.out;
+  EXPECT_NE(inspected.out.find("      all      all      all      all\n", at), std::string::npos) << inspected.out;
+  EXPECT_NE(inspected.out.find("\n  512 tokens ", at), std::string::npos) << inspected.out;
+}
+
 TEST(Models, InspectNamesExpertsWindowsAndWhatIsNotComputed) {
   const TempDir dir;
   const auto inspected = [&](const char* spec) { return run({"inspect", dir.write("model.gguf", named_model_gguf(spec))}).out; };

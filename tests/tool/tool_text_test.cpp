@@ -120,6 +120,44 @@ TEST(Template, ABrokenTemplateSaysWhere) {
   EXPECT_NE(finished.err.find("2"), std::string::npos) << finished.err;
 }
 
+TEST(Template, SaysHowCallsAreWritten) {
+  const std::string path = scratch_path("calls.jinja");
+  const std::string before = "{%- for m in messages -%}{{- '<' + m.role + '>' -}}{%- if m.reasoning_content -%}"
+                             "{{- '<think>' + m.reasoning_content + '</think>' -}}{%- endif -%}{{- m.content -}}"
+                             "{%- for c in m.tool_calls or [] -%}";
+  const std::string after = "{%- endfor -%}{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant><think>' -}}{%- endif -%}";
+  const auto format = [&](const std::string& call, bool as_json) {
+    write_file(path, before + call + after);
+    Words words = {"template", demo_model(), "--format", "--template", path};
+    if (as_json) words.push_back("--json");
+    return output(words);
+  };
+  const std::string json = "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}";
+  const std::string page = format(json, false);
+  for (const char* part : {"between \"<think>\" and \"</think>\"; the prompt begins it", "proved", "\"<call>{\\\"name\\\": \\\"\"", "a JSON object",
+                           "\n<call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\", \"days\": 2, \"snow\": false}}</call><call>"})
+    EXPECT_NE(page.find(part), std::string::npos) << part << " is not in\n" << page;
+  Json report = Json::parse(format(json, true));
+  EXPECT_EQ(report.at("proved"), true);
+  EXPECT_EQ(report.at("reasoning").at("prompt"), "open");
+  EXPECT_EQ(report.at("calls").at("several"), true);
+  EXPECT_EQ(report.at("why_none"), nullptr);
+  // Keys and values that stand apart; lists as Python's, and lists that nobody can read back.
+  const std::string tagged = "{{- '<f=' + c.function.name + '>' -}}{%- for k, v in c.function.arguments.items() -%}{{- '<p=' + k + '>' -}}{{- v -}}{{- '</p>' -}}"
+                             "{%- endfor -%}{{- '</f>' -}}";
+  EXPECT_NE(format(tagged, false).find("True, False, None"), std::string::npos) << format(tagged, false);
+  EXPECT_NE(format(tagged, false).find("lists         as Python writes them"), std::string::npos) << format(tagged, false);
+  const std::string joined = std::string(tagged).replace(tagged.find("{{- v -}}"), 9, "{{- v | join(';') if v is sequence and v is not string else v -}}");
+  EXPECT_NE(format(joined, false).find("lists         cannot be written"), std::string::npos) << format(joined, false);
+  // None, and why.
+  report = Json::parse(output({"template", demo_model(), "--format", "--json"}));
+  EXPECT_EQ(report.at("calls"), nullptr);
+  EXPECT_EQ(report.at("why_none"), "the chat template prints no calls of tools");
+  EXPECT_NE(output({"template", demo_model(), "--format"}).find("none: the chat template prints no calls of tools"), std::string::npos);
+  EXPECT_EQ(run({"template", demo_model(), "--format", "--messages", path}).code, 2);
+  EXPECT_EQ(run({"template", demo_model(), "--json", "--messages", path}).code, 2);
+}
+
 TEST(Inspect, TellsTheDemoModelsShape) {
   const std::string table = output({"inspect", demo_model()});
   for (const char* part : {"4,598,080 bytes", "Orrery demo", "llama", "4 layers", "256 wide", "16 heads",

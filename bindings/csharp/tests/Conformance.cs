@@ -53,6 +53,10 @@ static class Conformance {
         if (e.Type == EventType.Text) Print("text", Quote(e.Text));
         if (e.Type == EventType.Token) Print(new object[] { "token", e.Token, Quote(e.Bytes) }.Concat(e.Top.Length == 0 ? new object[0]
             : new object[] { "near", (int)Math.Floor(.5 - e.Logprob) }).Concat(e.Top.Select(t => (object)t.Key)).ToArray());
+        if (e.Type == EventType.Reasoning) Print("reasoning", Quote(e.Text));
+        if (e.Type == EventType.Call) Print("call", e.Call, e.Name);
+        if (e.Type == EventType.Arguments) Print("arguments", e.Call, e.Name, Quote(e.Text));
+        if (e.Type == EventType.CallEnd) Print("call_end", e.Call, e.Name, e.CallId);
         if (e.Type == EventType.Done) {
             var words = new List<object> { "done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens };
             if (e.Complete) words.Add("complete");
@@ -65,6 +69,10 @@ static class Conformance {
     static void Answer(Generation g) {
         var events = g.ToList();
         Print(Quote(string.Concat(events.Select(e => e.Text))), events.Last().FinishReason);
+    }
+    static void Functions(Session s, int mostTurns, string name, string schema) {
+        var function = new Function(name, null, schema, arguments => { Print("function", name); return "seen by " + name; });
+        Print(Quote(s.RunTools(new[] { function }, Take<GenerateOptions>("generate"), Take<TemplateOptions>("template"), mostTurns)));
     }
     static Func<string, object> Fields(object thing) {
         object info = thing is Session ? ((Session)thing).Stats() : thing is PlanResult ? thing : thing.GetType().GetMethod("Info").Invoke(thing, null);
@@ -128,6 +136,7 @@ static class Conformance {
             case "forced": { var forced = ((Matcher)t).Forced(); Print(forced.Length + string.Concat(forced.Select(x => " " + x))); break; }
             case "match": { bool complete; int matched = ((Matcher)t).Match(rest(1), out complete); Print(matched, Yes(complete)); break; }
             case "describe": Print(Yes(((Matcher)t).Describe().Contains(rest(1)))); break;
+            case "format": Print(Yes(((Vocab)t).ChatFormat(Take<TemplateOptions>("template")).Replace(", ", ",").Replace(": ", ":").Contains(rest(1)))); break;
             case "render": Print(Quote(((Vocab)t).RenderChat(rest(1), Take<TemplateOptions>("template")))); break;
             case "template": s.SetTemplate(Take<TemplateOptions>("template")); break; case "say": s.AddMessage(w[1], rest(2)); break;
             case "say_json": s.AddMessageJson(rest(1)); break;
@@ -139,6 +148,7 @@ static class Conformance {
             case "damage": ((byte[])t)[((byte[])t).Length - 1] ^= 1; break; case "evaluate": Evaluate(s, n == 1, ids(2)); break;
             case "numbers": Print(s.Logits().Length, Largest(s.Logits()), s.Embedding().Length); break; case "next": Drain((Generation)t, n); break;
             case "drain": Drain((Generation)t, -1); break; case "answer": Answer(s.Generate(Take<GenerateOptions>("generate"))); break;
+            case "functions": Functions(s, n, w[2], rest(3)); break;
             case "break": LeaveEarly(s.Generate(Take<GenerateOptions>("generate")), n); break; case "run": ((Generation)t).Run(e => { Show(e); return --n != 0; }); break;
             case "cancel": var thread = new Thread(((Generation)t).Cancel); thread.Start(); thread.Join(); break;
             case "inspect": Print(Yes(Library.Inspect(w[0]).Contains(rest(1)))); break; case "policies": Print(Yes(Library.Policies().Contains(rest(0)))); break;

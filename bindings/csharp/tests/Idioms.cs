@@ -47,6 +47,35 @@ static class Idioms {
         options.MaxTokens = 2;
         Throws<System.IO.InvalidDataException>(() => Ask(1, options).Whole());
     }
+    const string Calling = "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}" +
+        "{{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}" +
+        "{{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
+
+    static void FunctionsAreTools() {
+        var options = new GenerateOptions { Tools = Tools.Required, OneCall = 1, MaxTokens = 80 };
+        var template = new TemplateOptions { TemplateSource = Calling };
+        var given = new System.Collections.Generic.List<string>();
+        Func<Function, int, CancellationToken, string> run = (function, turns, token) => {
+            session.RewindMessages(0);
+            session.AddMessage("user", "hello");
+            return session.RunTools(new[] { function }, options, template, turns, token);
+        };
+        var look = new Function("look", "Looks at \"it\".", "{\"type\": \"object\", \"properties\": {\"at\": {\"enum\": [\"here\"]}}, \"required\": [\"at\"]}",
+            arguments => { given.Add(arguments); return "an \"owl\"\n"; });
+        run(look, 2, CancellationToken.None);
+        Expect(given.Count == 1 && given[0] == "{\"at\": \"here\"}", "arguments");
+        Expect(session.NMessages == 4 && session.Message(2).Contains("\"content\": \"an \\\"owl\\\"\\n\""), session.Message(2));
+        // What a function throws is told to the model; without parameters it gets none.
+        run(new Function("fails", null, null, arguments => { given.Add(arguments); throw new ArithmeticException("too far"); }), 2, CancellationToken.None);
+        Expect(given[1] == "{}" && session.Message(2).Contains("ArithmeticException: too far"), "an exception");
+        // One turn calls nothing, and a token ends the loop.
+        run(look, 1, CancellationToken.None);
+        Expect(given.Count == 2 && options.Tools == Tools.Required, "the last turn");
+        Throws<ArgumentOutOfRangeException>(() => run(look, 0, CancellationToken.None));
+        using (var source = new CancellationTokenSource())
+            Throws<OperationCanceledException>(() => run(new Function("stops", null, null, arguments => { source.Cancel(); return ""; }), 3, source.Token));
+        session.SetTemplate();
+    }
     static void ATokenStopsAPrompt() {
         using (var source = new CancellationTokenSource(30)) {
             Throws<OperationCanceledException>(() => Ask(150, null, source.Token).Count());
@@ -102,6 +131,7 @@ static class Idioms {
         LeavingALoopEarlyFreesTheSession();
         AskReturnsTheWholeAnswer();
         AnswersHaveTheirForm();
+        FunctionsAreTools();
         ATokenStopsAPrompt();
         DisposingWhileNextRunsAndCancellingAfterwards();
         WhatAHookThrowsComesOut();

@@ -27,7 +27,7 @@ from . import _abi
 from ._abi import *  # noqa: F401,F403  the enumerations, exceptions, options and results
 from ._abi import CalibrateOptions, DeviceInfo, GenerateOptions, ModelInfo, ModelOptions, PlanRegion, PlanResult, RuntimeInfo
 from ._abi import RuntimeOptions, SessionOptions, Stats, TemplateOptions, VocabInfo
-from .forms import arguments_of, schema_of, tool_of, value_of
+from .forms import Function, arguments_of, schema_of, tool_of, value_of
 from ._native import Callbacks, Handle, InMemory, array_of, call, lib, new, options, result, results, sized, utf8
 
 if TYPE_CHECKING:
@@ -293,6 +293,12 @@ class Vocab(Handle):
             struct = options(_abi.orrery_template_options, dict(given), Callbacks())
             return bytes(sized("orrery_render_chat", c_char, pointer, utf8(messages_json), byref(struct))).decode()
 
+    def chat_format(self, **given: "Unpack[TemplateOptions]") -> dict:
+        """How the template has reasoning and calls of tools written; "calls" is None where "why_none" says why."""
+        with self.use() as pointer:
+            struct = options(_abi.orrery_template_options, dict(given), Callbacks())
+            return json.loads(bytes(sized("orrery_chat_format", c_char, pointer, byref(struct))).decode())
+
 
 class Matcher(Handle):
     """A grammar and a place in it, for samplers of your own and for checks. One thread at a time."""
@@ -516,34 +522,40 @@ class Session(Handle):
         self.add_message("user", question)
         return "".join(self.generate(**given).text())
 
-    def run_tools(self, *functions: Callable[..., Any], most_turns: int = 8, template: Optional[dict] = None, **given: "Unpack[GenerateOptions]") -> str:
-        """Answers the conversation with functions that the model may call: their names, docstrings and annotations are the tools. Calls are
-        run, and their results are messages, until an answer calls nothing; that answer's text is returned. A function's exception is its
+    def run_tools(self, *functions: "Union[Function, Callable[..., Any]]", most_turns: int = 8, template: Optional[dict] = None, **given: "Unpack[GenerateOptions]") -> str:
+        """Answers the conversation with functions that the model may call: their names, docstrings and annotations are the tools, or a
+        Function says them. Calls are run, and their results are messages, until an answer calls nothing; that answer's text is returned. A function's exception is its
         result, as text. `tools` chooses as in generate() (default AUTO); after the first answer it is AUTO, in the last turn NONE. This sets
         the session's template to the file's with these tools, and with `template` (options of set_template())."""
-        by_name = {function.__name__: function for function in functions}
-        tools = json.dumps([tool_of(function) for function in functions], ensure_ascii=False)
-        self.set_template(**{**(template or {}), "tools_json": tools})
+        if most_turns < 1:
+            raise ValueError("most_turns is %d: at least one answer is needed" % most_turns)
+        described = [tool_of(function) for function in functions]
+        by_name = {tool["function"]["name"]: function for tool, function in zip(described, functions)}
+        self.set_template(**{**(template or {}), "tools_json": json.dumps(described, ensure_ascii=False)})
         given.setdefault("tools", _abi.Tools.AUTO)
         text = ""
         for turn in range(most_turns):
             if turn > 0:
                 given["tools"] = _abi.Tools.AUTO
-                given.pop("tool_name", None)
             if turn == most_turns - 1:
                 given["tools"] = _abi.Tools.NONE
+            if turn > 0 or turn == most_turns - 1:
+                given.pop("tool_name", None)
             text, calls = "", []
             for event in self.generate(**given):
                 if isinstance(event, Text):
                     text += event.text
                 elif isinstance(event, CallEnd):
                     calls.append(event)
+                elif isinstance(event, Done) and event.finish_reason == _abi.FinishReason.CANCELLED:
+                    calls = []  # nobody waits for their results
             if not calls:
                 break
             for made in calls:
                 function = by_name[made.name]
                 try:
-                    value = function(**arguments_of(function, made.arguments()))
+                    run = function.run if isinstance(function, Function) else function
+                    value = run(**arguments_of(function, made.arguments()))
                 except Exception as error:  # the model is told
                     value = "%s: %s" % (type(error).__name__, error)
                 content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

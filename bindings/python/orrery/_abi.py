@@ -740,6 +740,7 @@ FUNCTIONS = {
     "orrery_token_flags": (c_uint32, [c_void_p, c_int32]),
     "orrery_template_options_init": (None, [POINTER(orrery_template_options), c_size_t]),
     "orrery_render_chat": (c_int32, [c_void_p, c_char_p, POINTER(orrery_template_options), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
+    "orrery_chat_format": (c_int32, [c_void_p, POINTER(orrery_template_options), c_void_p, c_size_t, POINTER(c_size_t), POINTER(orrery_error)]),
     "orrery_kv_type_name": (c_char_p, [c_uint32]),
     "orrery_rope_scaling_name": (c_char_p, [c_uint32]),
     "orrery_plan_result_init": (None, [POINTER(orrery_plan_result), c_size_t]),

@@ -12,6 +12,16 @@ import types
 import typing
 from typing import Any
 
+
+@dataclasses.dataclass
+class Function:
+    """A tool whose schema is given: run(**arguments) gets what the schema lets through. Without `parameters` there are none."""
+    name: str
+    description: str
+    run: typing.Callable[..., Any]
+    parameters: dict = dataclasses.field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 _UNIONS = (typing.Union, getattr(types, "UnionType", typing.Union))
 
@@ -41,6 +51,8 @@ def value_of(form: Any, text: str) -> Any:
 
 def tool_of(function: Any) -> dict:
     """A function as a tool: its name, its docstring, and a schema of its annotated parameters."""
+    if isinstance(function, Function):
+        return {"type": "function", "function": {"name": function.name, "description": function.description, "parameters": function.parameters}}
     definitions: dict = {}
     properties, required = {}, []
     for name, parameter, hint in _parameters(function):
@@ -56,6 +68,8 @@ def tool_of(function: Any) -> dict:
 
 def arguments_of(function: Any, values: dict) -> dict:
     """A call's arguments as the function's annotations want them."""
+    if isinstance(function, Function):
+        return values
     hints = {name: hint for name, _, hint in _parameters(function)}
     return {name: _value(hints[name], value) for name, value in values.items()}
 

@@ -1,6 +1,7 @@
 """Conformance, Python: carries out the steps of a script, prints what they give. ../../conformance/README.md has the verbs."""
 
 import ctypes
+import json
 import math
 import sys
 import threading
@@ -30,6 +31,14 @@ def show(event):
     elif isinstance(event, orrery.Token):
         near = ["near %d" % math.floor(.5 - event.logprob)] if event.top else []
         print("token", event.token, quote(event.bytes), *near, *[token for token, _ in event.top])
+    elif isinstance(event, orrery.Reasoning):
+        print("reasoning", quote(event.text))
+    elif isinstance(event, orrery.Call):
+        print("call", event.call, event.name)
+    elif isinstance(event, orrery.Arguments):
+        print("arguments", event.call, event.name, quote(event.text))
+    elif isinstance(event, orrery.CallEnd):
+        print("call_end", event.call, event.name, event.id)
     else:
         print("done", event.finish_reason, event.stop_index, event.prompt_tokens, event.reused_tokens, event.generated_tokens,
               *(["complete"] if event.complete else []))
@@ -52,6 +61,13 @@ def leave_early(session, limit):
 def answer(session):
     events = list(session.generate(**take("generate")))
     print(quote("".join(e.text for e in events if isinstance(e, orrery.Text))), events[-1].finish_reason)
+
+def functions(session, most_turns, name, schema):
+    def run(**given):
+        print("function", name)
+        return "seen by " + name
+    text = session.run_tools(orrery.Function(name, "", run, json.loads(schema)), most_turns=most_turns, template=take("template"), **take("generate"))
+    print(quote(text))
 
 take = lambda struct: pending.pop(struct, {})  # noqa: E731
 
@@ -143,6 +159,7 @@ def step(verb, w, rest, t):
         "forced": lambda: print(len(t[w[0]].forced()), *t[w[0]].forced()), "describe": lambda: print(yes(rest(1) in t[w[0]].describe())),
         "match": lambda: print(*(yes(x) if isinstance(x, bool) else x for x in t[w[0]].match(rest(1)))),
         "flags": lambda: print(t[w[0]].token_flags(int(w[1]))), "say_json": lambda: t[w[0]].add_message_json(rest(1)),
+        "format": lambda: print(yes(rest(1) in json.dumps(t[w[0]].chat_format(**take("template")), separators=(",", ":")))),
         "render": lambda: print(quote(t[w[0]].render_chat(rest(1), **take("template")))),
         "say": lambda: t[w[0]].add_message(w[1], rest(2)), "rewind_messages": lambda: t[w[0]].rewind_messages(int(w[1])),
         "messages": lambda: print(*[quote(t[w[0]].message(i)) for i in range(t[w[0]].n_messages())]),
@@ -153,6 +170,7 @@ def step(verb, w, rest, t):
         "load_buffer": lambda: t[w[0]].load_buffer(t[w[1]]), "evaluate": lambda: evaluate(t[w[0]], w[1] == "1", [int(x) for x in w[2:]]),
         "numbers": lambda: print(len(t[w[0]].logits()), largest(t[w[0]].logits()), len(t[w[0]].embedding())),
         "next": lambda: drain(t[w[0]], int(w[1])), "drain": lambda: drain(t[w[0]], -1), "answer": lambda: answer(t[w[0]]),
+        "functions": lambda: functions(t[w[0]], int(w[1]), w[2], rest(3)),
         "run": lambda: t[w[0]].run(counted(int(w[1]))), "break": lambda: leave_early(t[w[0]], int(w[1])),
         "cancel": lambda: cancel(t[w[0]]), "inspect": lambda: print(yes(rest(1) in orrery.inspect(w[0]))),
         "policies": lambda: print(yes(rest(0) in orrery.policies())), "steps": lambda: print(yes(rest(1) in t[w[0]].steps())),

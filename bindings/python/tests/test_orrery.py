@@ -4,6 +4,7 @@ import array
 import asyncio
 import dataclasses
 import gc
+import json
 import sys
 import threading
 import time
@@ -92,6 +93,17 @@ class Orrery(unittest.TestCase):
         self.assertIn(asked[0][0], ("Ada", "Bruno"))
         self.assertIn('"tool_calls"', self.session.message(1))
         self.assertIn("Salem", self.session.message(2))
+        self.session.rewind_messages(1)
+        fails = orrery.Function("fails", "Divides.", lambda **given: 1 // len(given))
+        forced = {"template": {"template_source": CALLING}, "tools": orrery.Tools.REQUIRED, "tool_name": "fails", "max_tokens": 80}
+        self.session.run_tools(fails, most_turns=2, one_call=1, **forced)
+        self.assertIn("ZeroDivisionError", self.session.message(2))
+        self.session.rewind_messages(1)
+        self.session.run_tools(fails, most_turns=1, **forced)
+        self.assertEqual(self.session.n_messages(), 2)
+        with self.assertRaisesRegex(ValueError, "most_turns"):
+            self.session.run_tools(fails, most_turns=0)
+        self.session.set_template(template_source=CALLING, tools_json=json.dumps([orrery.forms.tool_of(town_of)]))
         events = [e for e in self.ask("And Ada?", tools=orrery.Tools.REQUIRED, one_call=1, max_tokens=80)]
         kinds = [type(e) for e in events if not isinstance(e, (orrery.Token, orrery.Progress))]
         self.assertEqual([kinds[0], kinds[-2], kinds[-1]], [orrery.Call, orrery.CallEnd, orrery.Done])

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kQueries = kPackedRows;   // queries of a block
 constexpr int kStepDims = kBlock;   // dimensions of one product of keys and queries
-constexpr int kMostSteps = 8;   // steps of a head: 256 dimensions
+constexpr int kMostSteps = 8, kLargeSteps = 16;   // steps of a head: up to 256 dimensions, and of any larger one: 512
 constexpr int64_t kTileBytes = 1024;
 constexpr int kKeys = kPageTokens, kPairs = kKeys / 2;
 static_assert(kKeys == 4 * kQueries, "four times sixteen scores of a query");
@@ -45,7 +45,11 @@ struct BlockScratch {
 
 // True if keys, values and the rest of a block's data exceed a first-level cache.
 constexpr bool in_two_passes(int64_t dim) { return dim > 64; }
-constexpr int64_t whole_dim(int64_t head_dim) { return (head_dim + kStepDims - 1) / kStepDims * kStepDims; }
+constexpr int64_t n_steps(int64_t head_dim) {
+  const int64_t steps = (head_dim + kStepDims - 1) / kStepDims;
+  return steps > kMostSteps ? kLargeSteps : steps;
+}
+constexpr int64_t whole_dim(int64_t head_dim) { return n_steps(head_dim) * kStepDims; }
 
 // Lays out the arrays for `n_blocks` blocks in `scratch`, unless it is null. Returns their bytes.
 inline int64_t block_scratch(std::byte* scratch, int64_t dim, int64_t n_blocks, BlockScratch* s) {
@@ -120,7 +124,7 @@ inline bool convert_page(const KvHead& kv, const std::byte* page, int first, int
 // Packs queries [first, first + n) of a task, n <= kQueries, scaled; zeros up to a whole block.
 inline void pack_queries(const PrefillTask& t, int64_t first, int n, std::byte* tiles) {
   const V::F scale = V::set(t.scale * 1.44269504088896f);
-  for (int step = 0; step * kStepDims < t.kv.head_dim; ++step) {
+  for (int step = 0; step < n_steps(t.kv.head_dim); ++step) {
     V::F rows[kQueries];
     for (int i = 0; i < kQueries; ++i) {
       V::F a = V::zero(), b = V::zero();
@@ -374,10 +378,13 @@ class BlockAttention {
 };
 
 // Kernels::attend_prefill, by Attention<kSteps>.
-template <template <int> class Attention, int kSteps = kMostSteps>
+template <template <int> class Attention, int kSteps = kLargeSteps>
 void attend_blocks(const PrefillTask& t) {
-  if ((t.kv.head_dim + kStepDims - 1) / kStepDims == kSteps) return Attention<kSteps>(t).run();
-  if constexpr (kSteps > 1) attend_blocks<Attention, kSteps - 1>(t);
+  if (n_steps(t.kv.head_dim) == kSteps) return Attention<kSteps>(t).run();
+  if constexpr (kSteps == kLargeSteps)
+    attend_blocks<Attention, kMostSteps>(t);
+  else if constexpr (kSteps > 1)
+    attend_blocks<Attention, kSteps - 1>(t);
 }
 
 // block_queries(): the queries of a task, at most `most`, and so few that queries and outputs have at most `values` numbers each.

@@ -50,7 +50,7 @@ double cosine(const float* a, const float* b, size_t n) {
 }  // namespace
 
 kv::Region Answers::layout(const ResidentShape& s) {
-  const uint64_t q_dim = static_cast<uint64_t>(s.description->kv().q_dim()), n_layers = static_cast<uint64_t>(s.description->n_layers);
+  const uint64_t q_dim = static_cast<uint64_t>(s.description->kv().q_dim()), n_layers = static_cast<uint64_t>(s.description->kv().n_layers());
   uint64_t host = s.n_heads() * (sizeof(TopKeysJob) + sizeof(KeyWeightsJob) + sizeof(KeyMomentsJob));
   if (s.policy->asks_before_attend()) host += 2 * q_dim * sizeof(float);
   if (s.low_rank.skewed) host += n_layers * s.n_query_rows * q_dim * sizeof(float);   // while settling
@@ -80,7 +80,7 @@ Status Answers::make(const ResidentShape& s, kv::Arena* arena, Parts* parts, con
     changes_.resize(s.n_heads());
     fetch_jobs_.reserve(s.n_heads()), next_jobs_.reserve(s.n_heads()), uploads_.reserve(2 * s.n_heads()), downloads_.reserve(s.n_heads());
     fetched_.reserve(s.n_heads()), ahead_.reserve(s.n_heads());
-    calls_.reserve(static_cast<size_t>(s.description->n_layers));
+    calls_.reserve(static_cast<size_t>(s.description->kv().n_layers()));
   }
   if (s.policy->asks_before_attend()) {
     q_now_.resize(static_cast<size_t>(s.description->kv().q_dim()));
@@ -594,8 +594,8 @@ Status Answers::make_low_rank(uint32_t n_tokens, bool with_basis) {
   kv::LastQueries queries;
   if (parts_->low_rank->skewed()) {
     queries.n_heads = h.kv().n_heads, queries.n_positions = std::min(known_queries(n_tokens), queries_wanted_);
-    queries.rows.resize(static_cast<uint64_t>(h.n_layers) * queries.n_positions * width);
-    std::vector<Download> rows(static_cast<uint64_t>(h.n_layers) * queries.n_positions);
+    queries.rows.resize(static_cast<uint64_t>(h.kv().n_layers()) * queries.n_positions * width);
+    std::vector<Download> rows(static_cast<uint64_t>(h.kv().n_layers()) * queries.n_positions);
     for (uint64_t row = 0; row < rows.size(); ++row) {
       const uint64_t layer = row / queries.n_positions, position = n_tokens - 1 - row % queries.n_positions;
       rows[row] = {&queries.rows[row * width], {parts_->queries->row(layer, position).address}, width * sizeof(float)};

@@ -6,7 +6,7 @@
 namespace orrery::engine {
 
 AttentionSums::AttentionSums(const model::Description& h, uint32_t n_context, uint64_t n_slots)
-    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.n_layers * h.kv().n_kv_heads) * stride(n_context)), step_weights_(n_slots) {
+    : h_(h), n_context_(n_context), sums_(static_cast<size_t>(h.kv().n_layers() * h.kv().n_kv_heads) * stride(n_context)), step_weights_(n_slots) {
   jobs_.reserve(static_cast<size_t>(h.kv().n_kv_heads));
 }
 

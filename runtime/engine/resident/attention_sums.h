@@ -26,7 +26,7 @@ class AttentionSums {
  public:
   // n_slots: of all heads together.
   static kv::Region layout(const model::Description& h, uint32_t n_context, uint64_t n_slots) {
-    const uint64_t n_heads = static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv().n_kv_heads);
+    const uint64_t n_heads = static_cast<uint64_t>(h.kv().n_layers()) * static_cast<uint64_t>(h.kv().n_kv_heads);
     const uint64_t host = n_heads * (stride(n_context) * sizeof(float) + sizeof(KeyWeightsJob)) + n_slots * sizeof(float);
     return {"attention sums", kv::Holds::tables, 0, 0, host, 0};
   }

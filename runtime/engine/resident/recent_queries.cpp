@@ -5,7 +5,7 @@
 namespace orrery::engine {
 
 kv::Region RecentQueries::layout(const model::Description& h, uint32_t n_rows) {
-  const uint64_t floats = uint64_t{n_rows} * static_cast<uint64_t>(h.n_layers) * static_cast<uint64_t>(h.kv().q_dim());
+  const uint64_t floats = uint64_t{n_rows} * static_cast<uint64_t>(h.kv().n_layers()) * static_cast<uint64_t>(h.kv().q_dim());
   return {"last queries", kv::Holds::staging, align_up(floats * sizeof(float), kv::kArenaAlignment), 0, n_rows * sizeof(uint32_t), 0};
 }
 

@@ -125,7 +125,8 @@ Status Resident::before_layer(int32_t layer, Ptr<const float> next_q) {
   return ok_status();
 }
 
-Status Resident::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
+Status Resident::before_attend(KvLayer at, Ptr<const float> q, int64_t q_stride) {
+  const int32_t layer = at.layer;
   Backend& backend = *now_.backend;
   backend.send();   // answers and refills come behind q
   if (parts_.sums && parts_.sums->under_way()) return parts_.sums->add_layer(&backend, *pages_, layer, q, q_stride);
@@ -232,7 +233,7 @@ Status Resident::settle(uint32_t n_tokens) {
 Status Resident::settle_heads(uint32_t n_tokens) {
   ORRERY_TRY(policy_->settle(&answers_, n_tokens, capacity_));
   lay_out();
-  return fill_heads(n_tokens, 0, static_cast<uint32_t>(description_.n_layers));
+  return fill_heads(n_tokens, 0, static_cast<uint32_t>(description_.kv().n_layers()));
 }
 
 // The same in parts.
@@ -240,7 +241,7 @@ Status Resident::settle_part() {
   const Parted& s = settling_;
   if (s.step < s.n_scoring()) ORRERY_TRY(policy_->settle_part(&answers_, s.n_tokens, s.step, s.n_scoring(), capacity_));
   if (s.step + 1 == s.n_scoring()) lay_out();
-  const auto n_layers = static_cast<uint32_t>(description_.n_layers);
+  const auto n_layers = static_cast<uint32_t>(description_.kv().n_layers());
   return fill_heads(s.n_tokens, s.filled(s.step, n_layers), s.filled(s.step + 1, n_layers));
 }
 

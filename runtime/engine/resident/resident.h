@@ -117,7 +117,7 @@ class Resident final : public model::LayerHook {
                                                : parts_.sums && (goes_on ? parts_.sums->under_way() : parts_.sums->begin(from, n));
     return wanted ? this : nullptr;
   }
-  Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
+  Status before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) override;
   bool looks_ahead() const override { return policy_->asks_a_layer_ahead(); }
   Status before_layer(int32_t layer, Ptr<const float> next_q) override;
   // Ends the step: its token at `position` has been computed.

@@ -49,7 +49,7 @@ struct ResidentShape {
   // message.
   Status check_operations(Backend* backend, const char* policy_name) const;
 
-  uint64_t n_heads() const { return static_cast<uint64_t>(description->n_layers) * static_cast<uint64_t>(description->kv().n_kv_heads); }
+  uint64_t n_heads() const { return static_cast<uint64_t>(description->kv().n_layers()) * static_cast<uint64_t>(description->kv().n_kv_heads); }
   // Whether refills fetch V alone and K is rebuilt.
   bool rebuilds() const { return low_rank.rank > 0 && !low_rank.by_head; }
 };

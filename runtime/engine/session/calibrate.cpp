@@ -29,7 +29,6 @@ constexpr ScoreRule kStarRule{GroupReduce::mean, Pooling::avg, 5, true};
 constexpr ScoreRule kSyncRule{GroupReduce::max, Pooling::none, 1, true};
 
 Status check_options(const CalibrationOptions& o, const model::Description& h) {
-  if (h.recurrent()) return error(Code::unsupported, "heads of a model with recurrent layers are not calibrated: KV policies do not run it");
   const auto fraction = [](double x) { return x >= 0 && x <= 1; };
   if (o.n_steps < 1 || o.n_steps > kMostSteps)
     return error(Code::invalid_argument, "calibration over %u steps, expected 1 to %u", o.n_steps, kMostSteps);
@@ -70,7 +69,7 @@ SessionOptions full_session(const model::Description& h, const CalibrationOption
   layer.stability.assign(n_heads, 0.0);
   auto profile = std::make_shared<policy::HeadProfile>();
   profile->top_k = 1;
-  profile->layers.assign(static_cast<size_t>(h.n_layers), layer);
+  profile->layers.assign(static_cast<size_t>(h.kv().n_layers()), layer);
   SessionOptions o;
   o.n_context = n_context;
   o.policy = "heterocache";
@@ -194,7 +193,7 @@ class Calibrator {
   Calibrator(const LanguageModel& model, const CalibrationOptions& options)
       : model_(model),
         options_(options),
-        n_layers_(static_cast<uint32_t>(model.description().n_layers)),
+        n_layers_(static_cast<uint32_t>(model.description().kv().n_layers())),
         n_kv_heads_(static_cast<uint32_t>(model.description().kv().n_kv_heads)),
         matches_(n_layers_, n_kv_heads_) {}
 

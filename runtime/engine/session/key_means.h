@@ -15,10 +15,11 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/session/recurrent_state.h"
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/shared/session_options.h"
 #include "runtime/kv/memory/layout.h"
-#include "runtime/kv/memory/page_table.h"
+#include "runtime/kv/memory/sequence_pages.h"
 #include "runtime/model/description/rope.h"
 
 namespace orrery::engine {
@@ -32,10 +33,11 @@ std::array<uint8_t, 16> hash_ropes(const model::RopeTables& ropes);
 // The session's device memory for means, and host memory for its own copy; empty where keys are not centred.
 kv::Region key_means_layout(const model::Description& h, const SessionOptions& options);
 
-// The model's means for pages of table's type and these rotations, measured now if no session has measured them. `table` is empty before
-// and after. Within a turn, with the model's scratch memory set; max_rows: of a step. The status is cancelled if `cancel` ends the step.
+// The model's means for these pages' type and these rotations, measured now if no session has measured them. `pages` is empty before
+// and after. `state`, if the model has any, is unknown afterwards. Within a turn, with the model's scratch memory set; max_rows: of a step. The status is cancelled if `cancel` ends the step.
 Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTables& ropes,
-                                                  kv::PageTable* table, uint32_t max_rows, const std::atomic<bool>* cancel);
+                                                  kv::SequencePages* pages, RecurrentState* state, uint32_t max_rows,
+                                                  const std::atomic<bool>* cancel);
 
 // KV as it is stored: means of its keys (null: not centred), and whether it is rotated.
 struct StoredForm {
@@ -43,8 +45,8 @@ struct StoredForm {
   bool rotated = false;
   explicit operator bool() const { return means || rotated; }
 };
-// Changes the form of a page in host memory (PageTable::download()). Values are read as floats, and rounded once more as
+// Changes the form of a page in host memory (SequencePages::download()). Values are read as floats, and rounded once more as
 // StepOperations::append_kv() stores floats.
-void change_form(const KvFormat& kv, const StoredForm& from, const StoredForm& to, std::byte* page);
+void change_form(const kv::SequencePages& pages, const StoredForm& from, const StoredForm& to, std::byte* page);
 
 }  // namespace orrery::engine

@@ -41,7 +41,11 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   if (!same_workspace(limits, in.shared.limits))   // else the session uses the model's workspace
     layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, 0, 0, 0});
   const uint32_t pages = kv::pages_to_reserve(n_context);
-  layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type), pages - std::min(pages, in.shared.spare_pages), compressed));
+  for (size_t g = 0; g < h.groups.size(); ++g) {
+    const bool in_reservoir = compressed && g == 0;   // layers with windows need their pages on the device
+    const uint32_t spare = in_reservoir ? 0 : in.shared.spare_pages[g];
+    layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type, g), pages - std::min(pages, spare), in_reservoir));
+  }
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
   layout.add(key_means_layout(h, in.options));
   layout.add(RecurrentState::layout(h));
@@ -72,7 +76,7 @@ struct Budgets {
 double share_of_full(const model::Description& h, const SessionOptions& options, uint32_t n_context) {
   if (!options.compressed()) return 1;
   if (options.kv_budget_bytes == 0) return options.kv_share;
-  const double full = static_cast<double>(kv_format(h, options.kv_type).token_bytes()) * static_cast<double>(h.n_layers * h.kv().n_kv_heads) *
+  const double full = static_cast<double>(kv_format(h, options.kv_type).token_bytes()) * static_cast<double>(h.kv().n_layers() * h.kv().n_kv_heads) *
                       static_cast<double>(n_context);
   return std::min(1., static_cast<double>(options.kv_budget_bytes) / full);
 }
@@ -101,13 +105,13 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
   constexpr int kLeast = 100, kMost = 999, kMostInPlace = 250;   // thousandths
   const kv::Plan full = plan_of(input, budget);
   if (!options->automatic) return full;
-  if (options->n_context == 0 || full.fits || input.description.recurrent()) {
+  if (options->n_context == 0 || full.fits || !options->check_policy_fits(input.description).ok()) {
     options->automatic = false;
     return full;
   }
   SessionOptions part = *options;
   part.policy = "auto";
-  const LayoutInput of_part = {input.description, input.device, part, input.moves_directly, {input.shared.limits, 0},
+  const LayoutInput of_part = {input.description, input.device, part, input.moves_directly, input.shared,
                                input.weights_bytes, input.weights_mapped_bytes, input.draft};
   const auto plan_of_part = [&](int thousandths) {
     part.kv_share = thousandths / 1000.;
@@ -137,8 +141,7 @@ kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, co
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;
     larger.chunk_tokens = chunk;
-    const LanguageModel::Shared shared = {input.shared.limits, larger.compressed() ? 0 : input.shared.spare_pages};
-    const LayoutInput with_larger = {input.description, input.device, larger, input.moves_directly, shared, input.weights_bytes,
+    const LayoutInput with_larger = {input.description, input.device, larger, input.moves_directly, input.shared, input.weights_bytes,
                                      input.weights_mapped_bytes, input.draft};
     const kv::Plan of_larger = plan_of(with_larger, budget);
     if (!of_larger.fits || of_larger.n_context != plan.n_context) continue;

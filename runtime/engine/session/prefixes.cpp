@@ -53,7 +53,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   if (n_pages * kTokens <= from) return ok_status();
   RecurrentState::Bytes state;
   if (state_) state = std::make_shared<std::vector<std::byte>>(pages.back().state(), pages.back().state() + state_->bytes());
-  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / table_->format().page_bytes(), 1));
+  const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / pages_->page_bytes(), 1));
   Status status = ok_status();
   for (uint32_t page = first; page < n_pages && status.ok();) {
     const uint32_t end = std::min(n_pages, page + at_once);
@@ -67,13 +67,13 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
       const Resident::Use use(resident_.get(), *turn);
       resident_->before_write(first * kTokens), resident_->truncate(first * kTokens);
     }
-    status = table_->make_writable(&backend, page * kTokens, end * kTokens);
+    status = pages_->make_writable(&backend, page * kTokens, end * kTokens);
     if (!status.ok()) break;
-    for (; page < end; ++page) table_->upload(&backend, page, page + 1, pages[page].bytes());
+    for (; page < end; ++page) pages_->upload(&backend, page, page + 1, pages[page].bytes());
     status = backend.synchronize();
   }
   if (!status.ok()) {
-    table_->truncate(from);
+    pages_->truncate(from);
     return status;
   }
   truncate(from);
@@ -83,7 +83,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   n_computed_ = n_pages * kTokens;
   if (state_) state_->add_checkpoint(n_computed(), std::move(state));
   stats_.restored_tokens += n_computed() - from;
-  if (!options_.compressed()) stats_.host_to_device_bytes += (n_pages - first) * table_->format().page_bytes();
+  if (!options_.compressed()) stats_.host_to_device_bytes += (n_pages - first) * pages_->page_bytes();
   return ok_status();
 }
 
@@ -99,10 +99,10 @@ void Session::keep_prefix() noexcept {
   if (!options_.reuse_prompts || parked() || n == 0) return;
   const auto first_own = std::find_if(made_.begin(), made_.begin() + n, [](uint8_t made) { return made != 0; });
   const auto n_common = static_cast<uint32_t>(first_own - made_.begin());
-  const uint64_t page_bytes = table_->format().page_bytes();
+  const uint64_t page_bytes = pages_->page_bytes();
   const auto copy = [&](uint32_t first, Span<std::byte* const> pages) {
     const Turn turn = model_->runtime().take_turn();
-    for (uint32_t i = 0; i < pages.size(); ++i) table_->download(&turn.backend(), first + i, first + i + 1, pages[i]);
+    for (uint32_t i = 0; i < pages.size(); ++i) pages_->download(&turn.backend(), first + i, first + i + 1, pages[i]);
     stats_.device_to_host_bytes += pages.size() * page_bytes;
     return turn.backend().synchronize();
   };

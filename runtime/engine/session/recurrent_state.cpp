@@ -58,6 +58,14 @@ Result<RecurrentState::Bytes> RecurrentState::read(Backend* backend) const {
   return Bytes(std::move(bytes));
 }
 
+Status RecurrentState::put_back(Backend* backend, const Bytes& bytes, uint32_t n_tokens) {
+  position_ = kUnknown;
+  backend->upload({region_.data().address}, bytes->data(), bytes_);
+  ORRERY_TRY(backend->synchronize());
+  position_ = n_tokens;
+  return ok_status();
+}
+
 Status RecurrentState::checkpoint(Backend* backend) {
   if (position_ == kUnknown || position_ == 0 || last() == position_) return ok_status();
   ORRERY_ASSIGN(Bytes bytes, read(backend));

@@ -66,6 +66,8 @@ class RecurrentState {
   const std::vector<Checkpoint>& checkpoints() const { return checkpoints_; }   // ascending
   // A copy of the state, which has a position.
   Result<Bytes> read(Backend* backend) const;
+  // Puts a copy back: that of n_tokens.
+  Status put_back(Backend* backend, const Bytes& bytes, uint32_t n_tokens);
   // For a fork: the other's checkpoints, and its state if both have their places.
   void copy_from(Backend* backend, const RecurrentState& other);
   void share_checkpoints(const RecurrentState& other) { checkpoints_ = other.checkpoints_; }

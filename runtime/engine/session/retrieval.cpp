@@ -47,7 +47,7 @@ Result<RepeatedTokens> RepeatedTokens::make(const LanguageModel& model) {
 Result<RetrievalScores> measure_retrieval(Session* session, const RepeatedTokens& repeated, const std::function<Status(uint64_t n)>& advance) {
   const uint32_t n = repeated.n_distinct;
   const model::Description& h = session->model().description();
-  const auto n_heads = static_cast<uint32_t>(h.n_layers * h.kv().n_kv_heads), group = static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads);
+  const auto n_heads = static_cast<uint32_t>(h.kv().n_layers() * h.kv().n_kv_heads), group = static_cast<uint32_t>(h.kv().n_heads / h.kv().n_kv_heads);
   const auto n_tokens = static_cast<uint32_t>(repeated.tokens.size()), first_asked = repeated.first + n;
   const Span<const int32_t> tokens = repeated.tokens;
   std::vector<double> induction(size_t{n_heads} * group), echo(induction.size());

@@ -15,7 +15,7 @@ kv::Layout Session::layout(const model::Description& h, const SessionOptions& op
   kv::Layout layout;
   const auto add = [&](const char* name, uint64_t bytes) { layout.add({name, kv::Holds::tables, 0, 0, bytes, 0}); };
   add("tokens", (uint64_t{n_context} + 1) * (sizeof(int32_t) + sizeof(uint8_t)));
-  add("page table", kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
+  add("page table", h.groups.size() * kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
   add("logits and embedding", (vocab + embd) * sizeof(float));
   add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes);
   layout.add(PromptPace::layout(h, options.chunk()));
@@ -171,10 +171,14 @@ Status Session::acquire() {
     ORRERY_ASSIGN(slot, SessionSlot::take(model_->runtime_ptr()));
   }
   const bool compressed = options_.compressed();
-  ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type, compressed));
-  ORRERY_ASSIGN(kv::PageReservation reservation, kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
+  auto pages = std::make_unique<kv::SequencePages>();
+  decltype(reservations_) reservations;
+  for (size_t g = 0; g < model_->description().groups.size(); ++g) {
+    ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type, compressed && g == 0, g));
+    ORRERY_ASSIGN(reservations[g], kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
+    pages->add(std::make_unique<kv::PageTable>(std::move(pool), reservations[g].pages()));
+  }
   ORRERY_TRY(model_->ensure_workspace(n_context_, options_));
-  auto table = std::make_unique<kv::PageTable>(std::move(pool), reservation.pages());
   const kv::Region means = key_means_layout(model_->description(), options_);
   kv::ArenaRegion means_region;
   if (!means.empty()) {
@@ -185,11 +189,11 @@ Status Session::acquire() {
     ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(model_->description())));
   }
   if (compressed) {
-    ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, table.get(), ropes_.specs()));
+    ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, &pages->group(0), ropes_.specs()));
   }
-  table_ = std::move(table);
+  pages_ = std::move(pages);
   slot_ = std::move(slot);
-  reservation_ = std::move(reservation);
+  reservations_ = std::move(reservations);
   means_region_ = std::move(means_region);
   if (state_) state_->place(std::move(state_region));
   if (form_.means) {
@@ -205,9 +209,9 @@ uint64_t Session::kv_bytes() const {
 }
 uint64_t Session::kv_used_bytes() const {
   if (resident_) return resident_->used_bytes();
-  return (table_ ? table_->n_pages() * table_->format().page_bytes() : 0) + (draft_ ? draft_->kv_used_bytes() : 0);
+  return (pages_ ? pages_->used_bytes() : 0) + (draft_ ? draft_->kv_used_bytes() : 0);
 }
-uint64_t Session::kv_shared_bytes() const { return table_ ? table_->n_shared() * table_->format().page_bytes() : 0; }
+uint64_t Session::kv_shared_bytes() const { return pages_ ? pages_->shared_bytes() : 0; }
 
 // Tokens -------------------------------------------------------------------------------------------------
 
@@ -243,7 +247,7 @@ void Session::truncate(uint32_t n_tokens) {
     selects_again_ = resident_ != nullptr && n_tokens > 0;
     n_computed_ = n_tokens;
     if (resident_) resident_->truncate(n_tokens);
-    if (table_) table_->truncate(n_tokens);
+    if (pages_) pages_->truncate(n_tokens);
   }
 }
 
@@ -258,7 +262,7 @@ Status Session::choose_form(const Turn& turn, const std::atomic<bool>* cancel) {
     form_.means = nullptr;
     return ok_status();
   }
-  ORRERY_ASSIGN(auto means, mean_keys(model_.get(), turn, ropes_, table_.get(), options_.chunk(), cancel));
+  ORRERY_ASSIGN(auto means, mean_keys(model_.get(), turn, ropes_, pages_.get(), state_.get(), options_.chunk(), cancel));
   if (form_.means == means) return ok_status();
   form_.means = std::move(means);
   upload_means(&turn.backend());
@@ -288,35 +292,52 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   Backend& backend = turn.backend();
   // Recomputed prompt tokens have the same bits. Generated tokens have not, because they attended to the resident KV: so the pages are
   // saved, and a chunk ends with its first generated token. Then no token attends to KV that is about to be put back, in any chunk size.
-  const uint64_t page_bytes = table_->format().page_bytes();
+  const uint64_t page_bytes = pages_->page_bytes();
   const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
-  const uint32_t n_pages = std::min(missing.end - missing.first, options_.chunk()) / page_tokens + 2;
+  const auto is_generated = [](uint8_t made) { return (made & kv::Made::kGenerated) != 0; };
+  uint32_t begin = missing.first;
+  RecurrentState::Bytes last_state;   // of n_tokens, where the session has it
+  if (state_) {   // begins at an earlier state
+    if (state_->position() == n_tokens) {
+      ORRERY_ASSIGN(last_state, state_->read(&backend));
+    }
+    ORRERY_TRY(state_->restore(&backend, missing.first));
+    begin = state_->position();
+    stats_.recomputed_tokens += missing.end - begin;
+  }
+  const uint32_t n_pages = std::min(missing.end - begin, options_.chunk()) / page_tokens + 2;
   ORRERY_ASSIGN(const os::Region saved, os::Region::allocate(n_pages * page_bytes));
-  ORRERY_TRY(table_->make_writable(&backend, missing.first, missing.end));
-  const KvView view = table_->view();
+  ORRERY_TRY(pages_->make_writable(&backend, begin, missing.end));
+  kv::StepPages step_pages;
   Status status = ok_status();
-  for (uint32_t from = missing.first; from < missing.end && status.ok();) {
-    const auto at = made_.begin() + from, most = at + std::min(missing.end - from, options_.chunk());
-    const auto generated = std::find_if(at, most, [](uint8_t made) { return (made & kv::Made::kGenerated) != 0; });
+  for (uint32_t from = begin; from < missing.end && status.ok();) {
+    const bool wanted = from >= missing.first;
+    const auto at = made_.begin() + from, most = at + std::min((wanted ? missing.end : missing.first) - from, options_.chunk());
+    const auto generated = std::find_if(at, most, is_generated);
     const auto n = static_cast<uint32_t>((generated == most ? most : generated + 1) - at);
     const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;   // pages
-    table_->download(&backend, first, end, saved.data());
+    pages_->download(&backend, first, end, saved.data());
     rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
     step.phase = Phase::prefill;
     step.rows = rows_;
-    step.sequences = {&view, 1};
-    step.kv = table_->format();
-    step.queries = resident_->queries();
+    step_pages.give(*pages_, &step);
+    if (wanted) step.queries = resident_->queries();
     step.transform = transform();
+    if (state_) state_->begin_step();
     status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {},
-                            resident_->hook(Phase::prefill, from, n));
-    status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
-    table_->upload(&backend, first, end, saved.data());
+                            wanted ? resident_->hook(Phase::prefill, from, n) : nullptr, state_ ? state_->data() : Ptr<float>());
+    if (wanted) status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
+    pages_->upload(&backend, first, end, saved.data());
     from += n;
   }
-  return status;
+  ORRERY_TRY(std::move(status));
+  if (last_state) return state_->put_back(&backend, last_state, n_tokens);
+  // A generated token's state is not that of its computation as a prompt token: catch_up() computes it.
+  const auto first_made = made_.begin() + begin, end_made = made_.begin() + missing.end;
+  if (state_ && std::none_of(first_made, end_made, is_generated)) state_->end_step(missing.end);
+  return ok_status();
 }
 
 Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel) {
@@ -325,8 +346,13 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
   uint32_t from = state_->position();
   if (from == n_tokens) return ok_status();
   stats_.recomputed_tokens += n_tokens - from;
-  ORRERY_TRY(table_->make_writable(&backend, from, n_tokens));
-  const KvView view = table_->view();
+  ORRERY_TRY(pages_->make_writable(&backend, from, n_tokens));
+  // Under a policy a generated token attended to the resident KV of its time. Now it attends to all KV, and its own KV stays what it was.
+  os::Region saved;
+  if (decodes_resident()) {
+    ORRERY_ASSIGN(saved, os::Region::allocate(pages_->page_bytes()));
+  }
+  kv::StepPages step_pages;
   while (from < n_tokens) {
     // Each token by the phase that computed it first.
     const auto generated = [&](uint32_t at) { return (made_[at] & kv::Made::kGenerated) != 0; };
@@ -338,11 +364,15 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
     Step step;
     step.phase = generated(from) ? Phase::decode : Phase::prefill;
     step.rows = rows_;
-    step.sequences = {&view, 1};
-    step.kv = table_->format();
+    step_pages.give(*pages_, &step);
     step.transform = transform();
+    const bool keeps_kv = decodes_resident() && generated(from);
+    const uint32_t page = from / static_cast<uint32_t>(kPageTokens);
+    if (keeps_kv) pages_->download(&backend, page, page + 1, saved.data());
     state_->begin_step();
-    ORRERY_TRY(model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr, state_->data()));
+    Status status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr, state_->data());
+    if (keeps_kv) pages_->upload(&backend, page, page + 1, saved.data());
+    ORRERY_TRY(std::move(status));
     from += n;
     state_->end_step(from);
     if (state_->due()) ORRERY_TRY(state_->checkpoint(&backend));
@@ -354,7 +384,7 @@ void Session::drop_part() {
   if (!pace_.under_way()) return;
   const uint32_t n = pace_.n_rows(), from = n_computed();
   pace_.drop();
-  if (table_) table_->truncate(from);
+  if (pages_) pages_->truncate(from);
   if (resident_) resident_->forget_queries(from, from + n), resident_->truncate(from);
 }
 
@@ -426,11 +456,11 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   Backend& backend = turn.backend();
   ORRERY_TRY(backend.set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
   ORRERY_TRY(choose_form(turn, nullptr));
-  ORRERY_TRY(table_->make_writable(&backend, 0, n));
-  std::vector<std::byte> page(table_->format().page_bytes());
-  for (uint32_t i = 0; i < table_->n_pages(); ++i) {
+  ORRERY_TRY(pages_->make_writable(&backend, 0, n));
+  std::vector<std::byte> page(pages_->page_bytes());
+  for (uint32_t i = 0; i < pages_->n_pages(); ++i) {
     fill(i, page);
-    table_->upload(&backend, i, i + 1, page.data());
+    pages_->upload(&backend, i, i + 1, page.data());
   }
   if (guesses_) guesses_->ngrams.truncate(tokens_, 0);
   tokens_.assign(tokens.begin(), tokens.end());
@@ -456,12 +486,12 @@ GuessCosts Session::guess_costs() const {
   const std::string_view set = device.instruction_set;
   const bool wide = set.substr(0, 6) == "avx512" || set == "amx";
   const auto weights = static_cast<double>(model_->weights().weights_bytes);
-  const auto kv = static_cast<double>(n_computed()) * static_cast<double>(table_->format().page_bytes()) / kPageTokens;
+  const auto kv = static_cast<double>(n_computed()) * static_cast<double>(pages_->page_bytes()) / kPageTokens;
   // A drafted token also takes a step of its own, over the resident KV or of the draft model.
   double draft = options_.speculate == Speculate::policy ? weights + static_cast<double>(kv_used_bytes()) : 0.0;
   if (draft_)
     draft = static_cast<double>(draft_->model_->weights().weights_bytes) +
-            static_cast<double>(n_computed()) * static_cast<double>(draft_->table_->format().page_bytes()) / kPageTokens;
+            static_cast<double>(n_computed()) * static_cast<double>(draft_->pages_->page_bytes()) / kPageTokens;
   GuessCosts costs;
   for (size_t i = 0; i < costs.size(); ++i) {
     const auto n = static_cast<double>(i + 1);
@@ -478,7 +508,7 @@ GuessCosts Session::guess_costs() const {
 void Session::forget_guesses() {
   if (!guesses_ || guesses_->n_ahead() == 0) return;
   guesses_->forget();
-  if (table_) table_->truncate(n_computed());
+  if (pages_) pages_->truncate(n_computed());
 }
 
 Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter) {
@@ -668,7 +698,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
   child->policy_ = policy_, child->kv_share_ = kv_share_, child->selects_again_ = selects_again_;
   Status room = child->acquire();
   if (room.ok()) {
-    child->table_->share(*table_);
+    child->pages_->share(*pages_);
     if (state_) {
       const Turn turn = model_->runtime().take_turn();
       child->state_->copy_from(&turn.backend(), *state_);
@@ -693,11 +723,11 @@ Result<std::unique_ptr<Session>> Session::fork() {
 }
 
 Status Session::park_copy_of(const Session& other) {
-  const uint64_t page_bytes = other.table_->format().page_bytes();
-  const uint32_t n_pages = other.table_->n_pages();
+  const uint64_t page_bytes = other.pages_->page_bytes();
+  const uint32_t n_pages = other.pages_->n_pages();
   ORRERY_ASSIGN(parked_pages_, os::Region::allocate(n_pages * page_bytes));
   const Turn turn = model_->runtime().take_turn();
-  other.table_->download(&turn.backend(), 0, n_pages, parked_pages_.data());
+  other.pages_->download(&turn.backend(), 0, n_pages, parked_pages_.data());
   stats_.device_to_host_bytes += n_pages * page_bytes;
   return turn.backend().synchronize();
 }
@@ -709,15 +739,15 @@ Status Session::resume() {
   const Status filled = [&]() -> Status {
     const Turn turn = model_->runtime().take_turn();
     Backend& backend = turn.backend();
-    ORRERY_TRY(table_->make_writable(&backend, 0, n_computed()));
-    table_->upload(&backend, 0, table_->n_pages(), parked_pages_.data());
-    stats_.host_to_device_bytes += table_->n_pages() * table_->format().page_bytes();
+    ORRERY_TRY(pages_->make_writable(&backend, 0, n_computed()));
+    pages_->upload(&backend, 0, pages_->n_pages(), parked_pages_.data());
+    stats_.host_to_device_bytes += pages_->n_pages() * pages_->page_bytes();
     return backend.synchronize();
   }();
   if (!filled.ok()) {   // the KV is in parked_pages_ alone: parked as before
-    resident_.reset(), table_.reset();
+    resident_.reset(), pages_.reset();
     if (state_) state_->place({});
-    means_region_ = {}, reservation_ = {}, slot_ = {};
+    means_region_ = {}, reservations_ = {}, slot_ = {};
     return Status(filled.detail());
   }
   parked_pages_ = os::Region();

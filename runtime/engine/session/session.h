@@ -9,6 +9,7 @@
 // tokens. A generated token under another policy attended to the resident KV of its time.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -31,7 +32,7 @@
 #include "runtime/engine/shared/shortlist.h"
 #include "runtime/engine/shared/vocabulary.h"
 #include "runtime/kv/memory/layout.h"
-#include "runtime/kv/memory/page_table.h"
+#include "runtime/kv/memory/sequence_pages.h"
 #include "runtime/kv/memory/plan.h"
 #include "runtime/kv/memory/prefix_tree.h"
 #include "runtime/model/description/rope.h"
@@ -85,7 +86,7 @@ class Session {
   uint32_t n_context() const { return n_context_; }
   Span<const int32_t> tokens() const { return tokens_; }
   uint32_t n_computed() const { return n_computed_.load(std::memory_order_relaxed); }   // from any thread
-  bool parked() const { return !table_; }
+  bool parked() const { return !pages_; }
   const char* policy() const { return policy_; }        // static
   double kv_share() const { return kv_share_; }         // what the policy may keep of full KV's bytes
   // Whether the session was loaded, parked or cut, so that its next generated token selects the resident KV again.
@@ -273,8 +274,8 @@ class Session {
   kv::Layout layout_;                          // the session's own regions, for statistics
   model::RopeTables ropes_;
   SessionSlot slot_;
-  kv::PageReservation reservation_;
-  std::unique_ptr<kv::PageTable> table_;       // null while parked
+  std::array<kv::PageReservation, size_t{kMostKvGroups}> reservations_;   // of each KV group
+  std::unique_ptr<kv::SequencePages> pages_;   // null while parked
   std::unique_ptr<Resident> resident_;         // null for full, and while parked
   const char* policy_ = "full";
   double kv_share_ = 1;

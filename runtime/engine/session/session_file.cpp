@@ -65,12 +65,14 @@ Status go_on(const std::atomic<bool>* cancel, const char* doing) {
 }
 
 // Clears the last page behind the last token: it may hold another session's tokens.
-void clear_unused_slots(const KvFormat& kv, uint32_t n_tokens, std::byte* page) {
+void clear_unused_slots(const kv::SequencePages& pages, uint32_t n_tokens, std::byte* page) {
   const uint64_t used = (uint64_t{n_tokens} - 1) % static_cast<uint64_t>(kPageTokens) + 1;
-  const uint64_t n_heads = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads);
-  for (uint64_t head = 0; head < n_heads; ++head)
-    std::memset(page + head * kv.head_bytes() + used * kv.token_bytes(), 0,
-                kv.head_bytes() - used * kv.token_bytes());
+  for (size_t g = 0; g < pages.n_groups(); ++g) {
+    const KvFormat& kv = pages.group(g).format();
+    const uint64_t n_heads = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads);
+    for (uint64_t head = 0; head < n_heads; ++head, page += kv.head_bytes())
+      std::memset(page + used * kv.token_bytes(), 0, kv.head_bytes() - used * kv.token_bytes());
+  }
 }
 
 // Of the recurrent state, behind the pages.
@@ -78,8 +80,7 @@ uint64_t state_bytes(const Session& session, const SessionFileHeader& h) {
   return (h.form & kHasState) ? session.model().description().state_bytes() : 0;
 }
 
-Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_pages, const model::RopeTables& ropes,
-                         const StoredForm& form) {
+Result<Image> make_image(const Session& session, const kv::SequencePages& pages, const model::RopeTables& ropes, const StoredForm& form) {
   Image image;
   SessionFileHeader& h = image.header;
   std::memset(&h, 0, sizeof h);
@@ -87,11 +88,11 @@ Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_
   std::memcpy(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint);
   const std::array<uint8_t, 16> hash = hash_ropes(ropes);
   std::memcpy(h.rope, hash.data(), sizeof h.rope);
-  h.kv_type = static_cast<uint32_t>(kv.type);
+  h.kv_type = static_cast<uint32_t>(pages.type());
   h.n_tokens = session.n_computed();
-  h.n_pages = n_pages;
+  h.n_pages = pages.n_pages();
   h.page_tokens = static_cast<uint32_t>(kPageTokens);
-  h.page_bytes = kv.page_bytes();
+  h.page_bytes = pages.page_bytes();
   h.n_dropped = session.conversation().n_dropped;
   if (h.n_tokens > 0) {
     h.form = (form.means ? kCentred : 0) | (form.rotated ? kRotated : 0);
@@ -112,16 +113,14 @@ Result<Image> make_image(const Session& session, const KvFormat& kv, uint32_t n_
 Result<uint64_t> SessionFile::size(Session* session) {
   ORRERY_TRY(session->resume());
   session->forget_guesses();
-  ORRERY_ASSIGN(const Image image,
-                make_image(*session, session->table_->format(), session->table_->n_pages(), session->ropes_, session->form_));
+  ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_));
   return image.bytes;
 }
 
 Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<bool>* cancel) {
   ORRERY_TRY(session->resume());
   session->forget_guesses();
-  ORRERY_ASSIGN(const Image image, make_image(*session, session->table_->format(), session->table_->n_pages(),
-                                              session->ropes_, session->form_));
+  ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_));
   Hash128 hash;
   const auto write = [&](const void* data, size_t n) {
     hash.update(data, n);
@@ -144,11 +143,11 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
     {
       const Turn turn = session->model_->runtime().take_turn();
       Backend& backend = turn.backend();
-      session->table_->download(&backend, first, end, pages.data());
+      session->pages_->download(&backend, first, end, pages.data());
       ORRERY_TRY(backend.synchronize());
     }
     if (end == image.header.n_pages)
-      clear_unused_slots(session->table_->format(), image.header.n_tokens, pages.data() + (end - 1 - first) * page_bytes);
+      clear_unused_slots(*session->pages_, image.header.n_tokens, pages.data() + (end - 1 - first) * page_bytes);
     ORRERY_TRY(write(pages.data(), (end - first) * page_bytes));
     first = end;
   }
@@ -184,17 +183,17 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
 
   // Does it belong to this model and its formats?
   const std::array<uint8_t, 16> rope = hash_ropes(session_ropes);
-  const KvFormat kv = kv_format(session.model().description(), session.options().kv_type);
+  const model::Description& d = session.model().description();
+  const KvType kv_type = session.options().kv_type;
   if (std::memcmp(h.fingerprint, session.model().weights().fingerprint, sizeof h.fingerprint) != 0)
     return damaged(name, offsetof(SessionFileHeader, fingerprint), "the session was saved with another model");
   if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
     return damaged(name, offsetof(SessionFileHeader, rope), "the session was saved with another rotary scaling or context size");
   if ((h.form & ~(kCentred | kRotated | kHasState)) != 0) return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
   if ((h.form & kHasState) && !session.state()) return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state, which the model has not");
-  const uint64_t n_means = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads) * static_cast<uint64_t>(kv.head_dim);
-  if (h.n_means != ((h.form & kCentred) ? n_means : 0))
+  if (h.n_means != ((h.form & kCentred) ? d.key_values() : 0))
     return damaged(name, offsetof(SessionFileHeader, n_means), "the number of mean keys is not what the model has");
-  if (h.kv_type != static_cast<uint32_t>(kv.type) || h.page_bytes != kv.page_bytes() ||
+  if (h.kv_type != static_cast<uint32_t>(kv_type) || h.page_bytes != page_bytes(d, kv_type) ||
       h.page_tokens != static_cast<uint32_t>(kPageTokens))
     return damaged(name, offsetof(SessionFileHeader, kv_type), "the session was saved with another type of KV cache");
   if (h.n_tokens > session.n_context())
@@ -293,7 +292,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     Result<bool> keeps = session->take_form(turn, contents->form);
     if (keeps.ok()) {
       keeps_form = *keeps;
-      status = session->table_->make_writable(&turn.backend(), 0, h.n_tokens);
+      status = session->pages_->make_writable(&turn.backend(), 0, h.n_tokens);
     } else {
       status = keeps.take_status();
     }
@@ -305,10 +304,10 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
       if (!keeps_form) {
         changed.assign(bytes, bytes + n * h.page_bytes);
         for (uint64_t i = 0; i < n; ++i)
-          change_form(session->table_->format(), contents->form, session->form_, changed.data() + i * h.page_bytes);
+          change_form(*session->pages_, contents->form, session->form_, changed.data() + i * h.page_bytes);
       }
       const Turn turn = runtime.take_turn();
-      session->table_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n),
+      session->pages_->upload(&turn.backend(), static_cast<uint32_t>(page), static_cast<uint32_t>(page + n),
                               keeps_form ? bytes : changed.data());
       ORRERY_TRY(turn.backend().synchronize());
     }
@@ -317,7 +316,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   if (status.ok()) status = pages.read(upload);
   if (status.ok() && !contents->checked) status = contents->parse(*session, name);
   if (!status.ok()) {
-    session->table_->truncate(0);
+    session->pages_->truncate(0);
     session->tokens_.clear(), session->made_.clear();
     if (had_tokens) status.detail().message += "; the session has lost its tokens, and keeps its conversation";
     return status;

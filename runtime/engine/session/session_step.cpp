@@ -189,15 +189,13 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
     ORRERY_TRY(s.catch_up(turn, from_, r.cancel));
     s.state_->begin_step();
   }
-  ORRERY_TRY(s.table_->make_writable(&backend, from_, from_ + n));
+  ORRERY_TRY(s.pages_->make_writable(&backend, from_, from_ + n));
 
   s.rows_.resize(n);
   for (uint32_t i = 0; i < n; ++i) s.rows_[i] = {r.tokens[i], static_cast<int32_t>(from_ + i), 0};
-  view_ = s.table_->view();
   step_.phase = r.phase;
   step_.rows = s.rows_;
-  step_.sequences = {&view_, 1};
-  step_.kv = s.table_->format();
+  pages_.give(*s.pages_, &step_);
   step_.transform = s.transform();
   out_.n_logits = r.n_logits;
   out_.logits = r.logits;
@@ -227,7 +225,7 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   return ok_status();
 }
 
-Status SessionStep::before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) {
+Status SessionStep::before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) {
   const AccountScope scope(session_->account_);
   return hook_->before_attend(layer, q, q_stride);
 }
@@ -264,7 +262,7 @@ void SessionStep::end(const Turn& turn) {
   } else {
     s.pace_.drop();
     if (s.resident_ && ran_) s.resident_->forget_queries(from_, from_ + n);
-    s.table_->truncate(from_);
+    s.pages_->truncate(from_);
     if (s.resident_) s.resident_->truncate(from_);
   }
   (request_.phase == Phase::prefill ? s.stats_.prefill_us : s.stats_.decode_us) += now_us() - start_us_;

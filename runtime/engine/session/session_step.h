@@ -75,7 +75,8 @@ class SessionStep final : public SharedWork, model::LayerHook {
   static void compute_pass(const Turn& turn, Span<SessionStep* const> live, Span<const Step> steps);
   static void gather_and_compute(const Turn& turn, Span<SessionStep* const> own);
 
-  Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override;
+  Status before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) override;
+  bool in_all_groups() const override { return hook_->in_all_groups(); }
   bool looks_ahead() const override { return hook_->looks_ahead(); }
   Status before_layer(int32_t layer, Ptr<const float> next_q) override;
 
@@ -87,7 +88,7 @@ class SessionStep final : public SharedWork, model::LayerHook {
   bool awaited_ = false;                 // whether others wait for its session's next step
   bool begun_ = false, hands_back_ = false, ran_ = false;
   std::optional<Resident::Use> use_;     // from begin() to end()
-  KvView view_;
+  kv::StepPages pages_;
   Step step_;
   model::ForwardOutput out_;
   ShortlistRequest shortlist_;

@@ -73,16 +73,18 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
 
 LanguageModel::Shared LanguageModel::shared_with(const SessionOptions& options) const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(options.kv_type)];
-  return {limits_, pool && !options.compressed() ? pool->spare() : 0};
+  Shared shared{limits_, {}};
+  const Pools& pools = pools_[static_cast<size_t>(options.kv_type)];
+  for (size_t g = 0; g < pools.size(); ++g) shared.spare_pages[g] = pools[g] ? pools[g]->spare() : 0;
+  return shared;
 }
 
-Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool in_reservoir) {
+Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool in_reservoir, size_t group) {
   const AccountScope scope(account_);
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type) + (in_reservoir ? kKvTypeCount : 0)];
+  std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type) + (in_reservoir ? kKvTypeCount : 0)][group];
   kv::Arena& arena = in_reservoir ? runtime_->reservoir() : runtime_->arena();
-  if (!pool) pool = std::make_shared<kv::PagePool>(&arena, kv_format(description(), type));
+  if (!pool) pool = std::make_shared<kv::PagePool>(&arena, kv_format(description(), type, group));
   return pool;
 }
 

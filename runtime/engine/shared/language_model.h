@@ -36,7 +36,7 @@ struct ModelSource {
   Result<gguf::File> open(const gguf::OpenOptions& options) const;
 };
 
-// Mean keys of a model's KV heads, (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. session/key_means measures them.
+// Mean keys of a model's KV heads, of each KV group in turn (n_layers, n_kv_heads, head_dim): what KvTransform subtracts. session/key_means measures them.
 using KeyMeans = std::vector<float>;
 
 class LanguageModel {
@@ -63,11 +63,11 @@ class LanguageModel {
   // Memory that the model's sessions share, and that one more session need not take: the workspace, and unreserved pages.
   struct Shared {
     StepLimits limits;           // of the workspace; all 0: no workspace
-    uint32_t spare_pages = 0;
+    std::array<uint32_t, size_t{kMostKvGroups}> spare_pages = {};   // of each KV group, in the arena
   };
   Shared shared_with(const SessionOptions& options) const;
-  // The pool of pages in the device arena, or in the reservoir.
-  Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir = false);
+  // The pool of a KV group's pages in the device arena, or in the reservoir.
+  Result<std::shared_ptr<kv::PagePool>> page_pool(KvType type, bool in_reservoir = false, size_t group = 0);
   // Grows the workspace if a session with these options needs more; then it takes a turn.
   Status ensure_workspace(uint32_t n_context, const SessionOptions& options);
   uint64_t workspace_bytes() const { return workspace_bytes_.load(std::memory_order_relaxed); }
@@ -101,7 +101,8 @@ class LanguageModel {
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   mutable std::mutex mutex_;                    // guards pools_, and changes of limits_
-  std::array<std::shared_ptr<kv::PagePool>, 2 * kKvTypeCount> pools_;   // by KvType: in the arena, and in the reservoir
+  using Pools = std::array<std::shared_ptr<kv::PagePool>, size_t{kMostKvGroups}>;
+  std::array<Pools, 2 * kKvTypeCount> pools_;   // by KvType: in the arena, and in the reservoir
   kv::ArenaRegion workspace_region_;
   model::Workspace workspace_;                  // changes within a turn, like the next two members
   StepLimits limits_;

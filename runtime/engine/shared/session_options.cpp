@@ -13,9 +13,11 @@ namespace {
 
 constexpr uint32_t kDefaultChunk = 256, kMaxChunk = 4096;
 
-// Whether head_dim is a multiple of the type's block.
+// Whether the heads of all groups are whole blocks of the type.
 bool has_blocks(const model::Description& h, KvType type) {
-  return static_cast<uint32_t>(h.kv().head_dim) % type_traits(key_tensor_type(type))->block_elements == 0;
+  return std::all_of(h.groups.begin(), h.groups.end(), [type](const model::KvGroup& group) {
+    return static_cast<uint32_t>(group.head_dim) % type_traits(key_tensor_type(type))->block_elements == 0;
+  });
 }
 
 // The budget as a share of full KV's bytes in F16. Budgets in bytes need the caller's context; without it the share is 1.
@@ -93,12 +95,22 @@ Status SessionOptions::validate(const model::Description& h) const {
   if (!compressed() && !policy_options.empty())
     return error(Code::invalid_argument, "policy full has no options; '%.40s' was given",
                  policy_options[0].first.c_str());
-  if (h.recurrent() && compressed())
-    return error(Code::unsupported, "policy %.40s keeps some tokens of each head; a model with recurrent layers is run with all of them: expected policy full",
-                 policy.c_str());
   if (h.recurrent() && speculate != Speculate::off)
     return error(Code::unsupported, "a guessed token that is wrong cannot be taken out of a recurrent layer's state: expected speculate off");
+  if (compressed()) ORRERY_TRY(check_policy_fits(h));
   if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
+  return ok_status();
+}
+
+// A policy divides the KV of group 0. The layers of the other groups see a window of it.
+Status SessionOptions::check_policy_fits(const model::Description& h) const {
+  for (size_t g = 1; g < h.groups.size(); ++g)
+    if (const std::vector<int32_t>& windows = h.groups[g].windows; std::count(windows.begin(), windows.end(), 0) > 0)
+      return error(Code::unsupported, "policy %.40s chooses tokens for KV heads of one shape; the model's layers without a window have heads of %d and of "
+                   "%d dimensions: expected policy full", policy.c_str(), h.kv().head_dim, h.groups[g].head_dim);
+  if (h.shares_kv())
+    return error(Code::unsupported, "policy %.40s chooses tokens by the queries of the layer that keeps them; in this model later layers read the KV of "
+                 "earlier ones: expected policy full", policy.c_str());
   return ok_status();
 }
 
@@ -173,7 +185,6 @@ KvType SessionOptions::form_type(const model::Description& h) const {
 }
 
 bool SessionOptions::centred(const model::Description& h) const {
-  if (h.recurrent()) return false;   // measuring the means would change a state
   const KvType type = form_type(h);
   if (!finer(KvType::f16, type) || !has_blocks(h, type)) return false;
   // With room for all tokens every policy computes what full attention computes.
@@ -203,7 +214,11 @@ Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h,
   policy::Shape shape = policy_shape(h, device, n_context);
   shape.finds_by_codes = options.finds_by_codes;
   shape.in_place = options.in_place(h);
-  return policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile);
+  ORRERY_ASSIGN(auto policy, policy::make_policy(options.policy, shape, budget, options.policy_options, options.head_profile));
+  if (h.kv().n_layers() < h.n_layers && policy->asks_a_layer_ahead())
+    return error(Code::unsupported, "policy %.40s asks for a layer's queries one layer ahead; %d of the model's %d layers have none that it could ask for",
+                 options.policy.c_str(), h.n_layers - h.kv().n_layers(), h.n_layers);
+  return policy;
 }
 
 uint64_t resident_slots(const model::Description& h, const SessionOptions& options, uint32_t n_context) {
@@ -216,13 +231,20 @@ uint64_t resident_slots(const model::Description& h, const SessionOptions& optio
   return std::min(all, bytes / kv_format(h, device).token_bytes());
 }
 
-KvFormat kv_format(const model::Description& h, KvType type) {
+KvFormat kv_format(const model::Description& h, KvType type, size_t group) {
+  const model::KvGroup& of = h.groups[group];
   KvFormat format;
   format.type = type;
-  format.n_layers = h.kv().n_layers();
-  format.n_kv_heads = h.kv().n_kv_heads;
-  format.head_dim = h.kv().head_dim;
+  format.n_layers = of.n_layers();
+  format.n_kv_heads = of.n_kv_heads;
+  format.head_dim = of.head_dim;
   return format;
+}
+
+uint64_t page_bytes(const model::Description& h, KvType type) {
+  uint64_t bytes = 0;
+  for (size_t g = 0; g < h.groups.size(); ++g) bytes += kv_format(h, type, g).page_bytes();
+  return bytes;
 }
 
 }  // namespace orrery::engine

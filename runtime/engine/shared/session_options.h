@@ -52,6 +52,8 @@ struct SessionOptions {
   void see_device(const BackendInfo& device, bool moves_directly) {
     finds_by_codes = device.has_key_codes && device.unified_memory && moves_directly && speculate != Speculate::policy;
   }
+  // Whether the policy can divide the model's KV.
+  Status check_policy_fits(const model::Description& h) const;
   // Errors of the decided policy on a device: unsupported guesses.
   Status check_device(const BackendInfo& device) const;
   Status check_drafts(const policy::Policy& made) const;   // unsupported: the policy cannot draft
@@ -70,7 +72,8 @@ struct SessionOptions {
   KvType form_type(const model::Description& h) const;
 };
 
-KvFormat kv_format(const model::Description& h, KvType type);
+KvFormat kv_format(const model::Description& h, KvType type, size_t group = 0);
+uint64_t page_bytes(const model::Description& h, KvType type);   // of all KV groups
 
 // The policy of a compressed session, and the number of slots of its budget.
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h, const SessionOptions& options,

@@ -8,7 +8,7 @@ namespace orrery::model::attention {
 
 namespace {
 
-constexpr uint64_t kMaxHeadDim = 256, kHeadDimStep = 8;
+constexpr uint64_t kMaxHeadDim = 512, kHeadDimStep = 8;
 
 // The number of heads by this key. All layers with attention must have the same: the engine runs one KV group. Where some layers have none, the key
 // may be 0 in those.
@@ -350,6 +350,13 @@ void transform(const Pass& pass, const AttentionShape& shape, Ptr<float> x, int6
   pass.backend.transform_rows(x, stride, n_heads, shape.head_dim, {of_steps.data(), pass.steps.size()});
 }
 
+// Where the mean keys of a layer begin in KvTransform::key_means.
+int64_t first_mean(const Description& d, int32_t layer) {
+  const KvLayer at = d.kv_layers[static_cast<size_t>(layer)];
+  const KvGroup& group = d.groups[static_cast<size_t>(at.group)];
+  return static_cast<int64_t>(group.first_key) + int64_t{at.layer} * group.kv_dim();
+}
+
 // Of a gated layer's rows, (n_rows, q_dim), behind queries and gates as they are projected together.
 Ptr<float> gates_of(const Pass& pass, const AttentionShape& shape) {
   if (shape.own_gate) return pass.work.mixer;
@@ -390,7 +397,7 @@ void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
   if (pass.rotated) transform(pass, shape, rows.q, rows.stride, shape.n_heads, -1);
   if (!has_kv) return;
   normed_and_rotated(rows.k, w.k_norm, shape.n_kv_heads, shape.rope);
-  if (pass.transformed) transform(pass, shape, rows.k, rows.stride, shape.n_kv_heads, int64_t{pass.d.kv_layers[static_cast<size_t>(layer)]} * shape.kv_dim());
+  if (pass.transformed) transform(pass, shape, rows.k, rows.stride, shape.n_kv_heads, first_mean(pass.d, layer));
   if (pass.rotated) transform(pass, shape, rows.v, rows.stride, shape.n_kv_heads, -1);
 }
 
@@ -409,10 +416,11 @@ bool run(Pass& pass, const Place& at) {
     if (!hooks.before_layer(at.layer, at.next ? rows.q : Ptr<float>(), rows.stride)) return false;
   }
   project(pass, at.layer, *at.weights, false);
-  const int32_t kv_layer = pass.d.kv_layers[static_cast<size_t>(at.layer)];
-  const bool has_kv = shape.kv_of < 0;
-  if (has_kv) pass.backend.append_kv(kv_layer, rows.k, rows.v, rows.stride);
-  if (has_kv && hooks.at_attention && !hooks.before_attend(kv_layer, rows.q, rows.stride)) return false;
+  const KvLayer kv_layer = pass.d.kv_layers[static_cast<size_t>(at.layer)];
+  if (shape.kv_of < 0) {
+    pass.backend.append_kv(kv_layer, rows.k, rows.v, rows.stride);
+    if (hooks.at_attention && !hooks.before_attend(kv_layer, rows.q, rows.stride)) return false;
+  }
 
   AttendShape attend;
   attend.n_heads = shape.n_heads;

@@ -18,6 +18,9 @@ constexpr const char* kHarmless[] = {
     "attention.group_norm_groups",
 };
 
+// Keys of the towers for images and sound, by the beginning of their names.
+constexpr std::string_view kTowers[] = {"vision.", "audio.", "mm."};
+
 // Keys that change nothing at a neutral value, or at a second value that means "not set". For an array, each element
 // is checked.
 struct Neutral {
@@ -208,6 +211,7 @@ Status Keys::refuse_the_rest(const Description& h) const {
     if (understood_.count(key) != 0) continue;
     bool harmless = false;
     for (const char* listed : kHarmless) harmless = harmless || key == listed;
+    for (const std::string_view tower : kTowers) harmless = harmless || key.substr(0, tower.size()) == tower;
     // llama's Q and K are permuted as in Meta's files. Our rotary embedding expects this order.
     std::string_view layout;
     if (key == "tensor_data_layout" && h.rope().interleaved && file_.value(i).as_string(&layout))

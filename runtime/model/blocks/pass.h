@@ -12,8 +12,8 @@ namespace orrery::model {
 struct Workspace {
   Ptr<float> x;        // (max_rows, n_embd) the residual stream
   Ptr<float> normed;   // (max_rows, n_embd)
-  Ptr<float> qkv;      // (max_rows, q_dim + 2 kv_dim)
-  Ptr<float> attn;     // (max_rows, q_dim)
+  Ptr<float> qkv;      // (max_rows, q_dim + 2 kv_dim), of the widest layer
+  Ptr<float> attn;     // (max_rows, q_dim), of the widest layer
   Ptr<float> mixer;    // (max_rows, Description::mixer_floats()); null in a model without gates and recurrent layers
   Ptr<float> per_layer;   // (max_rows, n_layers, n_per_layer) the layers' own embeddings of the rows' tokens; null in a model without them
   Ptr<float> ffn;      // (max_rows, 2 max_ff), or as `per_layer` if that is wider
@@ -32,7 +32,7 @@ struct Workspace {
 // The calls to the sessions' hooks (LayerHook) in a step. Each returns false once all sessions' hooks have failed.
 class HookCalls {
  public:
-  virtual bool before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) = 0;
+  virtual bool before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) = 0;
   virtual bool before_layer(int32_t layer, Ptr<const float> next_q, int64_t q_stride) = 0;
   bool at_attention = false, ahead = false;   // some hook wants the first call, or the second
 

@@ -1,6 +1,7 @@
 #include "runtime/model/description/description.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace orrery::model {
 
@@ -55,7 +56,7 @@ int64_t Description::mixer_floats() const {
 }
 
 int64_t Description::max_in() const {
-  int64_t most = std::max<int64_t>({n_embd, kv().q_dim(), n_per_layer});
+  int64_t most = std::max<int64_t>({n_embd, max_q_dim(), n_per_layer});
   for (const LayerShape& layer : layers) {
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.width, layer.experts.shared_width});
     if (layer.mixer == Mixer::delta_net) most = std::max<int64_t>(most, layer.delta_net.values());
@@ -64,39 +65,50 @@ int64_t Description::max_in() const {
   return most;
 }
 
-bool Description::any_post_norms() const {
-  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.post_norms; });
+int32_t Description::max_q_dim() const {
+  int32_t most = 0;
+  for (const KvGroup& group : groups) most = std::max(most, group.q_dim());
+  return most;
 }
 
 bool Description::shares_kv() const {
-  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.attention.kv_of >= 0; });
+  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.mixer == Mixer::attention && layer.attention.kv_of >= 0; });
+}
+
+bool Description::any_post_norms() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.post_norms; });
 }
 
 void group_layers(Description* d) {
   constexpr uint64_t kAligned = 16;   // floats
   d->groups.clear();
-  d->kv_layers.assign(d->layers.size(), -1);
+  d->kv_layers.assign(d->layers.size(), KvLayer(-1));
   d->states.assign(d->layers.size(), 0);
   d->state_floats = 0;
   for (int32_t i = 0; i < d->n_layers; ++i) {
     const auto at = static_cast<size_t>(i);
     d->states[at] = d->state_floats;
     d->state_floats += (d->layer(i).state_floats() + kAligned - 1) / kAligned * kAligned;
-    if (d->layer(i).mixer != Mixer::attention) continue;
+    if (d->layer(i).mixer != Mixer::attention || d->layer(i).attention.kv_of >= 0) continue;
     const AttentionShape& a = d->layer(i).attention;
-    if (a.kv_of >= 0) {
-      d->kv_layers[at] = d->kv_layers[static_cast<size_t>(a.kv_of)];
-      continue;
-    }
     const auto same = [&](const KvGroup& g) {
       return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim && g.scale == a.scale;
     };
     auto group = std::find_if(d->groups.begin(), d->groups.end(), same);
-    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, a.scale, {}, {}});
-    d->kv_layers[at] = group->n_layers();
+    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, a.scale, {}, {}, 0});
     group->layers.push_back(i);
     group->windows.push_back(a.window);
   }
+  std::stable_partition(d->groups.begin(), d->groups.end(), [](const KvGroup& g) { return std::count(g.windows.begin(), g.windows.end(), 0) > 0; });
+  uint64_t first_key = 0;
+  for (size_t g = 0; g < d->groups.size(); ++g) {
+    KvGroup& group = d->groups[g];
+    group.first_key = std::exchange(first_key, first_key + group.key_values());
+    for (int32_t l = 0; l < group.n_layers(); ++l) d->kv_layers[static_cast<size_t>(group.layers[static_cast<size_t>(l)])] = {l, static_cast<int32_t>(g)};
+  }
+  for (size_t i = 0; i < d->layers.size(); ++i)
+    if (const LayerShape& layer = d->layers[i]; layer.mixer == Mixer::attention && layer.attention.kv_of >= 0)
+      d->kv_layers[i] = d->kv_layers[static_cast<size_t>(layer.attention.kv_of)];
 }
 
 uint32_t reach_of_context(const Description& d) {

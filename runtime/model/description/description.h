@@ -43,6 +43,7 @@ struct RopeOverride {
 // Attention of one layer. K and V have heads of the same size.
 struct AttentionShape {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int32_t kv_of = -1;               // it reads the KV of this earlier layer, whose shape it has, and writes none; -1: it has its own
   int32_t window = 0;               // keys with position > row position - window; 0: all
   int32_t rope = 0;                 // number of its keys' RoPE in Description::ropes; -1: none, neither for queries
   int32_t query_rope = 0;           // of its queries' RoPE
@@ -53,7 +54,6 @@ struct AttentionShape {
   bool sinks = false;               // each query head has a further logit in the softmax, without a value
   bool v_norm = false;              // RMS norm of each value head, without weights
   bool values_of_keys = false;      // without attn_v, values are what attn_k gives, before the keys' norm and RoPE
-  int32_t kv_of = -1;               // the layer before it whose KV it reads, having none of its own; -1: its own
 
   int32_t q_dim() const { return n_heads * head_dim; }
   int32_t kv_dim() const { return n_kv_heads * head_dim; }
@@ -104,16 +104,19 @@ struct LayerShape {
   uint64_t state_floats() const;    // of a recurrent mixer; else 0
 };
 
-// Layers whose KV has equal shape, and whose queries have equal scales. Pages, plans, policies, residency and files go by group.
+// Layers whose KV has equal shape, and whose queries have equal scales. Each group has pages of its own. Policies, residency and profiles know
+// group 0 alone.
 struct KvGroup {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   float scale = 0.0f;
-  std::vector<int32_t> layers;      // ascending
+  std::vector<int32_t> layers;      // that have their own KV, ascending
   std::vector<int32_t> windows;     // each layer's window; 0: none
+  uint64_t first_key = 0;           // where its keys begin among one token's keys of all groups, in values
 
   int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
   int32_t q_dim() const { return n_heads * head_dim; }
   int32_t kv_dim() const { return n_kv_heads * head_dim; }
+  uint64_t key_values() const { return static_cast<uint64_t>(n_layers()) * static_cast<uint64_t>(kv_dim()); }   // of one token
 };
 
 struct Description {
@@ -133,16 +136,19 @@ struct Description {
   std::vector<RopeParameters> ropes = {{}};   // at most kMostRopes; the first is that of layers without a window
   std::vector<LayerShape> layers;   // (n_layers)
   // As group_layers() makes them:
-  std::vector<KvGroup> groups;
-  std::vector<int32_t> kv_layers;   // (n_layers) each layer's place in its group; -1: it has no KV
+  std::vector<KvGroup> groups;      // the first one has a layer without a window, if any group has
+  std::vector<KvLayer> kv_layers;   // (n_layers) each layer's place in the KV; that of another layer where it reads another's
   std::vector<uint64_t> states;     // (n_layers) where a layer's state begins in a sequence's recurrent state, in floats
   uint64_t state_floats = 0;        // of a sequence; 0: no layer is recurrent
 
   const LayerShape& layer(int32_t i) const { return layers[static_cast<size_t>(i)]; }
   const RopeParameters& rope() const { return ropes[0]; }
-  // The one group. The engine runs models with one: read_description() refuses others.
-  const KvGroup& kv() const { return groups[0]; }
+  const KvGroup& kv() const { return groups[0]; }   // that of policies
+  uint64_t key_values() const { return groups.back().first_key + groups.back().key_values(); }   // of one token, in all groups
+  int32_t max_q_dim() const;        // of a layer with attention
   bool recurrent() const { return state_floats > 0; }
+  // Whether a layer reads the KV of another.
+  bool shares_kv() const;
   uint64_t state_bytes() const { return state_floats * sizeof(float); }
   int64_t max_ff() const;           // of a row's gates, in all experts that it takes
   // Most of a layer; n_experts 0: no layer has experts.
@@ -151,10 +157,9 @@ struct Description {
   int64_t mixer_floats() const;     // of a row, beside queries, keys and values: gates, and rows of recurrent layers
   int64_t max_in() const;           // the widest input of a product
   bool any_post_norms() const;
-  bool shares_kv() const;           // some layer reads another's KV
 };
 
-// Makes the groups out of the layers, in the order of their first layers.
+// Makes the groups out of the layers.
 void group_layers(Description* d);
 
 // Tokens up to which the rotary positions mean something: the trained context, or what its scaling makes of that.

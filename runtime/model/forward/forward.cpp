@@ -31,8 +31,10 @@ class Hooks final : public HookCalls {
       at_attention |= part.hook && !part.hook->looks_ahead();
     }
   }
-  bool before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) override {
-    return call(false, q, q_stride, [layer, q_stride](LayerHook* hook, Ptr<const float> its) { return hook->before_attend(layer, its, q_stride); });
+  bool before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) override {
+    return call(false, q, q_stride, [layer, q_stride](LayerHook* hook, Ptr<const float> its) {
+      return layer.group == 0 || hook->in_all_groups() ? hook->before_attend(layer, its, q_stride) : ok_status();
+    });
   }
   bool before_layer(int32_t layer, Ptr<const float> next_q, int64_t q_stride) override {
     return call(true, next_q, q_stride, [layer](LayerHook* hook, Ptr<const float> its) { return hook->before_layer(layer, its); });
@@ -166,9 +168,13 @@ StepLimits step_limits(const Description& d, int32_t max_rows, int32_t max_conte
   StepLimits limits;
   limits.max_rows = max_rows;
   limits.max_context = max_context;
-  limits.n_heads = d.kv().n_heads;
-  limits.n_kv_heads = d.kv().n_kv_heads;
-  limits.head_dim = d.kv().head_dim;
+  for (const KvGroup& group : d.groups) {
+    limits.n_heads = std::max(limits.n_heads, group.n_heads);
+    limits.n_kv_heads = std::max(limits.n_kv_heads, group.n_kv_heads);
+    limits.head_dim = std::max(limits.head_dim, group.head_dim);
+  }
+  limits.n_groups = static_cast<int32_t>(d.groups.size());
+  limits.queries_per_head = d.kv().n_heads / d.kv().n_kv_heads;
   for (const RopeParameters& rope : d.ropes) limits.rope_floats += rope.n_rot;
   limits.max_in = d.max_in();
   if (const ExpertsShape most = d.experts()) {
@@ -192,8 +198,10 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
   const int64_t rows = limits.max_rows;
   work.x = floats(rows, d.n_embd);
   work.normed = floats(rows, d.n_embd);
-  work.qkv = floats(rows, d.kv().q_dim() + 2 * int64_t{d.kv().kv_dim()});
-  work.attn = floats(rows, d.kv().q_dim());
+  int64_t qkv = 0;
+  for (const KvGroup& group : d.groups) qkv = std::max(qkv, group.q_dim() + 2 * int64_t{group.kv_dim()});
+  work.qkv = floats(rows, qkv);
+  work.attn = floats(rows, d.max_q_dim());
   if (const int64_t n = d.mixer_floats(); n > 0) work.mixer = floats(rows, n);
   if (d.n_per_layer > 0) work.per_layer = floats(rows, d.per_layer_floats());
   work.ffn = floats(rows, std::max(2 * d.max_ff(), d.per_layer_floats()));

@@ -50,14 +50,16 @@ struct Layers {
                                // before layer `end`, if that is not the last one's end
 };
 
-// Called between layers of a session's step, which has one row in decode. before_attend() comes before a layer's attention,
+// Called between layers of a session's step, which has one row in decode. before_attend() comes before the attention of a layer with its own KV,
 // once the KV of the step's rows has been appended. before_layer() comes at the start of a layer, in decode only.
 class LayerHook {
  public:
   virtual ~LayerHook() = default;
   // q: (n_rows, n_heads, head_dim) after RoPE and Step::transform, on the device, rows q_stride floats apart. The row's keys follow its
   // queries: (n_kv_heads, head_dim). The step continues when the call returns.
-  virtual Status before_attend(int32_t layer, Ptr<const float> q, int64_t q_stride) = 0;
+  virtual Status before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) = 0;
+  // Whether before_attend() comes for the layers of all KV groups; false: for those of group 0.
+  virtual bool in_all_groups() const { return false; }
   // Whether the step calls before_layer() instead of before_attend().
   virtual bool looks_ahead() const { return false; }
   // Called at the start of a layer. next_q is laid out as q, but holds the next layer's queries: the next layer's

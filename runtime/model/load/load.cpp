@@ -300,8 +300,8 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
     if (!layer.experts) continue;
     if (const Status known = device.check_experts(layer.experts.router); !known.ok()) return error(known.code(), "%s: %s", file.path().c_str(), known.message());
   }
-  if (const Status heads = device.check_heads(d.kv().head_dim); !heads.ok())
-    return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
+  for (const KvGroup& group : d.groups)
+    if (const Status heads = device.check_heads(group.head_dim); !heads.ok()) return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(file, device);
   Weights scratch;
   RopeFactors none;

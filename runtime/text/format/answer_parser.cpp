@@ -1,6 +1,7 @@
 #include "runtime/text/format/answer_parser.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/text/json/json.h"
 
@@ -9,6 +10,14 @@ namespace {
 
 constexpr size_t kDead = SIZE_MAX;
 
+bool is_bare_key(char c) { return grammar::is_bare_key_byte(c); }
+// A word or a number as JSON has it.
+std::string json_word(const std::string& word, const std::string (&words)[3]) {
+  constexpr const char* kJson[3] = {"true", "false", "null"};
+  for (size_t w = 0; w < 3; ++w)
+    if (word == words[w]) return kJson[w];
+  return word;
+}
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 std::string_view after_blanks(std::string_view text) {
   while (!text.empty() && is_blank(text[0])) text.remove_prefix(1);
@@ -262,7 +271,7 @@ void AnswerParser::take(Branch::Then then, std::vector<Piece>* out) {
       return;
     case Branch::value:
       held_.clear();
-      scalar_.clear();
+      closers_.clear();
       value_begun_ = value_is_json_ = false;
       state_ = is_string(key_) ? State::string_value : State::other_value;
       give_json({}, (any_key_ ? ", \"" : "{\"") + escaped(key_) + "\": " + (state_ == State::string_value ? "\"" : ""), out);
@@ -338,33 +347,143 @@ void AnswerParser::json_byte(char c, std::vector<Piece>* out) {
   }
 }
 
+// A byte of a list or an object that is not JSON. What it stands for leaves as JSON at once.
+void AnswerParser::noted_byte(char c, std::vector<Piece>* out) {
+  const TaggedFormat& t = *format().tagged;
+  const bool python = notation_ == grammar::Notation::python, in_object = !closers_.empty() && closers_.back() == '}';
+  switch (place_) {
+    case Place::string:
+      return noted_string(c, out);
+    case Place::open:
+      held_ += c;
+      if (held_.size() < t.bare.open.size()) return;
+      give_json(std::exchange(held_, {}), "\"", out);
+      place_ = Place::string;
+      return;
+    case Place::word:
+      if (is_name_byte(c) || c == '+') {
+        held_ += c;
+        return;
+      }
+      give_json(held_, json_word(held_, t.words), out);
+      held_.clear();
+      place_ = Place::after;
+      return noted_byte(c, out);
+    case Place::key:
+      if (is_blank(c)) return give_json({&c, 1}, {}, out);
+      if (python && (c == '\'' || c == '"')) return noted_value(c, out);
+      if (!python && is_bare_key(c)) {
+        held_ += c;
+        return;
+      }
+      if (c == ':') {   // in Python's notation its string has been given
+        const std::string raw = std::exchange(held_, {}) + c;
+        give_json(raw, python ? ": " : "\"" + escaped(std::string_view(raw).substr(0, raw.size() - 1)) + "\": ", out);
+        place_ = Place::value;
+        return;
+      }
+      place_ = Place::after;
+      return noted_byte(c, out);
+    case Place::value:
+      return noted_value(c, out);
+    case Place::after:
+      break;
+  }
+  if (c == ',') {
+    give_json({&c, 1}, ", ", out);
+    place_ = in_object ? Place::key : Place::value;
+    is_key_ = in_object;
+    return;
+  }
+  if (c == ']' || c == '}') {
+    give_json({&c, 1}, {&c, 1}, out);
+    if (!closers_.empty()) closers_.pop_back();
+    if (closers_.empty()) after_value(0, out);
+    return;
+  }
+  give_json({&c, 1}, {}, out);   // blanks
+}
+
+void AnswerParser::noted_value(char c, std::vector<Piece>* out) {
+  const TaggedFormat& t = *format().tagged;
+  if (c == '{' || c == '[') {
+    give_json({&c, 1}, {&c, 1}, out);
+    closers_ += c == '{' ? '}' : ']';
+    place_ = c == '{' ? Place::key : Place::value;
+    is_key_ = c == '{';
+    return;
+  }
+  if (notation_ == grammar::Notation::bare && c == t.bare.open[0]) {
+    place_ = Place::open;
+    return noted_byte(c, out);
+  }
+  if (notation_ == grammar::Notation::python && (c == '\'' || c == '"')) {
+    quote_ = c;
+    escaped_ = false;
+    place_ = Place::string;
+    return give_json({&c, 1}, "\"", out);
+  }
+  if (is_blank(c)) return give_json({&c, 1}, {}, out);
+  place_ = is_name_byte(c) || c == '+' ? Place::word : Place::after;
+  noted_byte(c, out);
+}
+
+void AnswerParser::noted_string(char c, std::vector<Piece>* out) {
+  const Place after = is_key_ ? Place::key : Place::after;
+  if (notation_ == grammar::Notation::python) {
+    if (escaped_) {
+      escaped_ = false;
+      const char plain = c == 'n' ? '\n' : c == 'r' ? '\r' : c == 't' ? '\t' : c;
+      const std::string raw = std::exchange(held_, {}) + c;
+      return give_json(raw, escaped({&plain, 1}), out);
+    }
+    if (c == '\\') {
+      escaped_ = true;
+      held_ = c;
+      return;
+    }
+    if (c != quote_) return give_json({&c, 1}, escaped({&c, 1}), out);
+    give_json({&c, 1}, "\"", out);
+    place_ = after;
+    is_key_ = false;
+    return;
+  }
+  const std::string& close = format().tagged->bare.close;
+  held_ += c;
+  if (begins(held_, close)) {
+    give_json(std::exchange(held_, {}), "\"", out);
+    place_ = after;
+    return;
+  }
+  size_t keep = 0;
+  while (keep < held_.size() && !begins(close, std::string_view(held_).substr(keep))) ++keep;
+  const std::string free = held_.substr(0, keep);
+  held_.erase(0, keep);
+  if (!free.empty()) give_json(free, escaped(free), out);
+}
+
 // Keys, raw strings, and other values of tagged arguments.
 void AnswerParser::raw_byte(char c, std::vector<Piece>* out) {
   const TaggedFormat& t = *format().tagged;
   if (state_ == State::other_value) {
-    if (value_is_json_ || (!value_begun_ && (c == '{' || c == '['))) {
-      value_begun_ = value_is_json_ = true;
-      return json_byte(c, out);
+    if (!value_begun_ && (c == '{' || c == '[')) {
+      notation_ = c == '[' ? t.lists : t.objects;
+      value_is_json_ = true;
+      place_ = Place::value;
     }
+    value_begun_ = true;
+    if (value_is_json_) return notation_ == grammar::Notation::json ? json_byte(c, out) : noted_byte(c, out);
     if (is_name_byte(c) || c == '+') {
-      value_begun_ = true;
-      scalar_ += c;
+      held_ += c;
       return;
     }
-    const char* const words[3] = {"true", "false", "null"};
-    std::string json = scalar_;
-    for (size_t w = 0; w < 3; ++w)
-      if (scalar_ == t.words[w]) json = words[w];
-    give_json(scalar_, json, out);
+    const std::string scalar = std::move(held_);
+    held_.clear();
+    give_json(scalar, json_word(scalar, t.words), out);
     after_value(0, out);
     return byte(c, out);
   }
-  std::string mark = t.string_end;
-  if (state_ == State::key) {   // it ends where its value's text begins
-    size_t same = 0;
-    while (same < t.to_value[0].size() && same < t.to_value[1].size() && t.to_value[0][same] == t.to_value[1][same]) ++same;
-    mark = t.to_value[0].substr(0, same);
-  }
+  const std::string mark = state_ == State::key ? std::string(t.key_end()) : t.string_end;   // a key ends where its value's text begins
   held_ += c;
   if (begins(held_, mark)) {
     if (state_ == State::key) {

@@ -71,6 +71,9 @@ class AnswerParser {
   void after_value(size_t matched, std::vector<Piece>* out);
   void json_byte(char c, std::vector<Piece>* out);
   void raw_byte(char c, std::vector<Piece>* out);
+  void noted_byte(char c, std::vector<Piece>* out);
+  void noted_string(char c, std::vector<Piece>* out);
+  void noted_value(char c, std::vector<Piece>* out);
   void emit(Piece::Type type, std::string_view raw, std::string_view json, std::vector<Piece>* out);
   void give_json(std::string_view raw, std::string_view json, std::vector<Piece>* out);
   const CallFormat& format() const { return *rules_.format.call; }
@@ -91,8 +94,15 @@ class AnswerParser {
   uint32_t depth_ = 0;
   bool in_string_ = false, escaped_ = false, value_begun_ = false, value_is_json_ = false;
   // Tagged arguments.
-  std::string key_, scalar_;
+  std::string key_;
   bool any_key_ = false;
+  // A list or an object in a notation of its own.
+  enum class Place : uint8_t { value, open, word, string, key, after };   // open: within the mark that begins a string
+  grammar::Notation notation_ = grammar::Notation::json;
+  std::string closers_;           // of the lists and objects that are open
+  Place place_ = Place::value;
+  bool is_key_ = false;           // Python's string is a key
+  char quote_ = '"';
 };
 
 }  // namespace orrery::text::format

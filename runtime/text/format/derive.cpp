@@ -12,6 +12,7 @@ namespace {
 
 constexpr const char* kNames[3] = {"aqfirst", "zvsecond", "mwthird"};
 constexpr const char* kKeys[3] = {"bkeyone", "ykeytwo", "akeythree"};
+constexpr const char* kUpperKey = "Ykeyupper";   // behind the others, but before them by its bytes
 constexpr const char* kValues[3] = {"cvalueone", "xvaluetwo", "lvaluethree"};
 constexpr const char* kIds[3] = {"probe0001", "probe0002", "probe0003"};
 constexpr const char *kContent = "dcontent", *kThought = "wthought";
@@ -165,7 +166,7 @@ class Deriver {
 
   Result<ChatFormat> run(std::string_view source) {
     ORRERY_TRY(frame());
-    format_.source = "probes";
+    format_.source = kFromProbes;
     reasoning();
     if (!format_.reasoning.known()) format_.reasoning = known_reasoning(source);
     settle_header();
@@ -179,7 +180,8 @@ class Deriver {
         format_.call = std::move(call);
         return format_;
       }
-      if (first_reason.empty() || (first_reason == kNoCalls && reason != kNoCalls)) first_reason = reason;
+      const bool refuses_null = shape.null_content && begins(reason, kRefuses);   // not calls, but content that is null
+      if (first_reason.empty() || (first_reason == kNoCalls && reason != kNoCalls && !refuses_null)) first_reason = reason;
     }
     if (const KnownFormat* known = known_format(source)) {
       format_.call = known->call();
@@ -193,6 +195,7 @@ class Deriver {
 
  private:
   static constexpr const char* kNoCalls = "the chat template prints no calls of tools";
+  static constexpr const char* kRefuses = "the chat template refuses calls: ";
 
   // What stands before an answer, and what the template asks the model with.
   Status frame() {
@@ -294,7 +297,7 @@ class Deriver {
     f.text_arguments = shape.text_arguments;
     const auto one = body({"", nullptr, {call_of(0, one_argument(0))}}, shape);
     if (!one) {
-      *why = prober_.failure().empty() ? kNoCalls : "the chat template refuses calls: " + prober_.failure();
+      *why = prober_.failure().empty() ? kNoCalls : kRefuses + prober_.failure();
       return std::nullopt;
     }
     const size_t name = one->find(kNames[0]), key = one->find(kKeys[0]), value = one->find(kValues[0]), id = one->find(kIds[0]);
@@ -491,7 +494,10 @@ class Deriver {
     }
     // Order of keys; words; lists.
     const auto order = body({"", nullptr, {call_of(0, arguments_of({{kKeys[1], text_value(kValues[1])}, {kKeys[0], text_value(kValues[0])}}))}}, shape);
-    t.sorted = order && order->find(kKeys[0]) < order->find(kKeys[1]);
+    if (order && order->find(kKeys[0]) < order->find(kKeys[1])) {
+      const auto upper = body({"", nullptr, {call_of(0, arguments_of({{kUpperKey, text_value(kValues[1])}, {kKeys[0], text_value(kValues[0])}}))}}, shape);
+      t.order = upper && upper->find(kKeys[0]) < upper->find(kUpperKey) ? KeyOrder::letters : KeyOrder::bytes;
+    }
     const Value words[3] = {Value::boolean(true), Value::boolean(false), Value::none()};
     const std::string_view guesses[3][2] = {{"true", "True"}, {"false", "False"}, {"null", "None"}};
     for (size_t w = 0; w < 3; ++w) {
@@ -505,6 +511,36 @@ class Deriver {
     f->tagged = std::move(t);
     why->clear();
     return true;
+  }
+
+  // Lists and objects in one another, with what notations write in ways of their own.
+  static Value deep_lists() {
+    const Value texts = Value::list({text_value("it's"), text_value("a \"b\""), text_value("\xC3\xA9\n\t\\ <c>"), Value::none(), Value::boolean(false), Value::floating(2.5)});
+    const Value inner = arguments_of({{kKeys[1], texts}, {kUpperKey, arguments_of({})}, {kKeys[0], Value::list({})}, {kKeys[2], Value::integer(-3)}});
+    return arguments_of({{kKeys[0], Value::list({texts, inner, Value::list({inner})})}, {kKeys[1], arguments_of({{kKeys[0], inner}, {kKeys[1], Value::list({inner, texts})}})}});
+  }
+
+  // How tagged arguments have lists and objects written: as JSON, in marks like those of other strings, as Python has them, or not at all.
+  template <class Simple, class Deep>
+  static void find_notation(const Simple& simple, const Deep& deep, CallFormat* f) {
+    TaggedFormat& t = *f->tagged;
+    const auto is = [&](Notation lists, Notation objects, bool compact) {
+      t.lists = lists, t.objects = objects, f->compact = compact;
+      return simple() && ((lists == Notation::json && objects == Notation::json) || deep());
+    };
+    if (is(Notation::json, Notation::json, false) || is(Notation::json, Notation::json, true)) return;
+    const std::string_view value = t.to_value[0], close = t.close[0];
+    if (begins(value, t.to_value[1]) && value.size() > t.to_value[1].size() && ends(close, t.close[1]) && close.size() > t.close[1].size()) {
+      t.bare.open = value.substr(t.to_value[1].size());
+      t.bare.close = close.substr(0, close.size() - t.close[1].size());
+      for (const bool spaced : {false, true}) {
+        t.bare.comma = spaced ? ", " : ",", t.bare.colon = spaced ? ": " : ":";
+        if (is(Notation::bare, Notation::bare, false)) return;
+      }
+      t.bare = BareMarks();
+    }
+    if (is(Notation::python, Notation::json, false) || is(Notation::python, Notation::python, false)) return;
+    is(Notation::none, Notation::none, false);
   }
 
   // Every rendering, printed back. What a template does not print alike is left out of its format where a format can do without.
@@ -537,12 +573,7 @@ class Deriver {
     bool good = same({"", nullptr, {call_of(0, one_argument(0))}}) && same({"", nullptr, {call_of(1, arguments_of({}))}}) &&
                 same({"", nullptr, {call_of(0, rich)}}) && same({"", nullptr, {call_of(2, words)}});
     if (good && f->tagged) {
-      f->tagged->nested = true;
-      f->compact = false;
-      if (!same({"", nullptr, {call_of(0, lists)}})) {
-        f->compact = true;
-        if (!same({"", nullptr, {call_of(0, lists)}})) f->tagged->nested = f->compact = false;
-      }
+      find_notation([&] { return same({"", nullptr, {call_of(0, lists)}}); }, [&] { return same({"", nullptr, {call_of(0, deep_lists())}}); }, f);
     } else if (good) {
       good = same({"", nullptr, {call_of(0, lists)}});
     }

@@ -31,6 +31,9 @@ inline constexpr char kCounter = '\x01';
 // What a call consists of, in the order in which it is written. A call has a name and arguments; an id or not.
 enum class Field : uint8_t { name, id, arguments };
 
+using grammar::BareMarks;
+using grammar::KeyOrder;
+using grammar::Notation;
 using grammar::TaggedFormat;
 
 struct CallFormat {
@@ -57,12 +60,14 @@ inline bool is_name_byte(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.';
 }
 
+inline constexpr const char* kFromProbes = "probes";
+
 struct ChatFormat {
   ReasoningFormat reasoning;
   std::string content_open, content_close;   // what stands around content that is no blank; content_close: to the end of the turn
   std::optional<CallFormat> call;
   std::string prompt_end;  // what the template ends a prompt with, for the model to go on
-  std::string source;      // "probes", or the name of the table's row
+  std::string source;      // kFromProbes, or the name of the table's row
   std::string why_none;    // of `call`: why the template has none
 };
 
@@ -80,6 +85,9 @@ struct Call {
 };
 // The calls as the template prints them from the answer's start to the end of the turn; with content before them where it is not empty.
 Result<std::string> print(const CallFormat& format, const std::vector<Call>& calls, std::string_view content);
+
+// The format as JSON, as orrery_chat_format() gives it.
+Result<Value> describe(const ChatFormat& format);
 
 // A row of the table: the format of templates that print no calls and whose source has both marks.
 struct KnownFormat {

@@ -3,6 +3,7 @@
 
 #include "runtime/text/format/format.h"
 #include "runtime/text/json/json.h"
+#include "runtime/text/unicode/python_characters.h"
 
 namespace orrery::text::format {
 namespace {
@@ -13,16 +14,74 @@ std::string counted(std::string_view literal, size_t number) {
   return out;
 }
 
+void sort_keys(const TaggedFormat& tagged, std::vector<Map::Entry>* entries) {
+  std::stable_sort(entries->begin(), entries->end(), [&](const auto& a, const auto& b) { return tagged.before(a.first.as_string(), b.first.as_string()); });
+}
+
 Result<std::string> json_of(const Value& value, bool compact) {
   JsonFormat json;
   if (compact) json.item_separator = ",", json.key_separator = ":", json.custom_separators = true;
   return dump_json(value, json);
 }
 
+// A string as Python's repr() has it.
+std::string python_string(std::string_view text) {
+  const char quote = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
+  std::string out(1, quote);
+  for (size_t at = 0; at < text.size();) {
+    const size_t n = unicode::sequence_length(text, at);
+    const char c = text[at];
+    if (c == quote || c == '\\') {
+      out.append(1, '\\').append(1, c);
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      out.append(c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t");
+    } else {   // others that repr() writes as numbers are in no answer
+      out.append(text.substr(at, n));
+    }
+    at += n;
+  }
+  return out + quote;
+}
+
+// A value within lists and objects that are not JSON.
+Result<std::string> noted(const TaggedFormat& tagged, Notation notation, const Value& value) {
+  const bool python = notation == Notation::python;
+  constexpr const char* kPython[] = {"True", "False", "None"};
+  const auto joined = [&](const auto& items, const char* open, const char* close, const auto& write) -> Result<std::string> {
+    std::string out = open;
+    for (const auto& item : items) {
+      if (out.size() > 1) out += python ? ", " : tagged.bare.comma;
+      ORRERY_TRY(write(item, &out));
+    }
+    return out + close;
+  };
+  const auto append = [&](const Value& item, std::string* out) -> Status {
+    ORRERY_ASSIGN(const std::string text, noted(tagged, notation, item));
+    *out += text;
+    return ok_status();
+  };
+  if (value.is_string()) return python ? python_string(value.as_string()) : tagged.bare.open + std::string(value.as_string()) + tagged.bare.close;
+  if (value.is_bool() || value.is_none()) {
+    const size_t word = value.is_none() ? 2 : value.as_bool() ? 0 : 1;
+    return python ? std::string(kPython[word]) : tagged.words[word];
+  }
+  if (value.is_list()) return joined(value.as_items(), "[", "]", append);
+  if (!value.is_map()) return json_of(value, false);
+  std::vector<Map::Entry> entries = value.as_map().entries();
+  if (!python && tagged.order != KeyOrder::given) sort_keys(tagged, &entries);
+  return joined(entries, "{", "}", [&](const Map::Entry& entry, std::string* out) -> Status {
+    const std::string_view key = entry.first.as_string();
+    *out += python ? python_string(key) + ": " : std::string(key) + tagged.bare.colon;
+    return append(entry.second, out);
+  });
+}
+
 Result<std::string> tagged_value(const TaggedFormat& tagged, const Value& value, bool compact) {
   if (value.is_string()) return std::string(value.as_string());
   if (value.is_bool()) return tagged.words[value.as_bool() ? 0 : 1];
   if (value.is_none()) return tagged.words[2];
+  const Notation notation = value.is_list() ? tagged.lists : value.is_map() ? tagged.objects : Notation::json;
+  if (notation == Notation::bare || notation == Notation::python) return noted(tagged, notation, value);
   return json_of(value, compact);
 }
 
@@ -30,8 +89,7 @@ Result<std::string> tagged_arguments(const CallFormat& format, const Map& argume
   const TaggedFormat& tagged = *format.tagged;
   if (arguments.size() == 0) return tagged.none;
   std::vector<Map::Entry> entries = arguments.entries();
-  if (tagged.sorted)
-    std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first.as_string() < b.first.as_string(); });
+  if (tagged.order != KeyOrder::given) sort_keys(tagged, &entries);
   std::string out = tagged.open;
   for (size_t i = 0; i < entries.size(); ++i) {
     const size_t kind = entries[i].second.is_string() ? 0 : 1;

@@ -26,6 +26,7 @@ CallFormat lfm2() {
   t.to_value[0] = "=\"", t.to_value[1] = "=";
   t.close[0] = "\"";
   t.next_key = ", ";
+  t.lists = t.objects = Notation::python;
   t.words[0] = "True", t.words[1] = "False", t.words[2] = "None";
   f.tagged = std::move(t);
   return f;
@@ -41,6 +42,7 @@ constexpr const char* kReasoning[][3] = {{"<think>", "</think>", ""},
                                          {"[THINK]", "[/THINK]", ""},
                                          {"<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"},
                                          {"<|think|>", "<|end|>", ""},
+                                         {"<|channel>thought", "<channel|>", ""},
                                          {"", "[BEGIN FINAL RESPONSE]", ""}};
 
 }  // namespace

@@ -5,14 +5,9 @@
 #include <algorithm>
 #include <functional>
 
-#include "runtime/text/pace.h"
 #include "runtime/text/tokenizer/tokenizer_vocab.h"
 
 namespace orrery::text {
-namespace {
-constexpr size_t kShortPiece = 32;
-constexpr uint32_t kNobody = UINT32_MAX;
-}  // namespace
 
 void BpeModel::reset(const int32_t* byte_ids, Span<const MergeRule> rules, uint64_t seed) {
   int32_t largest = -1;
@@ -57,18 +52,19 @@ uint64_t BpeModel::merge_of(int32_t left, int32_t right) const {
 
 bool BpeModel::encode(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel, Scratch* scratch,
                       std::vector<int32_t>* out) const {
-  if (piece.size() > kShortPiece) return encode_long(piece, unknown, cancel, scratch, out);
-  encode_short(piece, unknown, out);
+  const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(piece[i])); };
+  const size_t n = piece.size();
+  if (n > kShortPiece)
+    return encode_tokens(n, [&](size_t i) { return byte_ids_[byte(i)]; }, unknown, cancel, scratch, out);
+  int32_t ids[kShortPiece];
+  uint64_t merges[kShortPiece];
+  for (size_t i = 0; i < n; i++) ids[i] = byte_ids_[byte(i)];
+  for (size_t i = 0; i + 1 < n; i++) merges[i] = byte_merges_[byte(i) << 8 | byte(i + 1)];
+  merge_short(ids, merges, n, unknown, out);
   return true;
 }
 
-void BpeModel::encode_short(std::string_view piece, int32_t unknown, std::vector<int32_t>* out) const {
-  int32_t ids[kShortPiece];
-  uint64_t merges[kShortPiece];  // [i]: the merge of ids[i] and ids[i + 1]
-  size_t n = piece.size();
-  const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(piece[i])); };
-  for (size_t i = 0; i < n; i++) ids[i] = byte_ids_[byte(i)];
-  for (size_t i = 0; i + 1 < n; i++) merges[i] = byte_merges_[byte(i) << 8 | byte(i + 1)];
+void BpeModel::merge_short(int32_t* ids, uint64_t* merges, size_t n, int32_t unknown, std::vector<int32_t>* out) const {
   while (n > 1) {
     const uint64_t* best = std::min_element(merges, merges + n - 1);  // the first of equal merges
     if (*best == kNoMerge) break;
@@ -86,16 +82,11 @@ void BpeModel::encode_short(std::string_view piece, int32_t unknown, std::vector
   }
 }
 
-bool BpeModel::encode_long(std::string_view piece, int32_t unknown, const std::atomic<bool>* cancel,
-                           Scratch* scratch, std::vector<int32_t>* out) const {
-  Pace pace(cancel);
+bool BpeModel::merge_long(int32_t unknown, Pace* pace, Scratch* scratch, std::vector<int32_t>* out) const {
   auto& symbols = scratch->symbols;
   auto& heap = scratch->heap;  // rank << 32 | place of the left token; the smallest on top
-  const auto n = static_cast<uint32_t>(piece.size());
-  symbols.resize(n);
+  const auto n = static_cast<uint32_t>(symbols.size());
   heap.clear();
-  for (uint32_t i = 0; i < n && !pace.stop(); i++)
-    symbols[i] = {byte_ids_[static_cast<uint8_t>(piece[i])], i - 1, i + 1 < n ? i + 1 : kNobody};
   const auto key_of = [&](uint32_t left) {
     const uint32_t right = symbols[left].next;
     if (right == kNobody) return kNoMerge;
@@ -108,14 +99,14 @@ bool BpeModel::encode_long(std::string_view piece, int32_t unknown, const std::a
     heap.push_back(key);
     std::push_heap(heap.begin(), heap.end(), std::greater<>());
   };
-  for (uint32_t i = 0; i + 1 < n && !pace.stop(); i++)
+  for (uint32_t i = 0; i + 1 < n && !pace->stop(); i++)
     if (const uint64_t key = key_of(i); key != kNoMerge) heap.push_back(key);
-  if (pace.stopped()) return false;
+  if (pace->stopped()) return false;
   std::make_heap(heap.begin(), heap.end(), std::greater<>());
 
   constexpr int32_t kMergedAway = -2;
   while (!heap.empty()) {
-    if (pace.stop()) return false;
+    if (pace->stop()) return false;
     std::pop_heap(heap.begin(), heap.end(), std::greater<>());
     const uint64_t key = heap.back();
     heap.pop_back();
@@ -130,11 +121,11 @@ bool BpeModel::encode_long(std::string_view piece, int32_t unknown, const std::a
     if (left != 0) push(symbols[left].previous);
     push(left);
   }
-  for (uint32_t i = 0; i != kNobody && !pace.stop(); i = symbols[i].next) {
+  for (uint32_t i = 0; i != kNobody && !pace->stop(); i = symbols[i].next) {
     const int32_t id = symbols[i].id >= 0 ? symbols[i].id : unknown;
     if (id >= 0) out->push_back(id);
   }
-  return !pace.stopped();
+  return !pace->stopped();
 }
 
 }  // namespace orrery::text

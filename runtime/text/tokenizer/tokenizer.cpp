@@ -1,5 +1,5 @@
-// Encoding and decoding. Text is split at special tokens. The model's family (pretokenize + bpe, or spm) turns the
-// text between special tokens into tokens.
+// Encoding and decoding. Text is split at special tokens. The model's family (pretokenize + bpe, spm, or character_bpe)
+// turns the text between special tokens into tokens.
 #include "runtime/text/tokenizer/tokenizer.h"
 
 #include <algorithm>
@@ -141,6 +141,10 @@ bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, S
     normalize(text, &scratch->normalized);
     return spm.encode(scratch->normalized, special.unk, bounds.cancel, bounds.max_size, &scratch->spm, out);
   }
+  if (family == Family::gemma4) {
+    normalize(text, &scratch->normalized);
+    return character_bpe.encode(scratch->normalized, special.unk, bounds.cancel, bounds.max_size, &scratch->character_bpe, out);
+  }
   scratch->ends.clear();
   if (!pre_tokenize(pre, text, &scratch->ends, bounds.cancel)) return false;
   size_t from = 0;
@@ -161,7 +165,7 @@ bool Tokenizer::Impl::encode_text(std::string_view text, const Bounds& bounds, S
   return bounds.allow(out->size());
 }
 
-// SentencePiece reads U+2581 as a space, but not as an extra space. One more space goes in front, so that the first
+// SentencePiece and Gemma 4 read U+2581 as a space, but not as an extra space. In SentencePiece one more space goes in front, so that the first
 // word looks like all other words.
 void Tokenizer::Impl::normalize(std::string_view text, std::string* out) const {
   if (remove_extra_whitespaces) {

@@ -1,5 +1,6 @@
-// Tokenizers: text -> token ids and back, as the model's GGUF describes. Two families: byte-level BPE ("gpt2":
-// pre-tokenizer, then merges by rank) and SentencePiece BPE ("llama": merges by score, with byte fallback). A
+// Tokenizers: text -> token ids and back, as the model's GGUF describes. Three families: byte-level BPE ("gpt2":
+// pre-tokenizer, then merges by rank), SentencePiece BPE ("llama": merges by score, with byte fallback), and BPE over
+// characters ("gemma4": merges by rank, with byte fallback). A
 // Tokenizer is built once from a file's metadata (or a VocabData), owns all its data, and never changes afterwards.
 // Any number of threads may use it at the same time.
 //
@@ -44,12 +45,12 @@ struct SpecialTokens {
 // A GGUF's description of a vocabulary, not yet checked. The strings belong to the caller and are read only while a
 // Tokenizer is built.
 struct VocabData {
-  std::string_view model;                // tokenizer.ggml.model: "gpt2" or "llama"
+  std::string_view model;                // tokenizer.ggml.model: "gpt2", "llama" or "gemma4"
   std::string_view pre;                  // tokenizer.ggml.pre; "" if absent (BPE: "default")
   std::vector<std::string_view> tokens;  // (n_vocab)
   std::vector<float> scores;             // (n_vocab), or empty: all 0
   std::vector<int32_t> types;            // (n_vocab) TokenType, or empty: all normal
-  std::vector<std::string_view> merges;  // "left right", best first; BPE only
+  std::vector<std::string_view> merges;  // "left right", best first; not SentencePiece
   SpecialTokens special;                 // as in the file
   int add_bos = -1, add_eos = -1;        // 0, 1, or -1: the family's default
   int add_space_prefix = -1;  // SentencePiece: a space before every text between special tokens

@@ -79,7 +79,7 @@ Result<Tokenizer> Tokenizer::from_gguf(const gguf::File& file) {
   ORRERY_ASSIGN(vocab.model, file.required_string("tokenizer.ggml.model"));
   ORRERY_ASSIGN(vocab.pre, file.get_string("tokenizer.ggml.pre", ""));
   ORRERY_TRY(read_strings(file, "tokenizer.ggml.tokens", true, &vocab.tokens));
-  ORRERY_TRY(read_strings(file, "tokenizer.ggml.merges", vocab.model == "gpt2", &vocab.merges));
+  ORRERY_TRY(read_strings(file, "tokenizer.ggml.merges", vocab.model != "llama", &vocab.merges));
 
   ORRERY_ASSIGN(const gguf::Value* scores,
                 array(file, "tokenizer.ggml.scores", gguf::ValueType::f32, vocab.model == "llama"));

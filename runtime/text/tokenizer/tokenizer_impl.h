@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/text/tokenizer/bpe.h"
+#include "runtime/text/tokenizer/character_bpe.h"
 #include "runtime/text/pace.h"
 #include "runtime/text/tokenizer/pretokenize.h"
 #include "runtime/text/tokenizer/spm.h"
@@ -12,7 +13,7 @@
 namespace orrery::text {
 
 struct Tokenizer::Impl {
-  enum class Family : uint8_t { bpe, spm };
+  enum class Family : uint8_t { bpe, spm, gemma4 };
   Family family = Family::bpe;
   PreTokenizer pre = PreTokenizer::classic;
   bool ignore_merges = false;
@@ -32,6 +33,7 @@ struct Tokenizer::Impl {
   SpecialMatcher all_special;              // with parse_special: control and unknown tokens too
   BpeModel bpe;
   SpmModel spm;
+  CharacterBpe character_bpe;
   size_t longest_token_bytes = 0;
   size_t text_bytes_per_token = 0;  // upper bound on the average over any text; 0: no bound
 
@@ -40,6 +42,7 @@ struct Tokenizer::Impl {
     std::string normalized;
     BpeModel::Scratch bpe;
     SpmModel::Scratch spm;
+    CharacterBpe::Scratch character_bpe;
   };
   bool is_special(int32_t id) const {
     const TokenType type = types[static_cast<size_t>(id)];

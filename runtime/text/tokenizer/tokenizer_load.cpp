@@ -73,6 +73,12 @@ std::string shown(std::string_view text) {
   return out;
 }
 
+// Gemma 4's files call marks of channels and tools (<|channel>, <tool_call|>, <|"|>) user-defined. As control tokens they
+// are the template's alone, and a user's text cannot make them.
+bool is_gemma4_mark(std::string_view text) {
+  return text.size() > 3 && ((text.substr(0, 2) == "<|" && text.back() == '>') || (text[0] == '<' && text.substr(text.size() - 2) == "|>"));
+}
+
 bool is_text(TokenType type) { return type == TokenType::normal || type == TokenType::user_defined; }
 
 }  // namespace
@@ -93,7 +99,7 @@ struct TokenizerLoader {
     find_end_of_generation();
     build_indexes();
     measure_tokens();
-    return t.family == Impl::Family::bpe ? build_bpe() : build_spm();
+    return t.family == Impl::Family::spm ? build_spm() : build_bpe();
   }
 
   void measure_tokens() {
@@ -101,8 +107,8 @@ struct TokenizerLoader {
       t.longest_token_bytes = std::max(t.longest_token_bytes, t.table[id].size());
     const bool all_bytes = std::all_of(t.byte_ids, t.byte_ids + 256, [](int32_t id) { return id >= 0; });
     const bool bpe = t.family == Impl::Family::bpe;
-    // Byte-level BPE gives one unknown token per missing byte; SentencePiece gives one per run of missing bytes.
-    const bool keeps_all = all_bytes || (bpe && t.special.unk >= 0);
+    // BPE gives one unknown token per missing byte; SentencePiece gives one per run of missing bytes.
+    const bool keeps_all = all_bytes || (t.family != Impl::Family::spm && t.special.unk >= 0);
     if (!keeps_all || t.strip_after_special || (!bpe && t.remove_extra_whitespaces)) return;
     t.text_bytes_per_token = t.longest_token_bytes * (bpe ? 1 : 3);  // U+2581 has three bytes and may stand for a space
   }
@@ -122,11 +128,18 @@ struct TokenizerLoader {
       t.family = Impl::Family::spm;
       t.add_bos = true;
       t.add_space_prefix = true;
+    } else if (data.model == "gemma4") {
+      t.family = Impl::Family::gemma4;
+      if (!data.pre.empty() && data.pre != "default" && data.pre != "gemma4")
+        return error(Code::unsupported, "tokenizer.ggml.pre: a gemma4 tokenizer has no pre-tokenizer '%s' here", shown(data.pre).c_str());
+      if (data.remove_extra_whitespaces)
+        return error(Code::unsupported, "tokenizer.ggml.remove_extra_whitespaces: no gemma4 tokenizer here is run with it");
     } else {
-      return error(Code::unsupported, "tokenizer.ggml.model: found '%s', expected gpt2 or llama",
+      return error(Code::unsupported, "tokenizer.ggml.model: found '%s', expected gpt2, llama or gemma4",
                    shown(data.model).c_str());
     }
     if (data.add_bos >= 0) t.add_bos = data.add_bos != 0;
+    if (t.family == Impl::Family::gemma4) t.add_bos = true;   // files say otherwise, and the model needs it
     if (data.add_eos >= 0) t.add_eos = data.add_eos != 0;
     if (t.family == Impl::Family::spm && data.add_space_prefix >= 0)
       t.add_space_prefix = data.add_space_prefix != 0;
@@ -163,6 +176,12 @@ struct TokenizerLoader {
       if (type < 0 || type > 6)
         return error(Code::bad_model, "tokenizer.ggml.token_type[%zu]: found %d, expected 0 to 6", i, type);
       if (type != 0) t.types[i] = static_cast<TokenType>(type);  // 0: undefined, treated as normal
+    }
+    for (size_t i = 0; t.family == Impl::Family::gemma4 && i < n; i++) {
+      TokenType& type = t.types[i];
+      if (type == TokenType::user_defined && is_gemma4_mark(data.tokens[i])) type = TokenType::control;
+      // Text has U+2581 where it has spaces, so no text is a token with a space.
+      if (type == TokenType::normal && data.tokens[i].find(' ') != std::string_view::npos) type = TokenType::unused;
     }
     return ok_status();
   }
@@ -202,13 +221,13 @@ struct TokenizerLoader {
       const size_t before = blob.size();
       const TokenType type = t.types[i];
       int byte = -1;
-      if (t.family == Impl::Family::spm && type == TokenType::byte) {
+      if (t.family != Impl::Family::bpe && type == TokenType::byte) {
         byte = byte_token_value(text);
         if (byte < 0)
           return error(Code::bad_model, "%s[%zu]: found '%s' of type byte, expected <0x00> to <0xFF>",
                        kTokens, i, shown(text).c_str());
         blob.push_back(static_cast<char>(byte));
-      } else if (t.family == Impl::Family::spm && type == TokenType::normal) {
+      } else if (t.family != Impl::Family::bpe && type == TokenType::normal) {
         append_spaces_for_blocks(text, &blob);
       } else if (t.family == Impl::Family::bpe && (type == TokenType::normal || type == TokenType::byte)) {
         if (type == TokenType::byte) t.types[i] = TokenType::normal;
@@ -226,7 +245,7 @@ struct TokenizerLoader {
   // Also found by text, since many files have no key for these tokens. Such a token is control, whatever type the
   // file gives.
   void find_end_of_generation() {
-    static constexpr std::string_view kEndOfTurn[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>"};
+    static constexpr std::string_view kEndOfTurn[] = {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>"};
     static constexpr std::string_view kOther[] = {"<|eom_id|>", "<|endoftext|>", "<|end_of_text|>",
                                                   "<|return|>", "<|call|>"};
     const auto among = [](std::string_view text, const auto& names) {
@@ -242,6 +261,7 @@ struct TokenizerLoader {
       if (text == "<|eom_id|>" && t.special.eom < 0) t.special.eom = id;
       if (among(text, kEndOfTurn)) turns.push_back(id);
       if (among(text, kOther)) found.push_back(id);
+      if (t.family == Impl::Family::gemma4 && text == "<|tool_response>") found.push_back(id);   // the tool writes it
     }
     for (const int32_t id : turns) {
       // In the harmony format, <|end|> ends one of several messages of a turn. The other two tokens end the turn.
@@ -321,6 +341,8 @@ struct TokenizerLoader {
         const int32_t left = t.text_index.find(t.table, m.left(), m.left_hash);
         const int32_t right = t.text_index.find(t.table, m.right(), m.right_hash);
         if (left < 0 || right < 0 || merged < 0) {
+          // Files of Gemma 4 may have rules whose result is no token. Such a rule is left out.
+          if (merged < 0 && t.family == Impl::Family::gemma4) continue;
           // Text never becomes a control token. A text that is no token at all is an error.
           for (const std::string_view text : {m.left(), m.right(), std::string_view(m.both)})
             if (t.text_index.find(t.table, text) < 0 && t.name_index.find(t.table, text) < 0)
@@ -332,7 +354,10 @@ struct TokenizerLoader {
         rules.push_back({left, right, merged});
       }
     }
-    t.bpe.reset(t.byte_ids, rules, seed);
+    if (t.family == Impl::Family::gemma4)
+      t.character_bpe.reset(&t.table, &t.text_index, t.byte_ids, rules, seed);
+    else
+      t.bpe.reset(t.byte_ids, rules, seed);
     return ok_status();
   }
 
@@ -343,9 +368,10 @@ struct TokenizerLoader {
       return error(Code::bad_model, "tokenizer.ggml.merges[%zu]: found '%s', expected two tokens", i,
                    shown(text).c_str());
     out->both.clear();
-    append_byte_decoded(text.substr(0, space), &out->both);
+    const auto append = t.family == Impl::Family::gemma4 ? append_spaces_for_blocks : append_byte_decoded;
+    append(text.substr(0, space), &out->both);
     out->exported_bytes = out->both.size();
-    append_byte_decoded(text.substr(space + 1), &out->both);
+    append(text.substr(space + 1), &out->both);
     out->left_hash = t.text_index.hash(out->left());
     out->right_hash = t.text_index.hash(out->right());
     t.text_index.prefetch(out->left_hash);

@@ -25,6 +25,8 @@ class Summary {
         facts_[key] = value;
       } else if (part == "types") {
         types_.push_back(value);
+      } else if (part == "tensors") {
+        count_tower(value);
       } else if (part == "metadata" && key.compare(0, kTemplate.size(), kTemplate) == 0 && value.is_string()) {
         const std::string name = key.size() > kTemplate.size() + 1 ? key.substr(kTemplate.size() + 1) : "default";
         templates_ += (templates_.empty() ? "" : ", ") + name + " (" + grouped(value.get<std::string>().size()) + " bytes)";
@@ -49,8 +51,17 @@ class Summary {
   }
   const std::string& templates() const { return templates_; }
   const std::vector<Json>& types() const { return types_; }
+  // The tensors of towers for images and sound, which text runs without.
+  uint64_t n_tower_tensors() const { return n_tower_tensors_; }
+  uint64_t tower_bytes() const { return tower_bytes_; }
 
  private:
+  void count_tower(const Json& tensor) {
+    const std::string name = tensor.at("name").get<std::string>();
+    for (const std::string_view start : {"v.", "a.", "mm."})
+      if (name.compare(0, start.size(), start) == 0) ++n_tower_tensors_, tower_bytes_ += tensor.at("bytes").get<uint64_t>();
+  }
+
   static constexpr std::string_view kTemplate = "tokenizer.chat_template";
   static bool shown(const std::string& key) {
     for (const char* name : {"general.architecture", "general.name", "tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens"})
@@ -67,6 +78,7 @@ class Summary {
   std::unordered_map<std::string, Json> facts_, metadata_;
   std::vector<Json> types_;
   std::string templates_;
+  uint64_t n_tower_tensors_ = 0, tower_bytes_ = 0;
 };
 
 // The number of elements of a metadata array: {"type", "count", "first"}.
@@ -148,6 +160,8 @@ void print_summary(const std::string& description, Output& out) {
   const std::string window = number("attention.sliding_window"), guessing = number("nextn_predict_layers");
   if (window != "0") table.row("windows", with(window, "tokens"));
   if (guessing != "0") table.row("not computed", with(guessing, guessing == "1" ? "layer, which guesses tokens" : "layers, which guess tokens"));
+  if (metadata.n_tower_tensors() > 0)
+    table.row("not computed", grouped(metadata.n_tower_tensors()) + " tensors of towers for images or sound, " + human_bytes(metadata.tower_bytes()));
   table.row("context", with(number("context_length"), "tokens"));
   std::string rope = with(number("rope.freq_base"), "base");
   const std::string scaling = metadata.text(architecture + ".rope.scaling.type");
@@ -193,6 +207,50 @@ void print_summary(const std::string& description, Output& out) {
   }
 }
 
+// What a session of full attention takes at some contexts, and how it divides between a card and host memory. The weights count as all
+// tensors that are computed.
+void print_memory(const std::string& path, const std::string& description, Output& out) {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  constexpr uint64_t kCards[] = {8 * kGiB, 12 * kGiB, 16 * kGiB, 24 * kGiB};
+  constexpr double kOurs = .9;   // of a card: the desktop and the driver have the rest
+  const Summary file(description);
+  if (!file.fact("supported").get<bool>()) return;
+  uint64_t weights = 0;
+  for (const Json& type : file.types()) weights += type.at("bytes").get<uint64_t>();
+  weights -= file.tower_bytes();
+  orrery_runtime_options runtime;
+  orrery_runtime_options_init(&runtime, sizeof runtime);
+  runtime.backend = "cpu";
+  const auto plan_at = [&](uint32_t n_context) {
+    orrery_session_options session;
+    orrery_session_options_init(&session, sizeof session);
+    session.policy = "full", session.n_context = n_context;
+    orrery_plan_result plan;
+    orrery_plan_result_init(&plan, sizeof plan);
+    call([&](orrery_error* error) { return orrery_plan(path.c_str(), &runtime, nullptr, &session, &plan, error); });
+    return plan;
+  };
+  const uint32_t trained = plan_at(256).trained_context;
+  std::set<uint32_t> contexts = {trained};
+  for (const uint32_t n : {8192u, 32768u})
+    if (n < trained) contexts.insert(n);
+  out.write("\nmemory                 KV in F16     together");
+  for (const uint64_t card : kCards) out.write(format("%9s", (grouped(card / kGiB) + " GiB").c_str()));
+  out.write("\n");
+  for (const uint32_t n : contexts) {
+    const orrery_plan_result plan = plan_at(n);
+    const uint64_t kv = plan.full_kv_bytes + plan.compressed_kv_bytes, beside = weights + plan.workspace_bytes + plan.compressed_kv_bytes;
+    out.write(format("  %-15s %14s %12s", (grouped(n) + " tokens").c_str(), human_bytes(kv).c_str(), human_bytes(weights + kv + plan.workspace_bytes).c_str()));
+    for (const uint64_t card : kCards) {
+      const double left = kOurs * static_cast<double>(card) - static_cast<double>(beside);
+      const double share = plan.full_kv_bytes ? left / static_cast<double>(plan.full_kv_bytes) : left >= 0 ? 1 : 0;
+      out.write(format("%9s", share >= 1 ? "all" : share >= .01 ? format("%.0f%% KV", std::floor(100 * share)).c_str() : "-"));
+    }
+    out.write("\n");
+  }
+  out.write("  of a card's memory nine tenths; % KV: the share of the KV that fits next to the weights (--kv-budget); -: the weights do not fit\n");
+}
+
 void print_metadata(const std::string& description, Output& out) {
   out.write("\nmetadata\n");
   walk_json(description, [&](std::string_view part, const std::string& key, const Json& value) {
@@ -222,6 +280,7 @@ int inspect_file(const Args& args, Output& out) {
     return kExitOk;
   }
   print_summary(description, out);
+  print_memory(model_file(path), description, out);
   if (args.has("--metadata")) print_metadata(description, out);
   if (args.has("--tensors")) print_tensors(description, out);
   return kExitOk;

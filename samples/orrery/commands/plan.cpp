@@ -22,8 +22,7 @@ struct Row {
 
 void print_table(const orrery_plan_result& plan, const orrery_session_options& session, bool pinned, Output& out) {
   const bool shrunk = session.n_context == 0 && plan.fits && plan.n_context < plan.trained_context;
-  // Policies run no model with recurrent layers, so policy full's bytes beside its heads are their states.
-  const char* const beside = plan.policy == std::string("full") ? "recurrent states" : "KV cache, compressed heads";
+  const char* const beside = plan.policy == std::string("full") ? "recurrent states" : "compressed heads, states";
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
                        {"KV cache, full heads", plan.full_kv_bytes},
                        {beside, plan.compressed_kv_bytes},

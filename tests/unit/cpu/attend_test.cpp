@@ -229,7 +229,7 @@ class CpuAttend : public ::testing::TestWithParam<std::string> {};
 // touched.
 TEST_P(CpuAttend, AppendWritesTheFormatsBytesAndNothingElse) {
   for (KvType type : kKvTypes)
-    for (int32_t dim : {32, 64, 96, 128}) {
+    for (int32_t dim : {32, 64, 96, 128, 512}) {
       const KvFormat format{type, 2, 3, dim};
       const Sequence s(format, 130, 5);
       Rig rig(GetParam(), 2, {130, 130, 3, 3, dim, 64});
@@ -254,16 +254,16 @@ TEST_P(CpuAttend, AppendWritesTheFormatsBytesAndNothingElse) {
 
 TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
   const int32_t lengths[] = {1, 2, 63, 64, 65, 130, 600}, groups[] = {1, 2, 3, 4, 7, 8, 16};
-  const int32_t dims[] = {8, 16, 24, 32, 40, 64, 80, 96, 104, 112, 128, 192, 256};
+  const int32_t dims[] = {8, 16, 24, 32, 40, 64, 80, 96, 104, 112, 128, 192, 256, 264, 320, 512};
   for (KvType type : kKvTypes)
     for (size_t d = 0; d < std::size(dims); ++d) {
       const int32_t dim = dims[d];
       if (!stores(type, dim)) continue;
-      // The usual sizes of heads meet every group; the others every second one, of even or of odd place in the list.
+      // The usual sizes of heads meet every group; 512 meets the groups of its models; the others every second one, of even or of odd place in the list.
       for (size_t g = 0; g < std::size(groups); ++g) {
         const int32_t group = groups[g];
         if (dim % 32 != 0 && group > 4) continue;
-        if (dim != 64 && dim != 128 && (g + d) % 2 == 0) continue;
+        if (dim == 512 ? group != 1 && group != 2 && group != 4 && group != 8 : dim != 64 && dim != 128 && (g + d) % 2 == 0) continue;
         const int32_t n_kv = group >= 7 ? 1 : 2;
         const Attention a{{type, 1, n_kv, dim}, n_kv * group, 0, 1.7f / std::sqrt(static_cast<float>(dim))};
         // Long enough for two splits where the model sizes are usual, for three pages everywhere.
@@ -346,45 +346,50 @@ TEST_P(CpuAttend, ThreeAndSevenHeadsHaveTheBitsOfFourAndEight) {
 
 TEST_P(CpuAttend, SlidingWindows) {
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::k8v4})
-    for (int32_t window : {1, 2, 63, 64, 65, 100, 512, 513, 2000}) {
-      const Attention a{{type, 1, 2, 64}, 6, window, 0.125f};
-      const int32_t n = 640;
-      const Sequence s(a.format, n, 17);
-      Rig rig(GetParam(), 2, {n, n, 6, 2, 64, 64});
-      std::vector<float> q(static_cast<size_t>(n) * 6 * 64);
-      Random random(4);
-      for (float& x : q) x = random.normal();
-      const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
-      for (int32_t p : {0, 1, 62, 63, 64, 65, 128, 511, 512, 576, 639}) {
-        const float* row = q.data() + p * 6 * 64;
-        check_row(GetParam(), Phase::prefill, a, s, p, row, prefill.data() + p * 6 * 64);
-        const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
-        check_row(GetParam(), Phase::decode, a, s, p, row, decode.data());
-        if (HasFatalFailure()) return;
+    for (int32_t dim : {64, 512})
+      for (int32_t window : {1, 2, 63, 64, 65, 100, 512, 513, 2000}) {
+        if (dim == 512 && (window > 65 || type == KvType::k8v4)) continue;
+        const Attention a{{type, 1, 2, dim}, 6, window, 1 / std::sqrt(static_cast<float>(dim))};
+        const int32_t n = dim == 64 ? 640 : 130, width = 6 * dim;
+        const Sequence s(a.format, n, 17);
+        Rig rig(GetParam(), 2, {n, n, 6, 2, dim, 64});
+        std::vector<float> q(static_cast<size_t>(n * width));
+        Random random(4);
+        for (float& x : q) x = random.normal();
+        const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+        for (int32_t p : {0, 1, 62, 63, 64, 65, 128, 511, 512, 576, 639}) {
+          if (p >= n) continue;
+          const float* row = q.data() + p * width;
+          check_row(GetParam(), Phase::prefill, a, s, p, row, prefill.data() + p * width);
+          const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
+          check_row(GetParam(), Phase::decode, a, s, p, row, decode.data());
+          if (HasFatalFailure()) return;
+        }
       }
-    }
 }
 
 // Of each query head another sink: far below the scores, among them, above them, and so far above that nothing else counts.
 TEST_P(CpuAttend, Sinks) {
   for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0})
-    for (const int32_t window : {0, 70}) {
-      const Attention a{{type, 1, 2, 64}, 6, window, 0.125f, {-300.0f, -2.0f, 0.5f, 3.0f, 9.0f, 300.0f}};
-      const int32_t n = 600;   // two splits
-      const Sequence s(a.format, n, 17);
-      Rig rig(GetParam(), 2, {n, n, 6, 2, 64, 64});
-      std::vector<float> q(static_cast<size_t>(n) * 6 * 64);
-      Random random(4);
-      for (float& x : q) x = random.normal();
-      const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
-      for (int32_t p : {0, 1, 63, 64, 200, 599}) {
-        const float* row = q.data() + p * 6 * 64;
-        check_row(GetParam(), Phase::prefill, a, s, p, row, prefill.data() + p * 6 * 64);
-        const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
-        check_row(GetParam(), Phase::decode, a, s, p, row, decode.data());
-        if (HasFatalFailure()) return;
+    for (const int32_t dim : {64, 512})
+      for (const int32_t window : {0, 70}) {
+        const Attention a{{type, 1, 2, dim}, 6, window, 1 / std::sqrt(static_cast<float>(dim)), {-300.0f, -2.0f, 0.5f, 3.0f, 9.0f, 300.0f}};
+        const int32_t n = dim == 64 ? 600 : 201, width = 6 * dim;   // 600: two splits
+        const Sequence s(a.format, n, 17);
+        Rig rig(GetParam(), 2, {n, n, 6, 2, dim, 64});
+        std::vector<float> q(static_cast<size_t>(n * width));
+        Random random(4);
+        for (float& x : q) x = random.normal();
+        const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data());
+        for (int32_t p : {0, 1, 63, 64, 200, 599}) {
+          if (p >= n) continue;
+          const float* row = q.data() + p * width;
+          check_row(GetParam(), Phase::prefill, a, s, p, row, prefill.data() + p * width);
+          const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row);
+          check_row(GetParam(), Phase::decode, a, s, p, row, decode.data());
+          if (HasFatalFailure()) return;
+        }
       }
-    }
 }
 
 // However a prompt is cut into chunks, and by however many threads, every row's bits are the same.

@@ -102,7 +102,7 @@ TEST_P(CpuOps, RmsNorm) {
 
 TEST_P(CpuOps, Rope) {
   for (bool interleaved : {false, true})
-    for (int32_t head_dim : {8, 24, 64, 80, 128, 256})
+    for (int32_t head_dim : {8, 24, 64, 80, 128, 256, 512})
       for (int32_t n_rot : {head_dim, head_dim / 2, head_dim / 4}) {
         const int32_t n = 6, n_heads = 3, position = 100000;
         const int64_t stride = n_heads * head_dim + 1;
@@ -191,8 +191,8 @@ TEST_P(CpuOps, TransformHeads) {
   EXPECT_EQ(hadamard_block(64), 64);
   EXPECT_EQ(hadamard_block(96), 32);
   EXPECT_EQ(hadamard_block(80), 16);
-  Rig rig(GetParam(), 2, {5, 64, 8, 2, 256, 64}), plain("plain", 1, {5, 64, 8, 2, 256, 64});
-  for (const int32_t dim : {8, 36, 64, 80, 96, 128, 256})
+  Rig rig(GetParam(), 2, {5, 64, 8, 2, 512, 64}), plain("plain", 1, {5, 64, 8, 2, 512, 64});
+  for (const int32_t dim : {8, 36, 64, 80, 96, 128, 256, 512})
     for (const bool rotate : {false, true})
       for (const bool shifted : {false, true}) {
         SCOPED_TRACE(std::to_string(dim) + (rotate ? " rotated" : "") + (shifted ? " shifted" : ""));

@@ -13,7 +13,7 @@ namespace {
 
 using namespace orrery::testing;
 
-constexpr int32_t kDims[] = {32, 64, 80, 128};
+constexpr int32_t kDims[] = {32, 64, 80, 128, 512};
 
 StepLimits limits(int32_t n_kv_heads, int32_t group, int32_t dim, int32_t max_context) {
   StepLimits l;

@@ -68,7 +68,8 @@ struct Case {
 };
 const Case kCases[] = {{2, 64, KvType::f16, true}, {1, 64, KvType::q8_0, true}, {4, 64, KvType::f16, true},  {2, 96, KvType::f16, true},
                        {1, 18, KvType::f32, true}, {2, 33, KvType::f32, false}, {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true},
-                       {2, 64, KvType::k8v4, true}, {4, 32, KvType::k8v4, false}};
+                       {2, 64, KvType::k8v4, true}, {4, 32, KvType::k8v4, false}, {2, 512, KvType::f16, true},
+                       {1, 512, KvType::q8_0, true}};
 constexpr int32_t kTokens = 301, kKvHeads = 2;
 
 class CpuKeyCodes : public ::testing::TestWithParam<std::string> {};

@@ -51,8 +51,8 @@ KeyWeightsJob weights_job(const KeyStore& store, int32_t layer, int32_t head, in
 // The window's queries see ever more keys: at a tile's edges, within a tile, across two; rows and means, batches of several jobs.
 TEST_P(CpuKeyWeights, WeightsAreCausalSoftmax) {
   for (const KvType type : kKvTypes)
-    for (const int32_t group : {1, 4, 70}) {
-      const KvFormat format{type, 2, group == 70 ? 1 : 2, 64};
+    for (const int32_t group : {1, 4, 8, 70}) {
+      const KvFormat format{type, 2, group == 70 ? 1 : 2, group == 8 ? 512 : 64};
       const int32_t last = format.n_kv_heads - 1;
       const KeyStore store(format, format.n_kv_heads * group, 1300, 32, static_cast<uint64_t>(group));
       std::vector<KeyWeightsJob> jobs;

@@ -121,7 +121,8 @@ struct Shape {
   int32_t dim, rank;
   Rope rope;
 };
-const Shape kShapes[] = {{16, 5, {false, 16, 1.0f}}, {32, 32, {true, 32, 1.0f}}, {80, 7, {false, 40, 1.19f}}, {128, 48, {true, 64, 1.0f}}, {64, 163, {false, 64, 1.3f}}};   // the last one by parts
+const Shape kShapes[] = {{16, 5, {false, 16, 1.0f}}, {32, 32, {true, 32, 1.0f}}, {80, 7, {false, 40, 1.19f}}, {128, 48, {true, 64, 1.0f}}, {64, 163, {false, 64, 1.3f}},   // this one by parts
+                        {512, 20, {false, 128, 1.0f}}};
 const Rope kNoRope{false, 0, 1.0f};
 
 class CpuLowRank : public ::testing::TestWithParam<std::string> {};

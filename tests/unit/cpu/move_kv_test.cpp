@@ -181,7 +181,7 @@ struct Coarse {
 TEST_P(CpuMoveKv, AStepAppendsToBothAndAttendsToTheHeads) {
   for (const auto& [type, heads_type] : pairs()) {
     if (finer(heads_type, type)) continue;
-    for (const int32_t dim : {32, 64, 96}) {
+    for (const int32_t dim : {32, 64, 96, 512}) {
       const int32_t n = 150, n_heads = 6;
       Rig rig(GetParam(), 2, {n, n, n_heads, 3, dim, 64});
       Coarse c(type, heads_type, dim, n);

@@ -210,9 +210,10 @@ class CpuTopKeys : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(CpuTopKeys, EveryTypeShapeAndGroup) {
   for (const KvType type : kKvTypes)
-    for (const int32_t dim : {32, 64, 80, 128}) {
+    for (const int32_t dim : {32, 64, 80, 128, 512}) {
       if (!stores(type, dim)) continue;
       for (const int32_t group : {1, 2, 4, 8, 16, 70}) {
+        if (dim == 512 && group > 8) continue;
         const KvFormat format{type, 1, group == 70 ? 1 : 2, dim};
         const int32_t n_heads = format.n_kv_heads * group, n = group <= 4 ? 300 : 130, last = format.n_kv_heads - 1;
         const KeyStore store(format, n_heads, n, 6, static_cast<uint64_t>(dim + group));
@@ -283,13 +284,14 @@ TEST_P(CpuTopKeys, ThreadsAndCompanyChangeNothing) {
 // A decode step leaves the weights of the heads that ask for them, and nothing beside them; they do in place of the query.
 TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
   for (const KvType type : kKvTypes)
-    for (const int32_t group : {1, 3, 4, 8, 18})
+    for (const auto& [dim, group] : std::vector<std::pair<int32_t, int32_t>>{{64, 1}, {64, 3}, {64, 4}, {64, 8}, {64, 18}, {512, 1}, {512, 2}, {512, 4}, {512, 8}})
       for (const int32_t n : {1, 64, 130, 700}) {
-        const KvFormat format{type, 1, 3, 64};
+        if (dim == 512 && n != 130) continue;
+        const KvFormat format{type, 1, 3, dim};
         const int32_t n_heads = 3 * group, tile_end = div_up(n, kPageTokens) * kPageTokens, stride = tile_end + kPageTokens;
         const int32_t n_tiles = stride / kPageTokens;   // one more than there are
         const KeyStore store(format, n_heads, n, 1, static_cast<uint64_t>(n + group));
-        Rig rig(GetParam(), 2, {1, 1024, n_heads, 3, 64, 64, n});
+        Rig rig(GetParam(), 2, {1, 1024, n_heads, 3, dim, 64, n});
         // Slots of a head lie in tiles of its own; the middle head's weights are not wanted.
         std::vector<std::vector<uint64_t>> tiles(3);
         std::vector<std::unique_ptr<Guarded<float>>> rows;
@@ -301,7 +303,7 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
           if (h != 1) views[h].exported = {rows[h]->ptr(), stride};
         }
         const std::vector<float> untouched(rows[1]->data(), rows[1]->data() + rows[1]->size());
-        Guarded<float> out(static_cast<size_t>(n_heads * 64));
+        Guarded<float> out(static_cast<size_t>(n_heads * dim));
         const Row row{0, n - 1, 0};
         const KvView view{store.pages(), store.n_pages()};
         Step step;
@@ -312,25 +314,25 @@ TEST_P(CpuTopKeys, WeightsThatAttentionHasLeft) {
         step.heads = views;
         rig->begin_step(step);
         rig->attend(0, {reinterpret_cast<uintptr_t>(store.query(0, 0))}, out.ptr(),
-                    {n_heads, n_heads * 64, n_heads * 64, store.scale(), 0});
+                    {n_heads, n_heads * dim, n_heads * dim, store.scale(), 0});
         rig->end_step();
         EXPECT_EQ(std::memcmp(rows[1]->data(), untouched.data(), untouched.size() * sizeof(float)), 0);
         for (const int32_t h : {0, 2}) {
           double moved = 0;   // a score, as a number of e's powers
           const std::vector<float> keys = store.keys_of(0, h, n);
           for (int32_t g = 0; g < group; ++g) {
-            const float* q = store.query(0, 0) + (h * group + g) * 64;
+            const float* q = store.query(0, 0) + (h * group + g) * dim;
             const float* data = rows[static_cast<size_t>(h)]->data();
             const float* got = data + g * stride;
             const float* units = data + group * stride + g * n_tiles;
             const float* sums = units + group * n_tiles;
             for (int32_t t = 0; t < n; ++t) {
-              const float* key = keys.data() + t * 64;
+              const float* key = keys.data() + t * dim;
               double dot = 0;
-              for (size_t i = 0; i < 64; ++i) dot += static_cast<double>(q[i]) * key[i];
+              for (size_t i = 0; i < static_cast<size_t>(dim); ++i) dot += static_cast<double>(q[i]) * key[i];
               const float unit = units[t / kPageTokens];
               ASSERT_EQ(unit, std::nearbyint(unit));
-              const double error = word_error(GetParam(), type, q, key, 64) * store.scale();
+              const double error = word_error(GetParam(), type, q, key, static_cast<size_t>(dim)) * store.scale();
               moved = std::max(moved, error);
               ASSERT_NEAR(std::log2(got[t]) + unit, dot * store.scale() * 1.4426950408889634, 1e-4 + error * 1.4426950408889634) << "type " << static_cast<int>(type);
             }
@@ -374,7 +376,7 @@ void write_digests(Rig& rig, const KvFormat& format, const KeyStore& keys, int32
 
 TEST_P(CpuTopKeys, DigestsAreWhatKeysLieBetween) {
   for (const KvType type : kKvTypes)
-    for (const int32_t dim : {32, 80, 256})
+    for (const int32_t dim : {32, 80, 256, 512})
       for (const int32_t page_tokens : {4, 32, 64})
         for (const bool deviation : {false, true}) {
           if (!stores(type, dim)) continue;
@@ -442,7 +444,7 @@ float mean_at(const KeyStore& digests, int32_t dim, int32_t page, size_t i) {
 
 TEST_P(CpuTopKeys, MeansAndHowNearKeysAreToThem) {
   for (const KvType type : kKvTypes)
-    for (const int32_t dim : {16, 32, 80, 256})
+    for (const int32_t dim : {16, 32, 80, 256, 512})
       for (const int32_t page_tokens : {4, 8, 64}) {
         if (!stores(type, dim)) continue;
         const KvFormat format{type, 1, 2, dim}, one{KvType::f16, 1, 1, dim};

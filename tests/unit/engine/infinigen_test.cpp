@@ -22,7 +22,7 @@ using Doubles = std::vector<double>;
 class Recorder final : public model::LayerHook {
  public:
   Recorder(Backend* backend, const model::Description& h, bool ahead) : queries(static_cast<size_t>(h.n_layers)), backend_(*backend), h_(h), ahead_(ahead) {}
-  Status before_attend(int32_t layer, Ptr<const float> q, int64_t) override { return record(layer, q); }
+  Status before_attend(KvLayer layer, Ptr<const float> q, int64_t) override { return record(layer.layer, q); }
   bool looks_ahead() const override { return ahead_; }
   Status before_layer(int32_t layer, Ptr<const float> next_q) override { return next_q ? record(layer + 1, next_q) : ok_status(); }
   std::vector<std::vector<float>> queries;   // (n_heads, head_dim) each

@@ -198,18 +198,14 @@ TEST_P(EngineRecurrent, WhatCannotBeTakenBackIsRefused) {
   };
   engine::SessionOptions options;
   options.n_context = 256;
-  options.policy = "snapkv";
-  options.kv_share = .5;
-  refused(options, "policy snapkv keeps some tokens of each head");
-  options = {};
-  options.n_context = 256;
   options.speculate = engine::Speculate::ngram;
   refused(options, "speculate off");
-  // An automatic session is full, and says what is missing where it does not fit.
+  // The layer before has no queries, or those of a layer with attention come two layers later.
   options = {};
   options.n_context = 256;
-  options.automatic = true;
-  EXPECT_EQ(unwrap(Session::open(model, options))->options().policy, "full");
+  options.policy = "infinigen";
+  options.kv_share = .5;
+  refused(options, "asks for a layer's queries one layer ahead");
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineRecurrent, ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd"),

@@ -540,11 +540,11 @@ TEST(TogetherHooks, FailAlone) {
   struct Failing final : model::LayerHook {
     int at = 0, calls = 0;
     bool throws = false;
-    Status before_attend(int32_t layer, Ptr<const float>, int64_t) override {
+    Status before_attend(KvLayer layer, Ptr<const float>, int64_t) override {
       ++calls;
-      if (layer < at) return ok_status();
+      if (layer.layer < at) return ok_status();
       if (throws) throw std::bad_alloc();
-      return error(Code::internal, "layer %d", layer);
+      return error(Code::internal, "layer %d", layer.layer);
     }
   };
   const auto model = open_spec("qwen3", runtime_options(2));

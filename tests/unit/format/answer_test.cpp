@@ -251,6 +251,8 @@ TEST(Answers, OfOurTemplates) {
   check_answers("tagged", derived(kTaggedTemplate), &random, 40);
   check_answers("counted", derived(kCountedTemplate), &random, 40);
   check_answers("bare", derived(kBareTemplate), &random, 40);
+  check_answers("marks", derived(kBareMarksTemplate), &random, 40);
+  check_answers("python", derived(kPythonTemplate), &random, 40);
 }
 
 TEST(Answers, OfPublishedTemplates) {
@@ -279,6 +281,67 @@ TEST(Answers, ListsAndObjectsInTaggedArguments) {
   const Read r = check_law(m.rules, text, &random);
   ASSERT_EQ(r.calls.size(), 1u);
   EXPECT_EQ(r.calls[0].arguments, R"({"values": [1, 2], "options": {"deep": true}})");
+}
+
+// Lists and objects in notations of their own: what the grammar allows is read back, fits the schema, and is printed as it was.
+TEST(Answers, NotationsOfTheirOwn) {
+  constexpr const char* kDeep = R"([{"name": "put", "parameters": {"type": "object", "properties": {
+    "rows": {"type": "array", "maxItems": 3, "items": {"anyOf": [{"type": "string", "maxLength": 6}, {"type": "boolean"}, {"type": "null"},
+      {"type": "object", "properties": {"Name": {"type": "string", "pattern": "^['\"a-c\\n ]{0,5}$"}, "at": {"type": "array", "items": {"type": "integer"}, "maxItems": 2}},
+       "required": ["Name"], "additionalProperties": false}]}},
+    "where": {"type": "object", "properties": {"Z": {"enum": ["it's", "x", null, [1, "two", {"k": true}]]}, "a": {"$ref": "#/$defs/b"}}, "additionalProperties": false},
+    "tags": {"type": "object", "patternProperties": {"^[a-z]{1,4}$": {"type": "string", "pattern": "^[a-z]{0,3}$"}}, "additionalProperties": false, "maxProperties": 1}},
+    "required": ["rows"], "$defs": {"b": {"type": "array", "items": {"$ref": "#/$defs/b"}, "maxItems": 2}}}}])";
+  std::mt19937 random(12);
+  for (const char* source : {kBareMarksTemplate, kPythonTemplate, kTaggedTemplate}) {
+    const Made m = made(derived(source), ToolChoice::required, kDeep);
+    ASSERT_TRUE(m.grammar) << source;
+    size_t n_whole = 0;
+    for (int i = 0; i < 60; ++i) {
+      const std::string text = drawn(m, &random, 20 + random() % 400);
+      SCOPED_TRACE(text);
+      bool complete = false;
+      ASSERT_EQ(m.grammar->match(text, &complete), text.size());
+      const Read r = check_law(m.rules, text, &random);
+      if (!complete) continue;
+      ++n_whole;
+      const std::vector<Call> calls = as_calls(r);
+      ASSERT_GE(calls.size(), 1u);
+      for (const Call& c : calls) {
+        grammar::CompileLimits limits;
+        std::vector<std::string> notices;
+        grammar::SchemaDocument document(parse_json(m.rules.tools[0].schema).value(), limits, &notices);
+        ASSERT_TRUE(document.index().ok());
+        auto fits = document.satisfies(c.arguments, document.root());
+        EXPECT_TRUE(fits.ok() && *fits);
+      }
+      Result<std::string> again = print(*m.rules.format.call, calls, "");
+      ASSERT_TRUE(again.ok());
+      if (m.rules.format.call->tagged->lists == Notation::json) continue;   // whose strings have several escapes
+      EXPECT_EQ(*again, text.substr(text.find_first_not_of(" \n")));
+    }
+    EXPECT_GT(n_whole, 30u);
+  }
+  // Where an answer is cut, its bytes are still all there.
+  const Made m = made(derived(kPythonTemplate), ToolChoice::required, kDeep);
+  const std::string whole = "<|calls_start|>[put(rows=['a\\n', {'Name': \"a'b\", 'at': [12, -3]}, None], where={\"Z\": \"x\"})]<|calls_end|>";
+  bool complete = false;
+  EXPECT_EQ(m.grammar->match(whole, &complete), whole.size());
+  EXPECT_TRUE(complete);
+  EXPECT_EQ(check_law(m.rules, whole, &random).calls.at(0).arguments,
+            R"({"rows": ["a\n", {"Name": "a'b", "at": [12, -3]}, null], "where": {"Z": "x"}})");
+  for (size_t n = 0; n < whole.size(); ++n) check_law(m.rules, whole.substr(0, n), &random);
+  // Keys that the notation cannot say are refused by name.
+  for (const char* source : {kBareMarksTemplate, kPythonTemplate}) {
+    AnswerRules rules;
+    rules.format = derived(source);
+    rules.choice = ToolChoice::required;
+    rules.tools = tools_of(parse_json(R"([{"name": "f", "parameters": {"properties": {"a:b=c": {"type": "string"}}}}])").value()).value();
+    std::vector<std::string> notices;
+    const auto tree = answer_tree(&rules, nullptr, nullptr, GrammarOptions().limits, &notices);
+    ASSERT_FALSE(tree.ok());
+    EXPECT_NE(std::string(tree.status().message()).find("a:b=c"), std::string::npos) << tree.status().message();
+  }
 }
 
 TEST(Answers, ReasoningContentAndCalls) {

@@ -50,11 +50,32 @@ TEST(DeriveFormat, IdsOfNineLettersBehindTheArguments) {
 TEST(DeriveFormat, TaggedArguments) {
   const auto f = derived(kTaggedTemplate);
   ASSERT_TRUE(f.call && f.call->tagged) << f.why_none;
-  EXPECT_TRUE(f.call->tagged->nested);
+  EXPECT_EQ(f.call->tagged->lists, Notation::json);
   EXPECT_EQ(f.call->tagged->words[0], "True");
   EXPECT_EQ(printed(*f.call, {call("f", R"({"a": "x <y>", "b": true, "c": [1]})"), call("g", "{}")}, ""),
             "<tool>\n<function=f>\n<parameter=a>\nx <y>\n</parameter>\n<parameter=b>\nTrue\n</parameter>\n<parameter=c>\n[1]\n</parameter>\n"
             "</function>\n</tool>\n<tool>\n<function=g>\n</function>\n</tool>");
+}
+
+TEST(DeriveFormat, ListsBetweenMarks) {
+  const auto f = derived(kBareMarksTemplate);
+  ASSERT_TRUE(f.call && f.call->tagged) << f.why_none;
+  EXPECT_EQ(f.source, kFromProbes);
+  EXPECT_EQ(f.call->tagged->lists, Notation::bare);
+  EXPECT_EQ(f.call->tagged->objects, Notation::bare);
+  EXPECT_EQ(f.call->tagged->order, KeyOrder::letters);
+  EXPECT_EQ(printed(*f.call, {call("f", R"({"b": [1, "x \"y\"\n", true, []], "A": {"z": null, "C": {"d": "e"}}, "c": "t"})"), call("g", "{}")}, ""),
+            "<|tool_call>call:f{A:{C:{d:<|\"|>e<|\"|>},z:None},b:[1,<|\"|>x \"y\"\n<|\"|>,true,[]],c:<|\"|>t<|\"|>}<tool_call|><|tool_call>call:g{}<tool_call|>");
+}
+
+TEST(DeriveFormat, ListsAsPythonHasThem) {
+  const auto f = derived(kPythonTemplate);
+  ASSERT_TRUE(f.call && f.call->tagged) << f.why_none;
+  EXPECT_EQ(f.source, kFromProbes);
+  EXPECT_EQ(f.call->tagged->lists, Notation::python);
+  EXPECT_EQ(f.call->tagged->objects, Notation::json);
+  EXPECT_EQ(printed(*f.call, {call("f", R"({"b": [1, "it's", "x \"y\"\n\\", true, {"k": null}], "A": {"z": null, "C": ["d"]}, "c": "t"})")}, ""),
+            "<|calls_start|>[f(b=[1, \"it's\", 'x \"y\"\\n\\\\', True, {'k': None}], A={\"z\": null, \"C\": [\"d\"]}, c='t')]<|calls_end|>");
 }
 
 TEST(DeriveFormat, CallsThatAreCounted) {

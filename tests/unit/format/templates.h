@@ -34,6 +34,41 @@ inline constexpr const char* kTaggedTemplate = R"({%- for m in messages -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<turn>assistant\n' -}}{%- endif -%})";
 
+// Gemma's way: strings between marks, keys bare and sorted, lists and objects alike.
+inline constexpr const char* kBareMarksTemplate = R"({%- macro argument(v) -%}
+{%- if v is string -%}{{- '<|"|>' + v + '<|"|>' -}}
+{%- elif v is boolean -%}{{- 'true' if v else 'false' -}}
+{%- elif v is mapping -%}{{- '{' -}}{%- for k, x in v | dictsort -%}{{- (',' if not loop.first else '') + k -}}:{{- argument(x) -}}{%- endfor -%}{{- '}' -}}
+{%- elif v is sequence -%}{{- '[' -}}{%- for x in v -%}{{- ',' if not loop.first else '' -}}{{- argument(x) -}}{%- endfor -%}{{- ']' -}}
+{%- else -%}{{- v -}}{%- endif -%}
+{%- endmacro -%}
+{%- for m in messages -%}
+{{- '<|turn>' + m.role + '\n' + (m.content or '') -}}
+{%- for c in m.tool_calls or [] -%}
+{{- '<|tool_call>call:' + c.function.name + '{' -}}
+{%- for k, v in c.function.arguments | dictsort -%}{{- (',' if not loop.first else '') + k -}}:{{- argument(v) -}}{%- endfor -%}
+{{- '}<tool_call|>' -}}
+{%- endfor -%}
+{{- '<turn|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|turn>assistant\n' -}}{%- endif -%})";
+
+// LFM's way: a Python list of calls. Objects are JSON, and Python's where they lie in a list.
+inline constexpr const char* kPythonTemplate = R"({%- for m in messages -%}
+{{- '<turn>' + m.role + '\n' + (m.content or '') -}}
+{%- if m.tool_calls -%}{{- '<|calls_start|>[' -}}
+{%- for c in m.tool_calls -%}
+{{- (', ' if not loop.first else '') + c.function.name + '(' -}}
+{%- for k, v in c.function.arguments.items() -%}
+{{- (', ' if not loop.first else '') + k + '=' + ("'" + v + "'" if v is string else (v | tojson if v is mapping else v | string)) -}}
+{%- endfor -%}
+{{- ')' -}}
+{%- endfor -%}
+{{- ']<|calls_end|>' -}}{%- endif -%}
+{{- '<stop>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<turn>assistant\n' -}}{%- endif -%})";
+
 inline constexpr const char* kCountedTemplate = R"({% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}<calls>{% for c in m.tool_calls %}{{ c.function.name }}:{{ loop.index0 }}={{ c.function.arguments | tojson }}{{ '' if loop.last else ';' }}{% endfor %}</calls>{% endif %}<end>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %})";
 
 inline constexpr const char* kBareTemplate = R"({% for m in messages %}[{{ m.role }}]

@@ -82,8 +82,8 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
   void prepare_ropes(Span<const RopeSpec>) override {}
   void rope(Ptr<float>, int64_t, int32_t, int32_t, int32_t) override {}
   void transform_rows(Ptr<float>, int64_t, int32_t, int32_t, Span<const HeadTransform>) override {}
-  void append_kv(int32_t, Ptr<const float>, Ptr<const float>, int64_t) override {}
-  void attend(int32_t, Ptr<const float>, Ptr<float>, const AttendShape&) override {}
+  void append_kv(KvLayer, Ptr<const float>, Ptr<const float>, int64_t) override {}
+  void attend(KvLayer, Ptr<const float>, Ptr<float>, const AttendShape&) override {}
   void digest(Span<const DigestJob>, const DigestShape&) override {}
   void add_to_compensation_tokens(Span<const CompensationJob>, const KvFormat&) override {}
   void top_keys(Span<const TopKeysJob>, const TopKeysShape&) override {}

@@ -60,6 +60,22 @@ TEST(ModelStrict, LeftoversOfRotaryTablesAreHarmless) {
       expect_loads(with_tensor(spec_of(name), extra, {8}), extra);
 }
 
+// A combined file: the towers for images and sound are left out, and text runs.
+TEST(ModelStrict, TowersAreLeftOut) {
+  for (const char* name : kFamilies) {
+    const json spec = spec_of(name);
+    const std::string family = spec["keys"][0][2];
+    for (const char* tower : {"v.blk.0.attn_q.weight", "a.conv1d.0.weight", "mm.input_projection.weight", "v.position_embd.weight"})
+      expect_loads(with_tensor(spec, tower, {8}), tower);
+    for (const char* other : {"vision.weight", "v", "audio.weight", "mmm.weight", "blk.0.v.weight"})
+      expect_refused(with_tensor(spec, other, {8}), Code::unsupported_architecture, std::string("tensor '") + other + "'");
+    expect_loads(with(spec, family + ".vision.block_count", "u32", 27), name);
+    expect_loads(with(spec, family + ".audio.embedding_length", "u32", 512), name);
+    expect_loads(with(spec, family + ".mm.tokens_per_image", "u32", 256), name);
+    expect_refused(with(spec, family + ".visions", "u32", 1), Code::unsupported_architecture, "visions'");
+  }
+}
+
 // ---- Keys ----
 
 TEST(ModelStrict, AKeyThatNobodyKnowsIsNamed) {

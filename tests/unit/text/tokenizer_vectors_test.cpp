@@ -55,7 +55,7 @@ TEST_P(PublishedVocabulary, GivesThePublishedIds) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, PublishedVocabulary,
-                         ::testing::Values("deepseek-coder", "gpt-2", "llama-bpe", "llama-spm", "phi-3",
+                         ::testing::Values("deepseek-coder", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "phi-3",
                                            "qwen2"));
 
 }  // namespace

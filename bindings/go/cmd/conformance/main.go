@@ -2,6 +2,8 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"math"
 	"math/bits"
@@ -38,6 +40,14 @@ func show(e orrery.Event) bool {
 			line += fmt.Sprint(" ", t.Token)
 		}
 		fmt.Println(line)
+	case orrery.EventTypeReasoning:
+		fmt.Println("reasoning", quote(e.Text))
+	case orrery.EventTypeCall:
+		fmt.Println("call", e.Call, e.Name)
+	case orrery.EventTypeArguments:
+		fmt.Println("arguments", e.Call, e.Name, quote(e.Text))
+	case orrery.EventTypeCallEnd:
+		fmt.Println("call_end", e.Call, e.Name, e.CallID)
 	case orrery.EventTypeDone:
 		words := []any{"done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens}
 		if e.Complete {
@@ -61,6 +71,18 @@ func answer(g *orrery.Generation) {
 	said, last := "", orrery.Event{}
 	check(g.Each(func(e orrery.Event) bool { said += e.Text; last = e; return true }))
 	fmt.Println(quote(said), last.FinishReason)
+}
+
+func functions(s *orrery.Session, mostTurns int, name, schema string) {
+	f := func(g *orrery.GenerateOptions, t *orrery.TemplateOptions) (string, error) {
+		run := func(context.Context, json.RawMessage) (any, error) {
+			fmt.Println("function", name)
+			return "seen by " + name, nil
+		}
+		one := []orrery.Function{{Name: name, Parameters: json.RawMessage(schema), Run: run}}
+		return s.RunTools(context.Background(), one, &orrery.RunToolsOptions{Generate: g, Template: t, MostTurns: mostTurns})
+	}
+	fmt.Println(quote(invoke(reflect.ValueOf(f), nil)))
 }
 
 func evaluate(s *orrery.Session, rows bool, ids []int32) {
@@ -140,6 +162,10 @@ func step(verb string, w []string) {
 			}
 			things[w[0]] = invoke(reflect.ValueOf(f), nil)
 		},
+		"format": func() {
+			json := invoke(reflect.ValueOf(at[*orrery.Vocab](w[0]).ChatFormat), nil).(string)
+			contains(strings.NewReplacer(", ", ",", ": ", ":").Replace(json), nil, text(w[1:]))
+		},
 		"set":      func() { set(w[0], text(w[1:])) },
 		"callback": func() { callback(w[0], w[1], numbers(w[2:])) },
 		"calls":    func() { fmt.Println(yes(calls[w[0]] > 0)) },
@@ -165,14 +191,15 @@ func step(verb string, w []string) {
 			l := must(session().Logits())
 			fmt.Println(len(l), largest(l), len(must(session().Embedding())))
 		},
-		"next":     func() { drain(generation(), number(1)) },
-		"drain":    func() { drain(generation(), -1) },
-		"answer":   func() { answer(generate()) },
-		"break":    func() { check(generate().Each(counted(number(1)))) },
-		"run":      func() { check(generation().Run(counted(number(1)))) },
-		"cancel":   func() { done := make(chan bool); go func() { generation().Cancel(); done <- true }(); <-done },
-		"inspect":  func() { json, err := orrery.Inspect(w[0]); contains(json, err, text(w[1:])) },
-		"policies": func() { json, err := orrery.Policies(); contains(json, err, text(w)) },
+		"next":      func() { drain(generation(), number(1)) },
+		"drain":     func() { drain(generation(), -1) },
+		"answer":    func() { answer(generate()) },
+		"functions": func() { functions(session(), number(1), w[2], text(w[3:])) },
+		"break":     func() { check(generate().Each(counted(number(1)))) },
+		"run":       func() { check(generation().Run(counted(number(1)))) },
+		"cancel":    func() { done := make(chan bool); go func() { generation().Cancel(); done <- true }(); <-done },
+		"inspect":   func() { json, err := orrery.Inspect(w[0]); contains(json, err, text(w[1:])) },
+		"policies":  func() { json, err := orrery.Policies(); contains(json, err, text(w)) },
 		"allowed": func() {
 			n := 0
 			for _, word := range must(at[*orrery.Matcher](w[0]).Mask()) {

@@ -815,6 +815,9 @@ extern "C" {
     /// Renders a JSON array of messages ({"role": ..., "content": ...}, and other keys that the template reads) to
     /// text. See "Sizes out"; the text is not NUL-terminated.
     pub fn orrery_render_chat(vocab: *const orrery_vocab, messages_json: *const c_char, options: *const orrery_template_options, text: *mut c_char, capacity: usize, text_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
+    /// Describes as JSON how the template has reasoning and calls of tools written: "calls" is null where "why_none"
+    /// says why. See "Sizes out".
+    pub fn orrery_chat_format(vocab: *const orrery_vocab, options: *const orrery_template_options, json: *mut c_char, capacity: usize, json_bytes: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_kv_type_name(type_: u32) -> *const c_char;
     pub fn orrery_rope_scaling_name(scaling: u32) -> *const c_char;
     pub fn orrery_plan_result_init(plan: *mut orrery_plan_result, struct_size: usize);
@@ -941,10 +944,13 @@ extern "C" {
     pub fn orrery_stats_init(stats: *mut orrery_stats, struct_size: usize);
     /// Fills `stats`. Allowed while a generation is unfinished.
     pub fn orrery_session_stats(session: *const orrery_session, stats: *mut orrery_stats, error: *mut orrery_error) -> orrery_status;
-    /// Writes how many tokens each KV head holds on the device. Allowed while a generation is unfinished; never waits.
-    /// tokens (n_layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count Under "full", every
-    /// head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a prompt, a rewind or a
-    /// load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's heads hold 0.
+    /// Writes how many tokens each KV head holds on the device, of the layers that policies divide: those with
+    /// attention and, where their shapes differ, without a window. Allowed while a generation is unfinished; never
+    /// waits.
+    /// tokens (such layers, n_kv_heads), *n of them; see "Sizes out". Compensation tokens do not count
+    /// Under "full", every head holds n_tokens of orrery_stats. Under other policies, a head holds 0 tokens after a
+    /// prompt, a rewind or a load, until a generated token is computed; under "auto" up to 8 tokens. A parked session's
+    /// heads hold 0.
     pub fn orrery_session_residency(session: *const orrery_session, tokens: *mut u32, capacity: usize, n: *mut usize, error: *mut orrery_error) -> orrery_status;
     pub fn orrery_calibrate_options_init(options: *mut orrery_calibrate_options, struct_size: usize);
     /// Finds the KV heads of the model that attend to the same keys, and the heads that keep attending to them while

@@ -18,10 +18,12 @@
 //! may be dropped in any order. A `Runtime`, `Model` and `Vocab` may be shared between threads; a `Session` and a `Generation`
 //! may move to another one. A callback that returns false cancels; a panic in it goes on in the call that it belongs to.
 
+mod functions;
 mod raw;
 mod session;
 mod types;
 
+pub use functions::{FunctionResult, Functions};
 use orrery_sys as sys;
 use raw::{c_path, c_string, call, sized, sized_text, Callbacks, Keep};
 pub use session::{Canceller, Done, Event, Generation, Session, SessionCanceller};
@@ -287,6 +289,12 @@ impl Vocab {
         let (json, mut keep) = (c_string(messages_json)?, Keep::default());
         let options = options.into_raw(&mut keep)?;
         sized_text(|p, capacity, n, e| unsafe { sys::orrery_render_chat(self.raw, json.as_ptr(), &options, p, capacity, n, e) })
+    }
+    /// Describes as JSON how the template has reasoning and calls of tools written: "calls" is null where "why_none" says why.
+    pub fn chat_format(&self, options: TemplateOptions) -> Result<String> {
+        let mut keep = Keep::default();
+        let options = options.into_raw(&mut keep)?;
+        sized_text(|p, capacity, n, e| unsafe { sys::orrery_chat_format(self.raw, &options, p, capacity, n, e) })
     }
 }
 

@@ -62,6 +62,45 @@ fn answers_have_their_form() {
     assert_eq!(whole, [true, false]);
 }
 
+const CALLING: &str = "{%- for m in messages -%}{{- '<' + m.role + '>' + m.content -}}{%- for c in m.tool_calls or [] -%}\
+    {{- '<call>{\"name\": \"' + c.function.name + '\", \"arguments\": ' + (c.function.arguments | tojson) + '}</call>' -}}{%- endfor -%}\
+    {{- '</>' -}}{%- endfor -%}{%- if add_generation_prompt -%}{{- '<assistant>' -}}{%- endif -%}";
+
+#[test]
+fn functions_are_tools() {
+    let session = session(&model());
+    let mut given = Vec::new();
+    let look = r#"{"type": "object", "properties": {"at": {"enum": ["here"]}}, "required": ["at"]}"#;
+    let options = |name: &'static str| {
+        move || GenerateOptions { tools: tools::REQUIRED, tool_name: Some(name.into()), one_call: 1, max_tokens: 80, ..Default::default() }
+    };
+    let mut functions = Functions::new();
+    functions.template.template_source = Some(CALLING.into());
+    functions.most_turns = 2;
+    functions.add("look", "Looks at \"it\".", look, |arguments| {
+        given.push(arguments.to_owned());
+        Ok("an \"owl\"\n".into())
+    });
+    functions.add("fails", "", "", |arguments| Err(format!("too far: {}", arguments).into()));
+    let mut run = |name: &'static str, most_turns| {
+        session.rewind_messages(0).unwrap();
+        session.add_message("user", "hello").unwrap();
+        functions.most_turns = most_turns;
+        functions.run(&session, options(name))
+    };
+    run("look", 2).unwrap();
+    assert_eq!(session.n_messages(), 4);
+    assert!(session.message(2).unwrap().contains(r#""content": "an \"owl\"\n""#), "{}", session.message(2).unwrap());
+    // A function's error is told to the model; without parameters it gets none.
+    run("fails", 2).unwrap();
+    assert!(session.message(2).unwrap().contains("too far: {}"), "{}", session.message(2).unwrap());
+    // One turn calls nothing, and none is refused.
+    run("look", 1).unwrap();
+    assert_eq!(run("look", 0).unwrap_err().status, Status::INVALID_ARGUMENT);
+    drop(functions);
+    assert_eq!(given, [r#"{"at": "here"}"#]);
+}
+
 #[test]
 fn ask_returns_the_whole_answer() {
     let session = session(&model());

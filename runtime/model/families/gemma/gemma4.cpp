@@ -50,7 +50,9 @@ Status describe_gemma4(Reading& in) {
   feed_forward::Parts feed_forward;
   feed_forward.activation = Activation::gelu;
   ORRERY_TRY(feed_forward::read(in, feed_forward));
-  if (in.keys.has("expert_count")) {
+  int32_t n_experts = 0;
+  ORRERY_TRY(in.keys.integer_or("expert_count", 0, 0, kMaxWidth, &n_experts));
+  if (n_experts > 0) {
     experts::Parts experts;
     experts.normalised = true;
     experts.beside_ffn = true;

@@ -3,6 +3,7 @@
 
 #include "runtime/text/grammar/json_schema/reader.h"
 #include "runtime/text/json/json.h"
+#include "runtime/text/unicode/python_characters.h"
 
 namespace orrery::text::grammar {
 namespace {
@@ -18,7 +19,9 @@ class SchemaEmitter {
   Result<Tree> run() {
     tree_.root = rule_of(document_.root());
     while (!todo_.empty()) {
-      const auto [conjunction, rule] = todo_.back();
+      const Todo next = todo_.back();
+      const auto [conjunction, rule] = std::pair(next.conjunction, next.rule);
+      notation_ = next.notation;
       todo_.pop_back();
       if (pace_.look()) return error(Code::cancelled, "compiling a schema was cancelled");
       place_ = document_.place_of(conjunction);
@@ -41,10 +44,10 @@ class SchemaEmitter {
   Status refuse(const char* why) const { return error(Code::unsupported, "schema %.300s: %s", place_.c_str(), why); }
 
   uint32_t rule_of(Conjunction c) {
-    const auto [at, is_new] = rules_.emplace(c, 0);
+    const auto [at, is_new] = rules_.emplace(std::pair(c, notation_), 0);
     if (is_new) {
       at->second = tree_.add_rule("schema " + document_.place_of(c).substr(0, 200));
-      todo_.emplace_back(c, at->second);
+      todo_.push_back({c, at->second, notation_});
     }
     return at->second;
   }
@@ -53,7 +56,7 @@ class SchemaEmitter {
   // ---- White space and punctuation ----
 
   uint32_t space() {
-    if (options_.whitespace != SchemaOptions::Whitespace::free) return tree_.empty();
+    if (notation_ != Notation::json || options_.whitespace != SchemaOptions::Whitespace::free) return tree_.empty();
     if (space_rule_ == kNoNode) {
       space_rule_ = tree_.add_rule("white space");
       tree_.rules[space_rule_].own = true;
@@ -63,12 +66,86 @@ class SchemaEmitter {
     return tree_.rule(space_rule_);
   }
   uint32_t comma() {
+    if (notation_ == Notation::bare) return mark(marks().comma);
+    if (notation_ == Notation::python) return tree_.literal(", ");
     if (options_.whitespace == SchemaOptions::Whitespace::spaced) return tree_.literal(", ");
     return tree_.sequence({tree_.literal(","), space()});
   }
   uint32_t colon() {
+    if (notation_ == Notation::bare) return mark(marks().colon);
+    if (notation_ == Notation::python) return tree_.literal(": ");
     if (options_.whitespace == SchemaOptions::Whitespace::spaced) return tree_.literal(": ");
     return tree_.sequence({tree_.literal(":"), space()});
+  }
+
+  // ---- Other notations than JSON ----
+
+  const BareMarks& marks() const { return options_.tagged->format->bare; }
+  uint32_t mark(std::string_view text) { return options_.tagged->literal(&tree_, text); }
+
+  // true, false and null: 0, 1 and 2.
+  uint32_t word(size_t which) {
+    constexpr const char *kJson[] = {"true", "false", "null"}, *kPython[] = {"True", "False", "None"};
+    if (notation_ == Notation::bare) return tree_.literal(options_.tagged->format->words[which]);
+    return tree_.literal((notation_ == Notation::python ? kPython : kJson)[which]);
+  }
+
+  // A string of these texts.
+  Result<uint32_t> written(const CharDfa& dfa) {
+    if (notation_ == Notation::json) return quoted(dfa);
+    if (notation_ == Notation::bare) {
+      ORRERY_ASSIGN(const CharDfa raw, CharDfa::combine(dfa, CharDfa::without({marks().close}), CharDfa::Combine::both));
+      if (raw.empty()) return tree_.nothing();
+      return tree_.sequence({mark(marks().open), tree_.rule(own_rule("text", tree_.graph(raw.graph(&tree_)))), mark(marks().close)});
+    }
+    // Python's repr(): between apostrophes; a text that has some, and no quotation marks, stands between those. Others are not written.
+    const CharDfa no_apostrophe = CharDfa::without({"'"});
+    ORRERY_ASSIGN(const CharDfa plain, CharDfa::combine(dfa, no_apostrophe, CharDfa::Combine::both));
+    ORRERY_ASSIGN(CharDfa other, CharDfa::combine(dfa, no_apostrophe, CharDfa::Combine::first_only));
+    ORRERY_ASSIGN(other, CharDfa::combine(other, CharDfa::without({"\""}), CharDfa::Combine::both));
+    std::vector<uint32_t> choices;
+    if (!plain.empty()) choices.push_back(quoted(plain, "'"));
+    if (!other.empty()) choices.push_back(quoted(other, "\""));
+    return tree_.choice(choices);
+  }
+  // One character as repr() has it. What it writes as a number is left out.
+  uint32_t python_char(const CharSet& set) {
+    static const CharSet printable = [] {
+      CharSet all;
+      for (uint32_t c = 0x20, first = c; c <= 0x110000; ++c) {
+        if (c < 0x110000 && c != '\\' && !unicode::is(c, unicode::kUnprintable)) continue;
+        if (first < c) all.add(first, c - 1);
+        first = c + 1;
+      }
+      return all;
+    }();
+    std::vector<uint32_t> choices;
+    const CharSet plain = set.intersect(printable);
+    if (!plain.empty()) choices.push_back(tree_.chars(plain));
+    CharSet letters;
+    for (const auto& [c, letter] : {std::pair('\\', '\\'), std::pair('\n', 'n'), std::pair('\r', 'r'), std::pair('\t', 't')})
+      if (set.contains(static_cast<uint32_t>(c))) letters.add(static_cast<uint32_t>(letter), static_cast<uint32_t>(letter));
+    if (!letters.empty()) choices.push_back(tree_.sequence({tree_.literal("\\"), tree_.chars(letters)}));
+    return tree_.choice(choices);
+  }
+  // A key of an object, declared or not.
+  Result<uint32_t> key_of(const std::string& name) {
+    if (notation_ != Notation::bare) return written(CharDfa::of_texts({name}));
+    if (name.empty() || !std::all_of(name.begin(), name.end(), is_bare_key_byte)) return unwritten(name);
+    return tree_.literal(name);
+  }
+  Result<uint32_t> key_of(const CharDfa& dfa) {
+    if (notation_ != Notation::bare) return written(dfa);
+    CharDfa names;
+    names.states.resize(2);
+    for (CharDfa::State& s : names.states)
+      s.edges = {{'-', '.', 1}, {'0', '9', 1}, {'A', 'Z', 1}, {'_', '_', 1}, {'a', 'z', 1}, {0x80, 0xD7FF, 1}, {0xE000, 0x10FFFF, 1}};
+    names.states[1].final = true;
+    ORRERY_ASSIGN(const CharDfa keys, CharDfa::combine(dfa, names, CharDfa::Combine::both));
+    return keys.empty() ? tree_.nothing() : tree_.graph(keys.graph(&tree_));
+  }
+  Status unwritten(const std::string& key) const {
+    return refuse(("the key '" + key.substr(0, 100) + "' cannot be written in this model's format of calls").c_str());
   }
 
   // ---- Scalars ----
@@ -103,25 +180,27 @@ class SchemaEmitter {
     tree_.rules[rule].body = body;
     return rule;
   }
-  uint32_t quoted(const CharDfa& dfa) {
+  uint32_t quoted(const CharDfa& dfa, const char* quote = "\"") {
     Machine machine;
     const uint32_t base = machine.n_states;
     machine.n_states += static_cast<uint32_t>(dfa.states.size());
-    machine.edges.push_back({Machine::kStart, base, tree_.literal("\"")});
-    const uint32_t end = tree_.literal("\"");
+    machine.edges.push_back({Machine::kStart, base, tree_.literal(quote)});
+    const uint32_t end = tree_.literal(quote);
     for (uint32_t s = 0; s < dfa.states.size(); ++s) {
       if (dfa.states[s].final) machine.edges.push_back({base + s, Machine::kFinal, end});
       std::map<uint32_t, CharSet> by_target;
       for (const CharDfa::Edge& e : dfa.states[s].edges) by_target[e.target].add(e.first, e.last);
-      for (const auto& [to, set] : by_target) machine.edges.push_back({base + s, base + to, json_char(set)});
+      for (const auto& [to, set] : by_target) machine.edges.push_back({base + s, base + to, notation_ == Notation::python ? python_char(set) : json_char(set)});
     }
     return tree_.rule(own_rule("string", tree_.machine(std::move(machine))));
   }
   Result<uint32_t> string(const StringForm& s) {
-    if (const uint32_t node = quoted(s); node != kNoNode) return node;
+    if (notation_ == Notation::json) {
+      if (const uint32_t node = quoted(s); node != kNoNode) return node;
+    }
     ORRERY_ASSIGN(const std::shared_ptr<const CharDfa> dfa, dfa_of(s));
     if (dfa->empty()) return tree_.nothing();
-    return quoted(*dfa);
+    return written(*dfa);
   }
 
   Result<uint32_t> number(const NumberForm& n) {
@@ -159,6 +238,8 @@ class SchemaEmitter {
         const auto d = decimal_of(v);
         if (d && d->is_integer() && d->whole.size() < 17) return tree_.literal((d->negative ? "-" : "") + d->whole);
       }
+      if (v.is_bool() || v.is_none()) return word(v.is_none() ? 2 : v.as_bool() ? 0 : 1);
+      if (v.is_string() && notation_ != Notation::json) return written(CharDfa::of_texts({std::string(v.as_string())}));
       ORRERY_ASSIGN(const std::string text, dump_json(v));
       return tree_.literal(text);
     }
@@ -177,9 +258,12 @@ class SchemaEmitter {
         parts.push_back(node);
       }
     } else {
-      for (const auto& [key, item] : v.as_map().entries()) {
+      std::vector<Map::Entry> entries = v.as_map().entries();
+      if (sorts_keys())
+        std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first.as_string(), b.first.as_string()); });
+      for (const auto& [key, item] : entries) {
         separate();
-        ORRERY_ASSIGN(const uint32_t name, constant(key, depth + 1));
+        ORRERY_ASSIGN(const uint32_t name, notation_ == Notation::json ? constant(key, depth + 1) : key_of(std::string(key.as_string())));
         parts.push_back(name);
         parts.push_back(colon());
         ORRERY_ASSIGN(const uint32_t node, constant(item, depth + 1));
@@ -282,6 +366,11 @@ class SchemaEmitter {
     return ok_status();
   }
 
+  bool sorts_keys() const { return notation_ == Notation::bare && options_.tagged->format->order != KeyOrder::given; }
+  void sort_keys(std::vector<std::pair<std::string, Conjunction>>* properties) const {
+    std::stable_sort(properties->begin(), properties->end(), [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first, b.first); });
+  }
+
   struct Member {
     uint32_t node;
     bool required;
@@ -295,6 +384,7 @@ class SchemaEmitter {
     std::sort(names.begin(), names.end());
     for (const std::string& name : o.required)
       if (!std::binary_search(names.begin(), names.end(), name)) properties.emplace_back(name, o.of(name));
+    if (sorts_keys()) sort_keys(&properties);
     std::vector<std::string> required_names = o.required;
     std::sort(required_names.begin(), required_names.end());
     std::vector<Member> members;
@@ -303,8 +393,14 @@ class SchemaEmitter {
       ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
       if (none && required) return tree_.nothing();
       if (none) continue;
-      ORRERY_ASSIGN(const std::string key, dump_json(Value::string(name)));
-      members.push_back({tree_.sequence({tree_.literal(key), colon(), value(c)}), required});
+      uint32_t key;
+      if (notation_ == Notation::json) {
+        ORRERY_ASSIGN(const std::string text, dump_json(Value::string(name)));
+        key = tree_.literal(text);
+      } else {
+        ORRERY_ASSIGN(key, key_of(name));
+      }
+      members.push_back({tree_.sequence({key, colon(), value(c)}), required});
     }
     std::vector<uint32_t> others;
     ORRERY_TRY(other_members(o, properties, &others));
@@ -357,17 +453,21 @@ class SchemaEmitter {
     std::vector<std::string> names;
     for (const auto& p : properties) names.push_back(p.first);
     const CharDfa declared = CharDfa::of_texts(names);
-    const auto add = [&](uint32_t key, Conjunction c) { others->push_back(tree_.sequence({key, colon(), value(c)})); };
+    const auto add = [&](const CharDfa& keys, Conjunction c) -> Status {
+      ORRERY_ASSIGN(const uint32_t key, key_of(keys));
+      others->push_back(tree_.sequence({key, colon(), value(c)}));
+      return ok_status();
+    };
     for (const auto& [dfa, c] : o.classes) {
       ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
       if (none) continue;
       ORRERY_ASSIGN(const CharDfa keys, CharDfa::combine(*dfa, declared, CharDfa::Combine::first_only));
-      if (!keys.empty()) add(quoted(keys), c);
+      if (!keys.empty()) ORRERY_TRY(add(keys, c));
     }
     ORRERY_ASSIGN(const bool none, document_.is_nothing(o.rest));
     if (none) return ok_status();
-    if (names.empty() && o.classes.empty()) {
-      add(quoted(StringForm()), o.rest);
+    if (names.empty() && o.classes.empty() && notation_ == Notation::json) {
+      others->push_back(tree_.sequence({quoted(StringForm()), colon(), value(o.rest)}));
       return ok_status();
     }
     CharDfa keys = CharDfa::all();
@@ -375,7 +475,7 @@ class SchemaEmitter {
     for (const auto& [dfa, c] : o.classes) {
       ORRERY_ASSIGN(keys, CharDfa::combine(keys, *dfa, CharDfa::Combine::first_only));
     }
-    if (!keys.empty()) add(quoted(keys), o.rest);
+    if (!keys.empty()) ORRERY_TRY(add(keys, o.rest));
     return ok_status();
   }
 
@@ -392,9 +492,9 @@ class SchemaEmitter {
       }
       return ok_status();
     }
-    if (a.types & kNull) choices->push_back(tree_.literal("null"));
-    if (a.types & kFalse) choices->push_back(tree_.literal("false"));
-    if (a.types & kTrue) choices->push_back(tree_.literal("true"));
+    if (a.types & kNull) choices->push_back(word(2));
+    if (a.types & kFalse) choices->push_back(word(1));
+    if (a.types & kTrue) choices->push_back(word(0));
     if (a.types & kNumber) {
       ORRERY_ASSIGN(const uint32_t node, number(a.number));
       choices->push_back(node);
@@ -423,7 +523,7 @@ class SchemaEmitter {
     std::vector<std::pair<std::string, Conjunction>> properties = o.properties;
     for (const std::string& name : o.required)
       if (std::none_of(properties.begin(), properties.end(), [&](const auto& p) { return p.first == name; })) properties.emplace_back(name, o.of(name));
-    if (format.sorted) std::sort(properties.begin(), properties.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (format.order != KeyOrder::given) sort_keys(&properties);
     Machine machine;
     uint32_t before_first = Machine::kStart, after_some = machine.state();   // without and with arguments so far
     bool may_be_first = true;
@@ -432,6 +532,7 @@ class SchemaEmitter {
       ORRERY_ASSIGN(const bool nothing, document_.is_nothing(c));
       if (nothing && required) return ok_status();
       if (nothing) continue;
+      if (name.empty() || name.find(format.key_end()) != std::string::npos) return unwritten(name);
       uint32_t node = kNoNode;
       ORRERY_TRY(tagged_value(name, c, literal, &node));
       const uint32_t next_first = machine.state(), next_some = machine.state();
@@ -447,6 +548,12 @@ class SchemaEmitter {
     if (may_be_first) machine.edges.push_back({before_first, Machine::kFinal, literal(format.none)});
     machine.edges.push_back({after_some, Machine::kFinal, literal(format.end)});
     choices->push_back(tree_.machine(std::move(machine)));
+    return ok_status();
+  }
+
+  Status enter(Notation notation) {
+    if (notation == Notation::none) return refuse("lists and objects are not supported in this model's format of calls");
+    notation_ = notation;
     return ok_status();
   }
 
@@ -470,9 +577,11 @@ class SchemaEmitter {
           } else if (v.is_bool() || v.is_none()) {
             others.push_back(tree_.literal(format.words[v.is_none() ? 2 : v.as_bool() ? 0 : 1]));
           } else {
-            if ((v.is_list() || v.is_map()) && !format.nested) return refuse("lists and objects are not supported in this model's format of calls");
-            ORRERY_ASSIGN(const uint32_t value, constant(v, 0));
-            others.push_back(value);
+            if (v.is_list() || v.is_map()) ORRERY_TRY(enter(v.is_list() ? format.lists : format.objects));
+            Result<uint32_t> value = constant(v, 0);
+            notation_ = Notation::json;
+            if (!value.ok()) return value.take_status();
+            others.push_back(*value);
           }
         }
         continue;
@@ -486,10 +595,15 @@ class SchemaEmitter {
       if (a.types & kFalse) others.push_back(tree_.literal(format.words[1]));
       if (a.types & kNull) others.push_back(tree_.literal(format.words[2]));
       if (!strings.empty()) continue;
-      if ((a.types & (kArray | kObject)) && !format.nested) return refuse("lists and objects are not supported in this model's format of calls");
-      Alternative rest = a;
-      rest.types &= kNumber | kArray | kObject;
-      ORRERY_TRY(alternative(rest, &others));
+      for (const auto& [types, notation] : {std::pair(kNumber, Notation::json), std::pair(kArray, format.lists), std::pair(kObject, format.objects)}) {
+        Alternative rest = a;
+        rest.types &= types;
+        if (rest.types == 0) continue;
+        ORRERY_TRY(enter(notation));
+        Status status = alternative(rest, &others);
+        notation_ = Notation::json;
+        if (!status.ok()) return status;
+      }
     }
     (*options_.tagged->is_string)[name] = !strings.empty();
     const size_t kind = strings.empty() ? 1 : 0;
@@ -503,12 +617,30 @@ class SchemaEmitter {
   Pace pace_;
   Tree tree_;
   std::string place_;  // of the rule under construction
-  std::map<Conjunction, uint32_t> rules_;
-  std::vector<std::pair<Conjunction, uint32_t>> todo_;
+  struct Todo {
+    Conjunction conjunction;
+    uint32_t rule;
+    Notation notation;
+  };
+  Notation notation_ = Notation::json;   // of what is emitted now
+  std::map<std::pair<Conjunction, Notation>, uint32_t> rules_;
+  std::vector<Todo> todo_;
   uint32_t space_rule_ = kNoNode, string_rule_ = kNoNode, number_rule_ = kNoNode, integer_rule_ = kNoNode;
 };
 
 }  // namespace
+
+bool TaggedFormat::before(std::string_view a, std::string_view b) const {
+  if (order == KeyOrder::bytes) return a < b;
+  return unicode::lower(a) < unicode::lower(b);
+}
+
+std::string_view TaggedFormat::key_end() const {
+  const std::string_view a = to_value[0], b = to_value[1];
+  size_t same = 0;
+  while (same < a.size() && same < b.size() && a[same] == b[same]) ++same;
+  return a.substr(0, same);
+}
 
 Result<Tree> schema_tree(std::string_view source, const SchemaOptions& options, const CompileLimits& limits, std::vector<std::string>* notices) {
   JsonLimits json;

@@ -12,6 +12,20 @@ namespace orrery::text::grammar {
 
 class Tree;
 
+// How a list or an object is written as a value, with all that lies in it.
+enum class Notation : uint8_t {
+  none,     // not at all
+  json,
+  bare,     // strings stand raw between marks, keys stand without marks: {key:<|"|>text<|"|>,other:[1,2]}
+  python,   // ['text', True, {'key': None}]
+};
+// Of `bare`; words and the order of keys are the tagged format's.
+struct BareMarks {
+  std::string open, close;   // around a string, which has no `close`
+  std::string comma, colon;
+};
+enum class KeyOrder : uint8_t { given, bytes, letters };   // letters: upper and lower case alike
+
 struct TaggedFormat {
   std::string open;              // before the first key
   std::string to_value[2];       // from a key to its value
@@ -20,10 +34,19 @@ struct TaggedFormat {
   std::string end;               // after the last value's close
   std::string none;              // instead of all this, without arguments
   std::string string_end;        // begins what follows a string, and no string contains it
-  bool sorted = false;           // keys come in alphabetical order
+  KeyOrder order = KeyOrder::given;
   std::string words[3];          // how true, false and null are written
-  bool nested = false;           // lists and objects are written as JSON
+  Notation lists = Notation::none, objects = Notation::none;
+  BareMarks bare;
+
+  bool before(std::string_view a, std::string_view b) const;   // of two keys, by `order`, which is not `given`
+  // What a key ends with: it stands before every value.
+  std::string_view key_end() const;
 };
+// Keys of a bare object consist of these.
+inline bool is_bare_key_byte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '.' || static_cast<unsigned char>(c) >= 0x80;
+}
 
 // How a schema's root object becomes rules for tagged arguments.
 struct TaggedOptions {

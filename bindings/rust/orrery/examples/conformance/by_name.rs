@@ -40,6 +40,10 @@ pub fn show(event: &Event) -> bool {
         Event::Token { token, bytes, logprob, top } =>
             println!("token {} {} near {} {}", token, quote(bytes), (0.5 - logprob).floor() as i32, join(top.iter().map(|t| t.0))),
         Event::Done(d) => println!("done {} {} {} {} {}{}", d.finish_reason, d.stop_index, d.prompt_tokens, d.reused_tokens, d.generated_tokens, if d.complete { " complete" } else { "" }),
+        Event::Reasoning(text) => println!("reasoning {}", quote(text.as_bytes())),
+        Event::Call { call, name } => println!("call {} {}", call, name),
+        Event::Arguments { call, name, text } => println!("arguments {} {} {}", call, name, quote(text.as_bytes())),
+        Event::CallEnd { call, name, id, .. } => println!("call_end {} {} {}", call, name, id),
         other => println!("{:?}", other),
     }
     matches!(event, Event::Done(_))
@@ -47,6 +51,18 @@ pub fn show(event: &Event) -> bool {
 pub fn drain(g: &mut Generation, limit: usize) -> Result<()> {
     for _ in 0..limit { if show(&g.next_event()?) { break; } }
     Ok(())
+}
+pub fn functions(r: &mut Runner, session: &str, most_turns: usize, name: &str, schema: &str) -> Result<()> {
+    let mut functions = Functions::new();
+    (functions.template, functions.most_turns) = (options!(r, TemplateOptions, "template"), most_turns);
+    let settings = r.take("generate");
+    let options = || {
+        let mut options = GenerateOptions::default();
+        for (field, text, _) in &settings { assert!(options.set(field, text), "{}", field); }
+        options
+    };
+    functions.add(name, "", schema, |_| { println!("function {}", name); Ok("seen by ".to_owned() + name) });
+    Ok(println!("{}", quote(functions.run(get!(r, Session, session), options)?.as_bytes())))
 }
 pub fn answer(g: Generation) -> Result<()> {
     let mut text = String::new();

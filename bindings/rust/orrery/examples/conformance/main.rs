@@ -60,6 +60,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
             let side = |x: &str| x.parse().unwrap_or_else(|_| match f(x) { Value::Integer(i) => i, _ => panic!() });
             return Ok(println!("{}", ["<", "=", ">"][(side(w[1]).cmp(&side(w[2])) as i8 + 1) as usize]))
         }
+        "format" => { let o = options!(r, TemplateOptions, "template"); return Ok(println!("{}", yes(get!(r, Vocab, w[0]).chat_format(o)?.replace(", ", ",").replace(": ", ":").contains(&rest(1))))) }
         "tokenize" => return Ok(println!("{}", join(get!(r, Vocab, w[0]).tokenize(&rest(2), n as u32)?))),
         "detokenize" => return Ok(println!("{}", quote(&get!(r, Vocab, w[0]).detokenize(&ids(2), n as u32)?))),
         "flags" => return Ok(println!("{}", get!(r, Vocab, w[0]).token_flags(number(1) as i32))),
@@ -75,6 +76,7 @@ fn step(r: &mut Runner, verb: &str, w: &[&str], rest: &dyn Fn(usize) -> String) 
         "load" => return get!(r, Session, w[0]).load(&rest(1)),
         "load_buffer" => { let bytes = get!(r, Bytes, w[1]).clone(); return get!(r, Session, w[0]).load_buffer(&bytes) }
         "damage" => { *get!(r, Bytes, w[0]).last_mut().unwrap() ^= 1; return Ok(()) }
+        "functions" => return functions(r, w[0], n, w[2], &rest(3)),
         "evaluate" if n == 0 => return get!(r, Session, w[0]).evaluate(&ids(2)),
         "evaluate" => { let l = get!(r, Session, w[0]).evaluate_logits(&ids(2))?; return Ok(println!("largest {}", join(l.chunks(l.len() / (w.len() - 2)).map(largest)))) }
         "numbers" => { let s = get!(r, Session, w[0]); let l = s.logits()?; return Ok(println!("{} {} {}", l.len(), largest(&l), s.embedding()?.len())) }

@@ -1,0 +1,162 @@
+// KV policies on models whose layers differ: some keep all KV, which policies divide; others have a recurrent state, or a window of keys in a KV
+// group of their own. The state and the windows are exact under every policy.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "runtime/engine/session/session_file.h"
+#include "tests/support/policy_sessions.h"
+
+namespace orrery::hybrid_policy_test {
+namespace {
+
+using namespace orrery::testing;
+using engine::Session;
+using engine::SessionFile;
+using engine::SessionOptions;
+
+constexpr const char* kModels[] = {"qwen35", "lfm2", "nemotron-h"};
+
+// These ask for queries one layer ahead, which a layer without attention does not have.
+bool looks_ahead(const PolicyMode& mode) { return mode.policy == std::string("infinigen"); }
+
+// These keep whole layers, and therefore need several with attention.
+bool keeps_layers(const PolicyMode& mode) { return mode.policy == std::string("pyramidkv") || mode.policy == std::string("omnikv"); }
+bool fits(const PolicyMode& mode, const engine::LanguageModel& model) { return !keeps_layers(mode) || model.description().kv().n_layers() > 1; }
+// Half of the KV; more where half of the heads or layers of these small models are kept whole.
+double part(const PolicyMode& mode) { return keeps_layers(mode) || mode.policy == std::string("synckv") ? .8 : .5; }
+
+std::vector<PolicyMode> running_modes() {
+  std::vector<PolicyMode> modes;
+  for (const PolicyMode& mode : policy_modes())
+    if (!looks_ahead(mode)) modes.push_back(mode);
+  return modes;
+}
+
+std::vector<std::byte> saved(Session* session) {
+  std::vector<std::byte> bytes;
+  unwrap(SessionFile::save(session, [&](Span<const std::byte> piece) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+    return ok_status();
+  }));
+  return bytes;
+}
+
+std::vector<float> continued(Session* session, size_t n) {
+  std::vector<float> trace;
+  unwrap(session->refresh_logits());
+  greedy(session, n, &trace);
+  return trace;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double most = 0, scale = 0;
+  for (size_t i = 0; i < a.size(); ++i) most = std::max<double>(most, std::abs(a[i] - b[i])), scale = std::max<double>(scale, std::abs(b[i]));
+  return most / scale;
+}
+
+class EngineHybridPolicy : public ::testing::TestWithParam<PolicyMode> {};
+
+// With room for all tokens a policy computes what full attention computes, in another order of keys.
+TEST_P(EngineHybridPolicy, AWholeBudgetIsFullAttention) {
+  for (const char* spec : kModels) {
+    const auto model = open_spec(spec, runtime_options(2));
+    const std::vector<int32_t> prompt = random_tokens(*model, 130, 1);
+    const auto session = unwrap(Session::open(model, with_mode(GetParam(), 1, 320, KvType::f32)));
+    const auto full = unwrap(Session::open(model, with_mode(mode_of("full"), 1, 320, KvType::f32)));
+    const std::vector<float> trace = answer(session.get(), prompt, 20), expected = answer(full.get(), prompt, 20);
+    ASSERT_EQ(trace.size(), expected.size());
+    EXPECT_LT(largest_difference(trace, expected), 2e-5) << spec;
+    EXPECT_EQ(session->stats().recomputed_tokens, 0u) << spec;
+  }
+}
+
+// Prompts in any chunks, going back, forks and files: the bits that a fresh session gives.
+TEST_P(EngineHybridPolicy, WhatCutsASessionGivesAFreshOnesBits) {
+  for (const char* spec : kModels) {
+    const auto model = open_spec(spec, runtime_options(2));
+    if (!fits(GetParam(), *model)) continue;
+    const std::vector<int32_t> prompt = random_tokens(*model, 150, 2);
+    const auto fresh = unwrap(Session::open(model, with_mode(GetParam(), part(GetParam()))));
+    const std::vector<float> expected = answer(fresh.get(), prompt, 15);
+    for (const uint32_t chunk : {7u, 64u}) {
+      const auto session = unwrap(Session::open(model, with_mode(GetParam(), part(GetParam()), 320, KvType::f16, chunk)));
+      EXPECT_TRUE(same_bits(answer(session.get(), prompt, 15), expected)) << spec << " in chunks of " << chunk;
+    }
+    // Back to the prompt, and to a part of it.
+    unwrap(fresh->rewind(150));
+    EXPECT_TRUE(same_bits(continued(fresh.get(), 15), expected)) << spec;
+    const auto shorter = unwrap(Session::open(model, with_mode(GetParam(), part(GetParam()))));
+    const std::vector<float> of_part = answer(shorter.get(), {prompt.begin(), prompt.begin() + 90}, 10);
+    unwrap(fresh->rewind(90));
+    EXPECT_TRUE(same_bits(continued(fresh.get(), 10), of_part)) << spec;
+    // A fork goes on as its parent does.
+    const auto fork = unwrap(shorter->fork());
+    const std::vector<float> of_parent = continued(shorter.get(), 8);
+    EXPECT_TRUE(same_bits(continued(fork.get(), 8), of_parent)) << spec;
+  }
+}
+
+// Tokens are computed again for their queries and their state, with generated tokens among them. Their KV stays the file's.
+TEST_P(EngineHybridPolicy, AFileGivesTheSameAnswerInAnyChunk) {
+  const auto model = open_spec(keeps_layers(GetParam()) ? "lfm2" : "qwen35", runtime_options(2));
+  const auto first = unwrap(Session::open(model, with_mode(GetParam(), part(GetParam()))));
+  answer(first.get(), random_tokens(*model, 110, 1), 31);
+  answer(first.get(), random_tokens(*model, 9, 2), 17);
+  const std::vector<std::byte> bytes = saved(first.get());
+  for (const uint32_t back : {0u, 5u, 20u}) {
+    std::vector<float> expected;
+    for (const uint32_t chunk : {64u, 5u}) {
+      const auto session = unwrap(Session::open(model, with_mode(GetParam(), part(GetParam()), 320, KvType::f16, chunk)));
+      unwrap(SessionFile::load(session.get(), bytes, "a session"));
+      unwrap(session->rewind(session->n_computed() - back));
+      const std::vector<float> trace = continued(session.get(), 12);
+      if (expected.empty()) expected = trace;
+      EXPECT_TRUE(same_bits(trace, expected)) << "chunks of " << chunk << ", " << back << " tokens back";
+      if (back != 20) continue;
+      unwrap(session->rewind(first->n_computed() - back));
+      const auto untouched = unwrap(Session::open(model, with_mode(GetParam(), part(GetParam()))));
+      unwrap(SessionFile::load(untouched.get(), bytes, "a session"));
+      unwrap(untouched->rewind(first->n_computed() - back));
+      const std::vector<std::byte> of_session = saved(session.get()), of_untouched = saved(untouched.get());
+      const size_t n = std::min(of_session.size(), of_untouched.size()) - model->description().state_bytes() - 16;   // one may have its state, too
+      EXPECT_TRUE(std::equal(of_session.begin() + 88, of_session.begin() + static_cast<ptrdiff_t>(n), of_untouched.begin() + 88));
+    }
+  }
+}
+
+// The bytes of the plan are those that opening takes.
+TEST_P(EngineHybridPolicy, ThePlanIsExact) {
+  for (const char* spec : kModels)
+    for (const double share : {part(GetParam()), .9}) {
+      const auto model = open_spec(spec);
+      if (!fits(GetParam(), *model)) continue;
+      SessionOptions options = with_mode(GetParam(), share, 512);
+      const kv::Plan plan = engine::plan_session(*model, &options);
+      const uint64_t before = model->runtime().arena().used(), kept_before = model->runtime().reservoir().used();
+      const auto session = unwrap(Session::open(model, options));
+      EXPECT_EQ(model->runtime().arena().used() - before, plan.device_bytes) << spec;
+      EXPECT_EQ(model->runtime().reservoir().used() - kept_before, plan.reservoir_bytes) << spec;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, EngineHybridPolicy, ::testing::ValuesIn(running_modes()),
+                         [](const auto& each) { return std::string(each.param.name); });
+
+// Keys are centred and rotated as in a model without a state: Q4_0 keeps more of them than it does without.
+TEST(EngineHybridForms, QuantizedKeysAreCentred) {
+  const auto model = open_spec("qwen35", runtime_options(2));
+  const std::vector<int32_t> prompt = random_tokens(*model, 130, 1);
+  SessionOptions options = with_mode(mode_of("full"), 1, 320, KvType::q8_0);
+  const auto session = unwrap(Session::open(model, options));
+  EXPECT_TRUE(options.centred(model->description()));
+  const std::vector<float> trace = answer(session.get(), prompt, 5);
+  EXPECT_TRUE(static_cast<bool>(session->transform().key_means));
+  // The mean keys are measured on other tokens, whose state leaves no trace.
+  const auto again = unwrap(Session::open(model, options));
+  EXPECT_TRUE(same_bits(answer(again.get(), prompt, 5), trace));
+  EXPECT_EQ(again->stats().recomputed_tokens + session->stats().recomputed_tokens, 0u);
+}
+
+}  // namespace
+}  // namespace orrery::hybrid_policy_test
