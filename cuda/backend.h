@@ -106,6 +106,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void begin_steps(Span<const Step> steps) override;
   void end_step() override { send(); }
   void embed(const Weight& table, float scale, Ptr<float> out) override;
+  void read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) override;
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
                 int32_t n_vectors, int64_t dim, float eps) override;
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
@@ -126,10 +127,10 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override;
   void apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
 
-  void route(Ptr<const float> logits, Ptr<const float> bias, const RouterShape& shape, const RoutedRows& routed) override;
+  void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape, const RoutedRows& routed) override;
   void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
                         bool of_rows) override;
-  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) override;
+  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) override;
   void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override;
   void squared_relu(Ptr<float> x, int64_t n) override;
   void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override;

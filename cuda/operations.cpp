@@ -213,7 +213,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
       case Operation::Kind::apply_gates: apply_gates(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
       case Operation::Kind::route: route(queue, op.router, op.in.data, op.n_rows); break;
       case Operation::Kind::expert_products: run_experts(queue, c, op); break;
-      case Operation::Kind::add_experts: add_experts(queue, op.router, op.out.data, op.in.data, op.dim, op.n_rows); break;
+      case Operation::Kind::add_experts: add_experts(queue, op.router, op.out.data, op.in.data, op.dim, op.n_rows, op.flag != 0); break;
       case Operation::Kind::clamped_swiglu: clamped_swiglu(queue, op.in.data, op.in2.data, op.out.data, op.dim * op.n_rows); break;
       case Operation::Kind::squared_relu: squared_relu(queue, op.out.data, op.dim * op.n_rows); break;
       case Operation::Kind::gate_rows: gate_rows(queue, op.out.data, op.in.data, op.dim, op.n_rows); break;

@@ -35,7 +35,7 @@ struct Operation {
   float eps;              // rms_norm; soft_cap: the cap
   float factor;           // embed, soft_cap: the scale; prepare_rope: the temperature
   Activation activation;
-  uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; transform: as below
+  uint32_t flag;          // rope: pairs are interleaved; append_kv: also to the slots of StepView::heads; add_experts: accumulates; transform: as below
   KvType heads_type;      // append_kv: the type of these slots
   DeltaNet net;           // delta_net; split_gates: `out` has the gates
   Mamba2 mamba2;

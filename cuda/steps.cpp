@@ -146,6 +146,31 @@ void CudaBackend::embed(const Weight& table, float scale, Ptr<float> out) {
   op.factor = scale;
 }
 
+// The host writes the rows to pinned memory, from which they are copied. The copies run ahead of the operations that are recorded but not
+// sent.
+void CudaBackend::read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) {
+  const OnDevice here(*gpu_, queue_);
+  const uint64_t row_size = static_cast<uint64_t>(n_cols) * sizeof(float), fitting = kBounceBytes / row_size;
+  if (queue_.failed() || !queue_.check(fitting > 0 ? DriverError::none : DriverError::invalid_value, "uploading a row that is longer than its buffer")) return;
+  std::byte* half = nullptr;
+  uint64_t n = 0;   // rows in the buffer
+  float* to = device(out);
+  const auto flush = [&] {
+    if (n == 0 || queue_.failed()) return;
+    queue_.copy(to, half, n * row_size, "uploading rows of a table");
+    bounce_.now().mark(queue_);
+    to += n * static_cast<uint64_t>(n_cols), n = 0;
+  };
+  for (size_t i = 0; i < n_steps_; ++i)
+    for (const Row& row : steps_[i].rows) {
+      if (n == fitting) flush();
+      if (queue_.failed()) return;
+      if (n == 0) half = bounce_.next(queue_).data();
+      read(context, row.token, reinterpret_cast<float*>(half + n++ * row_size));
+    }
+  flush();
+}
+
 void CudaBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out, int64_t out_stride,
                            int32_t n_vectors, int64_t dim, float eps) {
   Operation& op = note(Operation::Kind::rms_norm, n_rows());
@@ -257,11 +282,11 @@ void CudaBackend::note_router(Operation* op, const RouterShape& shape, const Rou
   r.gating = shape.gating == Gating::softmax ? DeviceRouter::kSoftmax : shape.gating == Gating::sigmoid ? DeviceRouter::kSigmoid : DeviceRouter::kOfChosen;
 }
 
-void CudaBackend::route(Ptr<const float> logits, Ptr<const float> bias, const RouterShape& shape, const RoutedRows& routed) {
+void CudaBackend::route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape, const RoutedRows& routed) {
   Operation& op = note(Operation::Kind::route, n_rows());
   op.in = {device(logits), shape.n_experts};
   note_router(&op, shape, routed);
-  op.router.bias = device(bias);
+  op.router.bias = device(bias), op.router.scales = device(scales);
 }
 
 void CudaBackend::multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
@@ -281,11 +306,12 @@ void CudaBackend::multiply_experts(Span<const ExpertProduct> products, const Rou
   }
 }
 
-void CudaBackend::add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) {
+void CudaBackend::add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) {
   Operation& op = note(Operation::Kind::add_experts, n_rows());
   op.out = {device(x), n};
   op.in = {device(y), n};
   op.dim = n;
+  op.flag = accumulate;
   note_router(&op, shape, routed);
 }
 

@@ -68,7 +68,10 @@ __global__ void __launch_bounds__(kWarp) choose_experts_kernel(DeviceRouter r, c
   float factor = r.scale;
   if (r.gating == DeviceRouter::kOfChosen) factor /= total;
   else if (r.normalised) factor /= fmaxf(total, RouterShape::kLeastSum);
-  for (int j = 0; j < r.n_used; ++j) r.weights[at + j] *= factor;
+  for (int j = 0; j < r.n_used; ++j) {
+    const float weight = __fmul_rn(r.weights[at + j], factor);
+    r.weights[at + j] = r.scales ? __fmul_rn(weight, r.scales[r.experts[at + j]]) : weight;
+  }
 }
 
 // A thread has an expert.
@@ -172,11 +175,11 @@ __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_pro
   }
 }
 
-__global__ void __launch_bounds__(kThreads) add_experts_kernel(DeviceRouter r, float* x, const float* y, int64_t n) {
+__global__ void __launch_bounds__(kThreads) add_experts_kernel(DeviceRouter r, float* x, const float* y, int64_t n, bool accumulate) {
   start_early();
   const int64_t row = blockIdx.y, i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= n) return;
-  float sum = x[row * n + i];
+  float sum = accumulate ? x[row * n + i] : 0.0f;
   for (int64_t j = row * r.n_used; j < (row + 1) * r.n_used; ++j) sum = __fadd_rn(sum, __fmul_rn(r.weights[j], y[r.slots[j] * n + i]));
   x[row * n + i] = sum;
 }
@@ -239,8 +242,8 @@ void expert_products(Queue& queue, const Products& products, const DeviceRouter&
   });
 }
 
-void add_experts(Queue& queue, const DeviceRouter& r, float* x, const float* y, int64_t n, int32_t n_rows) {
-  launch<add_experts_kernel>(queue, {Dim3(experts_cu::blocks(n), static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, r, x, y, n);
+void add_experts(Queue& queue, const DeviceRouter& r, float* x, const float* y, int64_t n, int32_t n_rows, bool accumulate) {
+  launch<add_experts_kernel>(queue, {Dim3(experts_cu::blocks(n), static_cast<unsigned>(n_rows)), Dim3(kThreads), 0, true}, r, x, y, n, accumulate);
 }
 
 void clamped_swiglu(Queue& queue, const float* gate, const float* up, float* out, int64_t n) {

@@ -140,7 +140,7 @@ inline constexpr int32_t kMostExperts = 1024;
 // RouterShape and RoutedRows. The host sets all bytes of a DeviceRouter: lists of operations are compared as bytes.
 struct DeviceRouter {
   static constexpr int32_t kSoftmax = 0, kSigmoid = 1, kOfChosen = 2;
-  const float* bias;      // (n_experts) or null
+  const float *bias, *scales;   // (n_experts) or null
   float* weights;
   int32_t *experts, *slots, *rows, *owners, *first_slots;
   int32_t n_experts, n_used, gating, normalised;
@@ -151,7 +151,7 @@ void route(Queue& queue, const DeviceRouter& router, const float* logits, int32_
 // Products with outputs of slots, side by side. quantized: x, if a product takes blocks.
 void expert_products(Queue& queue, const Products& products, const DeviceRouter& router, ConstRows x, bool of_rows, const QuantizedRows& quantized,
                      int32_t n_rows);
-void add_experts(Queue& queue, const DeviceRouter& router, float* x, const float* y, int64_t n, int32_t n_rows);
+void add_experts(Queue& queue, const DeviceRouter& router, float* x, const float* y, int64_t n, int32_t n_rows, bool accumulate);
 void clamped_swiglu(Queue& queue, const float* gate, const float* up, float* out, int64_t n);   // of n values in all
 void squared_relu(Queue& queue, float* x, int64_t n);   // of n values in all
 void gate_rows(Queue& queue, float* x, const float* gates, int64_t n, int32_t n_rows);

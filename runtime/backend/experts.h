@@ -59,14 +59,15 @@ struct ExpertProduct {
 
 class ExpertOperations {
  public:
-  // logits: (n_rows, n_experts); bias: (n_experts) or null.
-  virtual void route(Ptr<const float> logits, Ptr<const float> bias, const RouterShape& shape, const RoutedRows& routed) = 0;
+  // logits: (n_rows, n_experts); bias: (n_experts) or null. scales: (n_experts) or null; they multiply the weights of their experts last, so each
+  // expert's output.
+  virtual void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape, const RoutedRows& routed) = 0;
   // Products of the same input. of_rows: x is (n_rows, n_in), and slots take their rows; else x is (n_slots, n_in). A slot's result does not
   // depend on the other slots.
   virtual void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x,
                                 bool of_rows) = 0;
-  // x (n_rows, n) += the sum of the row's slots of y (n_slots, n), each times its weight, the best expert first.
-  virtual void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) = 0;
+  // x (n_rows, n) += the sum of the row's slots of y (n_slots, n), each times its weight, the best expert first; or, unless `accumulate`, x = it.
+  virtual void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) = 0;
   // out[i] = g sigmoid(1.702 g) (u + 1), g = min(gate[i], 7), u = up[i] within [-7, 7]; a row of n values each. As gpt-oss has it.
   virtual void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) = 0;
   // x[i] = max(x[i], 0)^2, a row of n values each. As Nemotron-H has it.

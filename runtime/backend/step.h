@@ -142,6 +142,9 @@ struct AttendShape {
   Ptr<const float> sinks = {};            // (n_heads) or null: a logit of each query head, which takes part in the softmax and has no value
 };
 
+// Writes the floats of one token.
+using RowReader = void (*)(const void* context, int32_t token, float* row);
+
 // The operations of a decoder's layers. All but begin_steps() are called between begin_steps() and end_step().
 class StepOperations {
  public:
@@ -155,6 +158,9 @@ class StepOperations {
 
   // out (n_rows, n_cols) = scale * the rows of `table` (vocabulary, n_cols) that the step's tokens name.
   virtual void embed(const Weight& table, float scale, Ptr<float> out) = 0;
+  // out (n_rows, n_cols): of each row of the step, what read(context, token, row) writes on the host, on several threads perhaps. For tables that
+  // are too large for the arena. The operations that the step has called so far do not touch `out`.
+  virtual void read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) = 0;
 
   // For each of the step's rows: `n_vectors` vectors of `dim` floats lie one after another from x + row * stride on.
   // out = x / sqrt(mean(x^2) + eps) * weight (dim), or without weights where `weight` is null. May run in place.

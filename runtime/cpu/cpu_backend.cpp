@@ -127,6 +127,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   }
 
   void embed(const Weight& table, float scale, Ptr<float> out) override;
+  void read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) override;
   void rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float> weight, Ptr<float> out,
                 int64_t out_stride, int32_t n_vectors, int64_t dim, float eps) override;
   void matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t n_rows) override;
@@ -174,15 +175,15 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     cpu::apply_gates(recurrent_work(), host(x), host(gates), n);
   }
 
-  void route(Ptr<const float> logits, Ptr<const float> bias, const RouterShape& shape, const RoutedRows& routed) override {
+  void route(Ptr<const float> logits, Ptr<const float> bias, Ptr<const float> scales, const RouterShape& shape, const RoutedRows& routed) override {
     const StepTrace::Scope scope(trace_.get(), Operation::route, static_cast<uint64_t>(n_rows() * shape.n_experts) * sizeof(float));
-    cpu::route(experts_work(), host(logits), host(bias), shape, routed);
+    cpu::route(experts_work(), host(logits), host(bias), host(scales), shape, routed);
   }
   void multiply_experts(Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed, Ptr<const float> x, bool of_rows) override {
     cpu::multiply_experts(experts_work(), products, shape, routed, host(x), of_rows);
   }
-  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed) override {
-    cpu::add_experts(experts_work(), host(x), host(y), n, shape, routed);
+  void add_experts(Ptr<float> x, Ptr<const float> y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) override {
+    cpu::add_experts(experts_work(), host(x), host(y), n, shape, routed, accumulate);
   }
   void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override {
     cpu::clamped_swiglu(experts_work(), host(gate), host(up), host(out), n);
@@ -344,6 +345,13 @@ void CpuBackend::embed(const Weight& table, float scale, Ptr<float> out) {
         dequantize(table.type, at, table.n_cols, to);
       for (int64_t i = 0; scale != 1.0f && i < table.n_cols; ++i) to[i] *= scale;
     }
+  });
+}
+
+void CpuBackend::read_rows(RowReader read, const void* context, int64_t n_cols, Ptr<float> out) {
+  const StepTrace::Scope scope(trace_.get(), Operation::embed, static_cast<uint64_t>(n_rows() * n_cols) * sizeof(float));
+  for_ranges(n_rows(), 4 * n_cols, [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) read(context, row_at(r).token, host(out) + r * n_cols);
   });
 }
 

@@ -207,11 +207,13 @@ class Wave {
 
 }  // namespace
 
-void route(const ExpertsWork& work, const float* logits, const float* bias, const RouterShape& shape, const RoutedRows& routed) {
+void route(const ExpertsWork& work, const float* logits, const float* bias, const float* scales, const RouterShape& shape, const RoutedRows& routed) {
   const int64_t k = shape.n_used;
   int32_t *experts = host(routed.experts), *slots = host(routed.slots), *rows = host(routed.rows), *owners = host(routed.owners), *first = host(routed.first_slots);
   for_items(work, work.n_rows, 16 * int64_t{shape.n_experts}, [&](int64_t row) {
-    choose(logits + row * shape.n_experts, bias, shape, experts + row * k, host(routed.weights) + row * k);
+    float* const weights = host(routed.weights) + row * k;
+    choose(logits + row * shape.n_experts, bias, shape, experts + row * k, weights);
+    for (int64_t i = 0; scales && i < k; ++i) weights[i] *= scales[experts[row * k + i]];
   });
   std::fill_n(first, shape.n_experts + 1, 0);
   for (int64_t i = 0; i < work.n_rows * k; ++i) ++first[experts[i] + 1];
@@ -248,7 +250,7 @@ void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> product
   }
 }
 
-void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, const RouterShape& shape, const RoutedRows& routed) {
+void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, const RouterShape& shape, const RoutedRows& routed, bool accumulate) {
   constexpr int64_t kStretch = 1024;   // stays in the first-level cache
   const int64_t k = shape.n_used, stretches = div_up(n, kStretch);
   const int32_t* slots = host(routed.slots);
@@ -256,6 +258,7 @@ void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, c
   const StepTrace::Scope scope(work.trace, Operation::add, static_cast<uint64_t>(work.n_rows * (k + 2) * n) * sizeof(float));
   for_items(work, work.n_rows * stretches, k * std::min(n, kStretch), [&](int64_t i) {
     const int64_t row = i / stretches, at = i % stretches * kStretch, width = std::min(kStretch, n - at);
+    if (!accumulate) std::fill_n(x + row * n + at, width, 0.0f);
     for (int64_t j = row * k; j < (row + 1) * k; ++j) add_scaled(x + row * n + at, y + slots[j] * n + at, weights[j], width);
   });
 }

@@ -32,10 +32,11 @@ struct ExpertsWork {
   uint64_t thread_bytes = 0;
 };
 
-void route(const ExpertsWork& work, const float* logits, const float* bias, const RouterShape& shape, const RoutedRows& routed);
+void route(const ExpertsWork& work, const float* logits, const float* bias, const float* scales, const RouterShape& shape, const RoutedRows& routed);
 void multiply_experts(const ExpertsWork& work, Span<const ExpertProduct> products, const RouterShape& shape, const RoutedRows& routed,
                       const float* x, bool of_rows);
-void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, const RouterShape& shape, const RoutedRows& routed);
+void add_experts(const ExpertsWork& work, float* x, const float* y, int64_t n, const RouterShape& shape, const RoutedRows& routed,
+                 bool accumulate);
 void clamped_swiglu(const ExpertsWork& work, const float* gate, const float* up, float* out, int64_t n);
 void squared_relu(const ExpertsWork& work, float* x, int64_t n);
 void gate_rows(const ExpertsWork& work, float* x, const float* gates, int64_t n);

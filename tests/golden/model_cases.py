@@ -81,6 +81,10 @@ class Builder:
         if shared:
             self.key("expert_shared_feed_forward_length", "u32", shared)
 
+    def expert(self, *args):
+        self.expert_keys(*args)
+        return self
+
     def vector(self, name, n, scale, offset):
         self.tensors.append({"name": name, "shape": [n], "scale": scale, "offset": offset})
 
@@ -269,6 +273,61 @@ class Builder:
         return self.spec
 
 
+    def build_gemma4(self, *, windows, dim_swa, shared=0, per_layer=0, experts=None, fused=True, keys_as_values=(), scales=(), left_over=False):
+        """windows: a flag for each layer. dim_swa: of the heads of those. shared: the last layers without KV of their own. per_layer: the width of
+        each layer's own embeddings. experts: (n_experts, width). keys_as_values: layers without attn_v. scales: layers with an output scale.
+        left_over: shared layers have the keys and values that training left."""
+        d, first = self.dim, self.layers - shared
+        self.key("attention.sliding_window_pattern", "bool", windows)
+        self.key("attention.key_length_swa", "u32", dim_swa).key("attention.value_length_swa", "u32", dim_swa)
+        self.key("rope.dimension_count_swa", "u32", dim_swa)
+        self.key("embedding_length_per_layer_input", "u32", per_layer)
+        if shared:
+            self.key("attention.shared_kv_layers", "u32", shared)
+        self.tensors.append({"name": "token_embd.weight", "shape": [d, self.vocab], "scale": self.embed_scale, "offset": 0.0})
+        n_rotated = self.n_rot // 8   # of all pairs, a quarter
+        self.values("rope_freqs.weight", [1.0] * n_rotated + [1e30] * (self.n_rot // 2 - n_rotated))
+        if per_layer:
+            width = per_layer * self.layers
+            self.tensors.append({"name": "per_layer_token_embd.weight", "shape": [width, self.vocab], "scale": 1.0, "offset": 0.0})
+            self.matrix("per_layer_model_proj", d, width)
+            self.norm("per_layer_proj_norm", per_layer)
+        for il in range(self.layers):
+            p, hd, ff = f"blk.{il}.", dim_swa if windows[il] else self.head_dim, self.ff[il]
+            q, kv = self.heads[il] * hd, self.kv[il] * hd
+            self.norm(p + "attn_norm", d)
+            self.matrix(p + "attn_q", d, q)
+            self.norm(p + "attn_q_norm", hd, 0.6)
+            if il < first or left_over:
+                self.matrix(p + "attn_k", d, kv)
+                if il not in keys_as_values:
+                    self.matrix(p + "attn_v", d, kv)
+                self.norm(p + "attn_k_norm", hd, 0.6)
+            self.matrix(p + "attn_output", q, d)
+            self.norm(p + "post_attention_norm", d)
+            self.norm(p + "ffn_norm", d)
+            for name in ("ffn_gate", "ffn_up"):
+                self.matrix(p + name, d, ff)
+            self.matrix(p + "ffn_down", ff, d)
+            if experts:
+                self.experts(p, *experts, fused=fused)
+                self.vector(p + "ffn_gate_inp.scale", d, 4.0, 12.0)   # logits are divided by sqrt(d)
+                self.vector(p + "ffn_down_exps.scale", experts[0], 0.75, 1.0)
+                for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"):
+                    self.norm(p + name, d)
+            self.norm(p + "post_ffw_norm", d)
+            if per_layer:
+                self.matrix(p + "inp_gate", d, per_layer)
+                self.matrix(p + "proj", per_layer, d)
+                self.norm(p + "post_norm", d)
+            if il in scales:
+                self.vector(p + "layer_output_scale.weight", 1, 0.3, 0.7)
+        self.norm("output_norm", d)
+        if not self.tied:
+            self.matrix("output", d, self.vocab)
+        return self.spec
+
+
 def llama3_factors(n_rot, base, factor, low_freq_factor, high_freq_factor, original):
     """Llama 3.1's divisors: 1 for short wavelengths, `factor` for long ones, a smooth passage between."""
     out = []
@@ -372,6 +431,25 @@ def cases():
                .key("final_logit_softcapping", "f32", 9.0).build(**norms))
     out.append(B("gemma3-whole", "Gemma 3: a window of 0 is none", "gemma3", dim=64, layers=2, heads=2, kv=1, head_dim=64, ff=64, vocab=96,
                  embed_scale=0.2, eps=1e-6).key("attention.sliding_window", "u32", 0).build(**norms))
+
+    # Heads alike in all layers: one shape of KV.
+    out.append(B("gemma4-alike", "Gemma 4: embeddings of each layer, layers that read the KV of others of their kind, two RoPEs, scaled layers", "gemma4",
+                 dim=64, layers=7, heads=4, kv=2, head_dim=32, ff=[96] * 4 + [128] * 3, vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=0.02)
+               .key("rope.freq_base_swa", "f32", 10000.0).key("attention.sliding_window", "u32", 12).key("final_logit_softcapping", "f32", 9.0)
+               .build_gemma4(windows=[1, 1, 0, 1, 1, 0, 1], dim_swa=32, shared=3, per_layer=24, scales=(0, 2, 4, 5)))
+    out.append(B("gemma4-moe-alike", "Gemma 4 26B-A4B: experts beside the feed-forward block, values made of keys", "gemma4", dim=64, layers=4, heads=4,
+                 kv=2, head_dim=32, ff=96, vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=0.02)
+               .key("rope.freq_base_swa", "f32", 700.0).key("attention.sliding_window", "u32", 20).expert(8, 3, 32)
+               .build_gemma4(windows=[1, 0, 1, 0], dim_swa=32, experts=(8, 32), keys_as_values=(1, 3), scales=(0, 1, 2, 3)))
+    # As they are published: heads of layers with a window are shorter.
+    out.append(B("gemma4", "Gemma 4 E4B: as gemma4-alike with heads of two sizes; what training left of keys and values is not used", "gemma4", dim=64,
+                 layers=6, heads=4, kv=2, head_dim=64, ff=96, vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=1e-6)
+               .key("rope.freq_base_swa", "f32", 10000.0).key("attention.sliding_window", "u32", 12).key("final_logit_softcapping", "f32", 9.0)
+               .build_gemma4(windows=[1, 0, 1, 0, 1, 0], dim_swa=32, shared=2, per_layer=32, scales=(0, 1, 2, 3, 4, 5), left_over=True))
+    out.append(B("gemma4-moe", "Gemma 4 26B-A4B: as gemma4-moe-alike with heads of two sizes, in two numbers; gate and up apart", "gemma4", dim=64, layers=4,
+                 heads=4, kv=[2, 2, 2, 1], head_dim=64, ff=96, vocab=128, rope_base=1000000.0, eps=1e-6)
+               .key("rope.freq_base_swa", "f32", 10000.0).key("attention.sliding_window", "u32", 20).expert(11, 4, 20)
+               .build_gemma4(windows=[1, 1, 1, 0], dim_swa=32, experts=(11, 20), fused=False, keys_as_values=(3,), scales=(0, 1, 2, 3)))
 
     out.append(B("muse", "Muse Glimmer: RoPE in windows alone, gates, a normed embedding, scaled and capped logits", "muse-glimmer", dim=64,
                  layers=5, heads=4, kv=2, head_dim=32, ff=96, vocab=128, rope_base=500000.0, eps=0.02)

@@ -9,9 +9,11 @@ import math
 
 import numpy as np
 
+from oracle_gemma4 import Gemma4Layers, gelu
+
 # Which rotary layout an architecture's files use: NORM turns neighbours (2i, 2i+1), NEOX turns halves (i, i + n_rot/2).
 ROPE_NORM = {"llama", "chatglm", "glm4", "mistral3", "muse-glimmer", "smollm3"}
-ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3", "gemma3", "seed_oss", "gpt-oss", "lfm2", "lfm2moe", "nemotron_h_moe"}
+ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3", "gemma3", "gemma4", "seed_oss", "gpt-oss", "lfm2", "lfm2moe", "nemotron_h_moe"}
 HYBRID = {"qwen35", "qwen35moe", "qwen3next"}   # gated delta nets, and gated attention
 PERIOD = {"gemma3": 6, "muse-glimmer": 4, "gpt-oss": 2}   # every nth layer has no window
 
@@ -20,11 +22,7 @@ def silu(x):
     return x / (1.0 + np.exp(-x))
 
 
-def gelu(x):
-    return x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
-class Model:
+class Model(Gemma4Layers):
     def __init__(self, keys: dict, tensors: dict, n_ctx: int):
         self.keys, self.n_ctx = keys, n_ctx
         self.w = {name: np.asarray(t, dtype=np.float64) for name, t in tensors.items()}
@@ -41,7 +39,7 @@ class Model:
         self.n_rot = self.key("rope.dimension_count", self.head_dim)
         self.windows = [self.window_of(il) for il in range(self.n_layers)]
         full = self.rope_frequencies()
-        windowed = self.window_frequencies() if self.arch in ("gemma3", "muse-glimmer") else full
+        windowed = self.window_frequencies() if self.arch in ("gemma3", "gemma4", "muse-glimmer") else full
         self.ropes = [self.rope_of(il, full, windowed) for il in range(self.n_layers)]
         self.scale = self.key("attention.scale", 0.0) or 1 / math.sqrt(
             self.n_embd / self.n_heads[0] if self.arch == "gemma3" and self.n_layers == 62 else self.head_dim)
@@ -76,7 +74,8 @@ class Model:
         """Of layers with a window: a base of their own, no scaling."""
         base = self.key("rope.freq_base", 10000.0) if self.arch == "muse-glimmer" else 10000.0
         base = float(np.float32(self.key("rope.freq_base_swa", base)))
-        return base ** (-np.arange(self.n_rot // 2, dtype=np.float64) * 2.0 / self.n_rot), 1.0
+        n_rot = self.key("rope.dimension_count_swa", self.key("attention.key_length_swa")) if self.arch == "gemma4" else self.n_rot
+        return base ** (-np.arange(n_rot // 2, dtype=np.float64) * 2.0 / n_rot), 1.0
 
     def rope_frequencies(self):
         """Radians per position for each pair, and what cos and sin are multiplied by."""
@@ -112,16 +111,16 @@ class Model:
         return freq, magnitude
 
     def rope(self, il, x, positions):
-        """x (tokens, heads, head_dim), turned in its first n_rot dimensions."""
+        """x (tokens, heads, head_dim), turned in its first dimensions, two for each frequency."""
         if self.ropes[il] is None:
             return x
         inv_freq, magnitude = self.ropes[il]
         angle = positions[:, None] * inv_freq[None, :]
         cos = np.cos(angle)[:, None, :] * magnitude
         sin = np.sin(angle)[:, None, :] * magnitude
-        half = self.n_rot // 2
-        first = slice(0, self.n_rot, 2) if self.neighbours else slice(0, half)
-        second = slice(1, self.n_rot, 2) if self.neighbours else slice(half, self.n_rot)
+        half = len(inv_freq)
+        first = slice(0, 2 * half, 2) if self.neighbours else slice(0, half)
+        second = slice(1, 2 * half, 2) if self.neighbours else slice(half, 2 * half)
         out = x.copy()
         out[..., first] = x[..., first] * cos - x[..., second] * sin
         out[..., second] = x[..., second] * cos + x[..., first] * sin
@@ -323,8 +322,10 @@ class Model:
         positions = self.n_past + np.arange(len(tokens))
         self.n_past += len(tokens)
         x = self.w["token_embd.weight"][np.asarray(tokens)]
-        if self.arch == "gemma3":
-            x = x * math.sqrt(self.n_embd)
+        if self.arch in ("gemma3", "gemma4"):
+            x = x * self.embedding_scale()
+        if self.arch == "gemma4":
+            return self.logits(self.gemma4_layers(tokens, x, positions))
         if self.arch == "muse-glimmer":
             x = self.norm(x, None)
         post_eps = 1e-8 if self.arch == "muse-glimmer" else None
@@ -343,11 +344,17 @@ class Model:
             if p + "post_ffw_norm.weight" in self.w:
                 m = self.norm(m, p + "post_ffw_norm", post_eps)
             x = x + m
+        return self.logits(x)
+
+    def embedding_scale(self):
+        return math.sqrt(self.n_embd)
+
+    def logits(self, x):
         x = self.norm(x, "token_embd_norm" if "token_embd_norm.weight" in self.w else "output_norm")
         logits = x @ self.w.get("output.weight", self.w["token_embd.weight"]).T
         if self.arch == "muse-glimmer":
             logits = logits * float(np.float32(self.key("logit_scale")))
-        cap = self.key("final_logit_softcapping", 0.0) if self.arch in PERIOD else 0.0
+        cap = self.key("final_logit_softcapping", 0.0) if self.arch in PERIOD or self.arch == "gemma4" else 0.0
         return cap * np.tanh(logits / cap) if cap else logits
 
 

@@ -85,7 +85,7 @@ TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TinyModels, ::testing::Values("qwen35", "qwen3moe", "qwen35moe", "qwen3next", "gemma3", "muse", "ministral3", "gptoss", "gptoss_hot",
-                                                                 "gptoss_trunc", "lfm2", "nemotronh"),
+                                                                 "gptoss_trunc", "lfm2", "nemotronh", "gemma4", "gemma4b", "gemma4moe"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

@@ -61,7 +61,7 @@ TEST(GpuExperts, ChoosesAsTheCpu) {
       const Buffer<float> logits(m, normal_values(static_cast<size_t>(c.n_rows) * n, 3, 2.0f)), bias(m, normal_values(n, 4, 0.5f));
       const Routed routed(m, c.router, c.n_rows);
       m->begin(Phase::prefill, c.n_rows);
-      (*m)->experts()->route(logits.cptr(), c.biased ? bias.cptr() : Ptr<const float>{}, c.router, routed.rows);
+      (*m)->experts()->route(logits.cptr(), c.biased ? bias.cptr() : Ptr<const float>{}, {}, c.router, routed.rows);
       m->end();
       return std::make_pair(routed.weights(), routed.numbers());
     });
@@ -79,7 +79,7 @@ TEST(GpuExperts, EqualOnesByIndexAndNoNumbersLast) {
     const Buffer<float> x(m, logits);
     const Routed routed(m, r, 6);
     m->begin(Phase::decode, 6);
-    (*m)->experts()->route(x.cptr(), {}, r, routed.rows);
+    (*m)->experts()->route(x.cptr(), {}, {}, r, routed.rows);
     m->end();
     return routed.numbers();
   });
@@ -109,7 +109,7 @@ TEST_P(GpuExpertProducts, AreThoseOfEachSlotAlone) {
     const Routed routed(&m, r, n_rows);
     const Buffer<float> of_rows(&m, routed.n_slots * kOut), of_slots(&m, routed.n_slots * kOut);
     m.begin(Phase::decode, n_rows);
-    m->experts()->route(logits.cptr(), {}, r, routed.rows);
+    m->experts()->route(logits.cptr(), {}, {}, r, routed.rows);
     const ExpertProduct p[] = {{&weights, bias.cptr(), of_rows.ptr()}, {&weights, {}, of_slots.ptr()}};
     m->experts()->multiply_experts({p, 2}, r, routed.rows, x.cptr(), true);
     m.end();
@@ -157,8 +157,8 @@ TEST(GpuExperts, SumsAndGatesAsOnTheCpu) {
         squared(m, normal_values(kRows * kWidth, 7));
     const Routed routed(m, r, kRows);
     m->begin(Phase::prefill, kRows);
-    (*m)->experts()->route(logits.cptr(), {}, r, routed.rows);
-    (*m)->experts()->add_experts(x.ptr(), y.cptr(), kWidth, r, routed.rows);
+    (*m)->experts()->route(logits.cptr(), {}, {}, r, routed.rows);
+    (*m)->experts()->add_experts(x.ptr(), y.cptr(), kWidth, r, routed.rows, true);
     (*m)->experts()->gate_rows(x.ptr(), gates.cptr(), kWidth);
     (*m)->experts()->clamped_swiglu(gate.cptr(), up.cptr(), clamped.ptr(), kWidth);
     (*m)->experts()->squared_relu(squared.ptr(), kWidth);

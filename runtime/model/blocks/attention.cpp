@@ -28,6 +28,25 @@ Status same_in_all_layers(Reading& in, const char* key, int32_t* out) {
                           in.keys.name(key).c_str(), first);
 }
 
+Status check_head_sizes(Reading& in, const AttentionShape& a, int32_t value_dim) {
+  const char* const path = in.keys.file().path().c_str();
+  if (a.n_heads % a.n_kv_heads != 0) return error(Code::bad_model, "%s: %d query heads do not divide among %d KV heads", path, a.n_heads, a.n_kv_heads);
+  if (value_dim != a.head_dim) return error(Code::unsupported_architecture, "%s: key heads of %d with value heads of %d", path, a.head_dim, value_dim);
+  if (static_cast<uint64_t>(a.head_dim) > kMaxHeadDim || a.head_dim % static_cast<int32_t>(kHeadDimStep) != 0)
+    return error(Code::unsupported_architecture, "%s: a head dimension of %d; at most %llu, a multiple of %llu, is run", path, a.head_dim,
+                 static_cast<unsigned long long>(kMaxHeadDim), static_cast<unsigned long long>(kHeadDimStep));
+  if (static_cast<int64_t>(a.n_heads) * a.head_dim > static_cast<int64_t>(kMaxWidth))
+    return error(Code::bad_model, "%s: %d heads of %d are wider than any model we know", path, a.n_heads, a.head_dim);
+  return ok_status();
+}
+
+// The number of rotated dimensions by this key, or all of a head.
+Status read_rotated(Keys& keys, const char* key, int32_t fallback, int32_t head_dim, int32_t* n_rot) {
+  ORRERY_TRY(keys.integer_or(key, static_cast<uint64_t>(fallback), 2, static_cast<uint64_t>(head_dim), n_rot));
+  if (*n_rot % 2 == 0) return ok_status();
+  return error(Code::bad_model, "%s: key '%s' is %d, expected an even number", keys.file().path().c_str(), keys.name(key).c_str(), *n_rot);
+}
+
 // Sets the heads of `a`, and the RoPE's n_rot.
 Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
   Keys& keys = in.keys;
@@ -36,10 +55,6 @@ Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
   ORRERY_TRY(same_in_all_layers(in, "attention.head_count", &a->n_heads));
   a->n_kv_heads = a->n_heads;
   if (keys.has("attention.head_count_kv")) ORRERY_TRY(same_in_all_layers(in, "attention.head_count_kv", &a->n_kv_heads));
-  if (a->n_heads % a->n_kv_heads != 0)
-    return error(Code::bad_model, "%s: %d query heads do not divide among %d KV heads", file.path().c_str(), a->n_heads,
-                 a->n_kv_heads);
-
   if (!keys.has("attention.key_length") && n_embd % a->n_heads != 0)
     return error(Code::bad_model, "%s: an embedding of %d does not divide among %d heads, and no '%s' is given",
                  file.path().c_str(), n_embd, a->n_heads, keys.name("attention.key_length").c_str());
@@ -47,16 +62,7 @@ Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
   int32_t value_dim = 0;
   ORRERY_TRY(keys.integer_or("attention.key_length", implied, 1, kMaxWidth, &a->head_dim));
   ORRERY_TRY(keys.integer_or("attention.value_length", static_cast<uint64_t>(a->head_dim), 1, kMaxWidth, &value_dim));
-  if (value_dim != a->head_dim)
-    return error(Code::unsupported_architecture, "%s: key heads of %d with value heads of %d", file.path().c_str(),
-                 a->head_dim, value_dim);
-  if (static_cast<uint64_t>(a->head_dim) > kMaxHeadDim || a->head_dim % static_cast<int32_t>(kHeadDimStep) != 0)
-    return error(Code::unsupported_architecture, "%s: a head dimension of %d; at most %llu, a multiple of %llu, is run",
-                 file.path().c_str(), a->head_dim, static_cast<unsigned long long>(kMaxHeadDim),
-                 static_cast<unsigned long long>(kHeadDimStep));
-  if (static_cast<int64_t>(a->n_heads) * a->head_dim > static_cast<int64_t>(kMaxWidth))
-    return error(Code::bad_model, "%s: %d heads of %d are wider than any model we know", file.path().c_str(),
-                 a->n_heads, a->head_dim);
+  ORRERY_TRY(check_head_sizes(in, *a, value_dim));
   ORRERY_TRY(keys.number_or("attention.scale", 0.0, 0.0, 1e3, &a->scale));
   if (a->scale == 0.0f) a->scale = 1.0f / std::sqrt(static_cast<float>(a->head_dim));
 
@@ -66,11 +72,58 @@ Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
     n_rot = a->head_dim;
     return ok_status();
   }
-  ORRERY_TRY(keys.integer_or("rope.dimension_count", static_cast<uint64_t>(a->head_dim), 2,
-                             static_cast<uint64_t>(a->head_dim), &n_rot));
-  if (n_rot % 2 != 0)
-    return error(Code::bad_model, "%s: key '%s' is %d, expected an even number", file.path().c_str(),
-                 keys.name("rope.dimension_count").c_str(), n_rot);
+  return read_rotated(keys, "rope.dimension_count", a->head_dim, a->head_dim, &n_rot);
+}
+
+// Heads whose sizes differ between layers with a window and the others, and whose numbers may differ by layer. The layers' windows are known.
+Status read_heads_by_kind(Reading& in, const Parts& parts) {
+  Keys& keys = in.keys;
+  std::vector<LayerShape>& layers = in.d.layers;
+  std::vector<int32_t> n_heads, n_kv_heads;
+  ORRERY_TRY(keys.per_layer("attention.head_count", layers.size(), 1, kMaxWidth, &n_heads));
+  n_kv_heads = n_heads;
+  if (keys.has("attention.head_count_kv")) ORRERY_TRY(keys.per_layer("attention.head_count_kv", layers.size(), 1, kMaxWidth, &n_kv_heads));
+  float scale = 0.0f;
+  ORRERY_TRY(keys.number_or("attention.scale", 0.0, 0.0, 1e3, &scale));
+  if (scale == 0.0f) scale = parts.scale;
+  for (const bool windowed : {false, true}) {
+    int32_t head_dim = 0, value_dim = 0;
+    ORRERY_TRY(keys.integer(windowed ? "attention.key_length_swa" : "attention.key_length", 1, kMaxWidth, &head_dim));
+    ORRERY_TRY(keys.integer_or(windowed ? "attention.value_length_swa" : "attention.value_length", static_cast<uint64_t>(head_dim), 1, kMaxWidth, &value_dim));
+    if (!windowed) ORRERY_TRY(read_rotated(keys, "rope.dimension_count", head_dim, head_dim, &in.d.ropes[0].n_rot));
+    for (size_t i = 0; i < layers.size(); ++i) {
+      AttentionShape& a = layers[i].attention;
+      if ((a.window > 0) != windowed) continue;
+      a.n_heads = n_heads[i], a.n_kv_heads = n_kv_heads[i], a.head_dim = head_dim;
+      a.scale = scale > 0.0f ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim));
+      ORRERY_TRY(check_head_sizes(in, a, value_dim));
+    }
+  }
+  return ok_status();
+}
+
+// The last layers read the KV of the last layer of their kind, with a window or without, that has its own.
+Status read_shared(Reading& in) {
+  Keys& keys = in.keys;
+  std::vector<LayerShape>& layers = in.d.layers;
+  const char* const path = keys.file().path().c_str();
+  int32_t n_shared = 0;
+  ORRERY_TRY(keys.integer_or("attention.shared_kv_layers", 0, 0, layers.size() - 1, &n_shared));
+  const size_t first = layers.size() - static_cast<size_t>(n_shared);
+  for (size_t i = first; i < layers.size(); ++i) {
+    AttentionShape& a = layers[i].attention;
+    const bool windowed = a.window > 0;
+    size_t n = first;
+    while (n > 0 && (layers[n - 1].attention.window > 0) != windowed) --n;
+    if (n == 0)
+      return error(Code::bad_model, "%s: key '%s' is %d, but none of the first %zu layers is one with%s a window, whose KV layer %zu could read", path,
+                   keys.name("attention.shared_kv_layers").c_str(), n_shared, first, windowed ? "" : "out", i);
+    const AttentionShape& of = layers[n - 1].attention;
+    if (of.n_kv_heads != a.n_kv_heads || of.n_heads != a.n_heads)
+      return error(Code::unsupported_architecture, "%s: layer %zu has %d heads with %d KV heads, but reads the KV of layer %zu, which has %d with %d", path, i,
+                   a.n_heads, a.n_kv_heads, n - 1, of.n_heads, of.n_kv_heads);
+    a.kv_of = static_cast<int32_t>(n - 1);
+  }
   return ok_status();
 }
 
@@ -173,16 +226,13 @@ Status read_window_rope(Reading& in, const Parts& parts) {
   RopeParameters rope;
   rope.interleaved = parts.rope_interleaved;
   rope.original_context = static_cast<uint32_t>(in.d.trained_context);
-  const int32_t head_dim = in.d.layers[0].attention.head_dim;
+  const auto windowed = std::find_if(in.d.layers.begin(), in.d.layers.end(), [](const LayerShape& layer) { return layer.attention.window > 0; });
+  const int32_t head_dim = (windowed == in.d.layers.end() ? in.d.layers[0] : *windowed).attention.head_dim;
   ORRERY_TRY(keys.number_or("rope.freq_base_swa", double{parts.window_base > 0 ? parts.window_base : in.d.rope().base}, 1.0, 1e12, &rope.base));
-  ORRERY_TRY(keys.integer_or("rope.dimension_count_swa", static_cast<uint64_t>(in.d.rope().n_rot), 2, static_cast<uint64_t>(head_dim), &rope.n_rot));
-  if (rope.n_rot % 2 != 0)
-    return error(Code::bad_model, "%s: key '%s' is %d, expected an even number", keys.file().path().c_str(),
-                 keys.name("rope.dimension_count_swa").c_str(), rope.n_rot);
-  bool any = false;
+  ORRERY_TRY(read_rotated(keys, "rope.dimension_count_swa", parts.by_kind ? head_dim : in.d.rope().n_rot, head_dim, &rope.n_rot));
   for (LayerShape& layer : in.d.layers)
-    if (layer.attention.window > 0) layer.attention.rope = layer.attention.query_rope = 1, any = true;
-  if (any) in.d.ropes.push_back(rope);
+    if (layer.attention.window > 0) layer.attention.rope = layer.attention.query_rope = 1;
+  if (windowed != in.d.layers.end()) in.d.ropes.push_back(rope);
   return ok_status();
 }
 
@@ -220,9 +270,13 @@ Status read(Reading& in, const Parts& parts) {
   shape.gated = parts.gated;
   shape.own_gate = parts.own_gate;
   shape.sinks = parts.sinks;
-  ORRERY_TRY(read_heads(in, parts, &shape));
+  shape.v_norm = parts.v_norm;
+  shape.values_of_keys = parts.values_of_keys;
+  if (!parts.by_kind) ORRERY_TRY(read_heads(in, parts, &shape));
   for (LayerShape& layer : in.d.layers) layer.attention = shape;
   ORRERY_TRY(parts.windows ? read_windows(in, parts) : refuse_windows(in));
+  if (parts.by_kind) ORRERY_TRY(read_heads_by_kind(in, parts));
+  if (parts.shares_kv) ORRERY_TRY(read_shared(in));
   ORRERY_TRY(read_rope(in, parts));
   if (parts.window_rope) ORRERY_TRY(read_window_rope(in, parts));
   if (parts.temperature) ORRERY_TRY(read_temperature(in));
@@ -241,15 +295,20 @@ Status find(Tensors* tensors, const Description& d, const AttentionShape& shape,
     ORRERY_TRY(tensors->vector(prefix + "attn_qkv.bias", q + 2 * kv, false, &out->qkv_bias));
   } else {
     ORRERY_TRY(tensors->matrix(prefix + "attn_q.weight", asked, n, true, &out->q));
-    ORRERY_TRY(tensors->matrix(prefix + "attn_k.weight", kv, n, true, &out->k));
-    ORRERY_TRY(tensors->matrix(prefix + "attn_v.weight", kv, n, true, &out->v));
     ORRERY_TRY(tensors->vector(prefix + "attn_q.bias", asked, false, &out->q_bias));
-    ORRERY_TRY(tensors->vector(prefix + "attn_k.bias", kv, false, &out->k_bias));
-    ORRERY_TRY(tensors->vector(prefix + "attn_v.bias", kv, false, &out->v_bias));
+    if (shape.kv_of < 0) {
+      ORRERY_TRY(tensors->matrix(prefix + "attn_k.weight", kv, n, true, &out->k));
+      ORRERY_TRY(tensors->matrix(prefix + "attn_v.weight", kv, n, !shape.values_of_keys, &out->v));
+      ORRERY_TRY(tensors->vector(prefix + "attn_k.bias", kv, false, &out->k_bias));
+      ORRERY_TRY(tensors->vector(prefix + "attn_v.bias", kv, false, &out->v_bias));
+    } else {   // some files have what training left
+      for (const char* name : {"attn_k.weight", "attn_v.weight"}) ORRERY_TRY(tensors->unused(prefix + name, kv, n));
+      ORRERY_TRY(tensors->unused(prefix + "attn_k_norm.weight", 1, shape.head_dim));
+    }
   }
   if (shape.qk_norm) {
     ORRERY_TRY(tensors->vector(prefix + "attn_q_norm.weight", shape.head_dim, true, &out->q_norm));
-    ORRERY_TRY(tensors->vector(prefix + "attn_k_norm.weight", shape.head_dim, true, &out->k_norm));
+    if (shape.kv_of < 0) ORRERY_TRY(tensors->vector(prefix + "attn_k_norm.weight", shape.head_dim, true, &out->k_norm));
   }
   if (shape.own_gate) ORRERY_TRY(tensors->matrix(prefix + "attn_gate.weight", q, n, true, &out->gate));
   if (shape.sinks) ORRERY_TRY(tensors->vector(prefix + "attn_sinks.weight", shape.n_heads, true, &out->sinks));
@@ -305,7 +364,7 @@ Ptr<float> gates_of(const Pass& pass, const AttentionShape& shape) {
 }
 
 // Projects Workspace::normed to queries, keys and values of a layer, as Step::transform wants them. `queries_alone`: only
-// queries, if the layer has separate Q, K and V weights.
+// queries, if the layer has separate Q, K and V weights. A layer that reads another's KV has queries alone.
 void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
   const AttentionShape& shape = pass.d.layer(layer).attention;
   const Rows rows(pass, shape);
@@ -318,7 +377,7 @@ void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
                                      : Product{&w.q, w.q_bias, rows.q, rows.stride, false},
                          {&w.k, w.k_bias, rows.k, rows.stride, false},
                          {&w.v, w.v_bias, rows.v, rows.stride, false}};
-    pass.project({p, queries_alone ? size_t{1} : size_t{3}});
+    pass.project({p, queries_alone || !w.k ? size_t{1} : w.v ? size_t{3} : size_t{2}});
   }
   if (shape.own_gate && !queries_alone) {
     const Product p{&w.gate, {}, gates_of(pass, shape), shape.q_dim(), false};
@@ -329,9 +388,14 @@ void project(Pass& pass, int32_t layer, const Weights& w, bool queries_alone) {
     if (norm) b.rms_norm(x, rows.stride, norm, x, rows.stride, n_heads, shape.head_dim, pass.d.norm_eps);
     if (rope >= 0) b.rope(x, rows.stride, n_heads, shape.head_dim, rope);
   };
+  const bool has_kv = shape.kv_of < 0 && !queries_alone;
+  if (has_kv && shape.v_norm) {   // before the keys' norm, which changes what values may be made of
+    const bool own = w.v || w.qkv;
+    b.rms_norm(own ? rows.v : rows.k, rows.stride, {}, rows.v, rows.stride, shape.n_kv_heads, shape.head_dim, pass.d.norm_eps);
+  }
   normed_and_rotated(rows.q, w.q_norm, shape.n_heads, shape.query_rope);
   if (pass.rotated) transform(pass, shape, rows.q, rows.stride, shape.n_heads, -1);
-  if (queries_alone) return;
+  if (!has_kv) return;
   normed_and_rotated(rows.k, w.k_norm, shape.n_kv_heads, shape.rope);
   if (pass.transformed) transform(pass, shape, rows.k, rows.stride, shape.n_kv_heads, first_mean(pass.d, layer));
   if (pass.rotated) transform(pass, shape, rows.v, rows.stride, shape.n_kv_heads, -1);

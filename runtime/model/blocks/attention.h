@@ -23,6 +23,12 @@ struct Parts {
   bool gated = false;                          // AttentionShape::gated
   bool own_gate = false;                       // AttentionShape::own_gate
   bool sinks = false;                          // AttentionShape::sinks
+  // Layers with a window have heads and a RoPE of sizes of their own (key_length_swa, value_length_swa, rope.dimension_count_swa), and each layer
+  // its own number of heads.
+  bool by_kind = false;
+  float scale = 0.0f;                          // unless the file says otherwise; 0: 1 / sqrt(head_dim)
+  bool v_norm = false, values_of_keys = false; // AttentionShape's
+  bool shares_kv = false;                      // the last attention.shared_kv_layers layers have no KV of their own
   bool whole_pairs = true;                     // RopeParameters::whole_pairs
   bool long_factors = false;                   // the file may have rope_factors_long and rope_factors_short
 };
@@ -30,7 +36,8 @@ struct Parts {
 // Vectors are null if the file has none.
 struct Weights {
   Weight qkv;                                  // (q_dim + 2 kv_dim, n_embd) fused; if null:
-  Weight q, k, v;                              // (q_dim, n_embd), (kv_dim, n_embd) twice; q (2 q_dim, n_embd) if gated
+  Weight q, k, v;                              // (q_dim, n_embd), (kv_dim, n_embd) twice; q (2 q_dim, n_embd) if gated. v: null if its values
+                                               // are of keys, k and v: null if the layer reads another's KV
   Weight gate;                                 // (q_dim, n_embd), if own_gate
   Ptr<const float> qkv_bias;                   // (q_dim + 2 kv_dim)
   Ptr<const float> q_bias, k_bias, v_bias;

@@ -1,6 +1,7 @@
 #include "runtime/model/blocks/experts.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace orrery::model::experts {
 
@@ -51,6 +52,7 @@ Status read(Reading& in, const Parts& parts) {
   shape.router.normalised = parts.normalised;
   shape.biased = parts.biased, shape.clamped = parts.clamped;
   shape.choice_bias = parts.choice_bias, shape.squared_relu = parts.squared_relu;
+  shape.beside_ffn = parts.beside_ffn, shape.activation = parts.activation;
   ORRERY_TRY(keys.integer("expert_count", 1, kMostExperts, &shape.router.n_experts));
   ORRERY_TRY(one_value(keys, "expert_used_count", n_layers, std::min(kMostUsed, static_cast<uint64_t>(shape.router.n_experts)), &shape.router.n_used));
   if (parts.norm_by_key)
@@ -63,7 +65,7 @@ Status read(Reading& in, const Parts& parts) {
   }
   ORRERY_TRY(agrees(keys, "expert_gating_func", parts.gating == Gating::softmax ? 1 : parts.gating == Gating::sigmoid ? 2 : 3));
   // The width of dense layers, of which there are none. Files without the experts' own width have it for all experts of a row.
-  const bool whole = keys.has("feed_forward_length");
+  const bool whole = !parts.beside_ffn && keys.has("feed_forward_length");
   if (keys.has("expert_feed_forward_length") || !whole) {
     ORRERY_TRY(one_value(keys, "expert_feed_forward_length", n_layers, kMaxWidth, &shape.width));
   } else {
@@ -99,6 +101,13 @@ Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, c
     ORRERY_TRY(tensors->experts(prefix + "ffn_up_exps.weight", n_experts, 1, width, n, &out->up));
   }
   ORRERY_TRY(tensors->experts(prefix + "ffn_down_exps.weight", n_experts, 1, n, width, &out->down));
+  if (shape.beside_ffn) {
+    ORRERY_TRY(tensors->vector(prefix + "ffn_gate_inp.scale", n, true, &out->router_norm));
+    ORRERY_TRY(tensors->vector(prefix + "pre_ffw_norm_2.weight", n, true, &out->norm));
+    ORRERY_TRY(tensors->vector(prefix + "post_ffw_norm_1.weight", n, true, &out->ffn_post_norm));
+    ORRERY_TRY(tensors->vector(prefix + "post_ffw_norm_2.weight", n, true, &out->post_norm));
+    ORRERY_TRY(tensors->vector(prefix + "ffn_down_exps.scale", n_experts, true, &out->output_scales));
+  }
   if (shape.biased) {
     ORRERY_TRY(tensors->vector(prefix + "ffn_gate_inp.bias", n_experts, true, &out->router_bias));
     ORRERY_TRY(tensors->floats(prefix + "ffn_gate_exps.bias", n_experts, width, true, &out->gate_bias));
@@ -158,7 +167,14 @@ void activate_slots(Pass& pass, const ExpertsShape& shape, const Weights& w, con
   if (shape.clamped)   // the slots lie side by side, so they may be cut into as many as there are rows
     experts.clamped_swiglu(gate, up, work.act, shape.used_width());
   else
-    pass.backend.swiglu(gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
+    pass.backend.activate(shape.activation, gate, up, shape.used_width(), work.act, shape.used_width(), shape.used_width());
+}
+
+// Workspace::slots = what the chosen experts make of Workspace::normed.
+void multiply(Pass& pass, const ExpertsShape& shape, const Weights& w, const RoutedRows& routed) {
+  activate_slots(pass, shape, w, routed);
+  const ExpertProduct down{&w.down, w.down_bias, pass.work.slots};
+  pass.backend.experts()->multiply_experts({&down, 1}, shape.router, routed, pass.work.act, false);
 }
 
 }  // namespace
@@ -170,12 +186,36 @@ void run(Pass& pass, const ExpertsShape& shape, const Weights& w) {
   const RoutedRows routed = RoutedRows::at(work.routed, pass.n_rows, router);
   const Product choice{&w.router, w.router_bias, work.router, router.n_experts, false};
   pass.project({&choice, 1});
-  experts.route(work.router, w.choice_bias, router, routed);
-  activate_slots(pass, shape, w, routed);
-  const ExpertProduct down{&w.down, w.down_bias, work.slots};
-  experts.multiply_experts({&down, 1}, router, routed, work.act, false);
-  experts.add_experts(work.x, work.slots, pass.d.n_embd, router, routed);
+  experts.route(work.router, w.choice_bias, {}, router, routed);
+  multiply(pass, shape, w, routed);
+  experts.add_experts(work.x, work.slots, pass.d.n_embd, router, routed, true);
   if (shape.shared_width > 0) run_shared(pass, shape, w);
+}
+
+void run_beside(Pass& pass, const LayerShape& layer, const feed_forward::Weights& dense, const Weights& w, Ptr<const float> post_norm) {
+  const Workspace& work = pass.work;
+  Backend& b = pass.backend;
+  const RouterShape& router = layer.experts.router;
+  const int64_t n = pass.d.n_embd;
+  feed_forward::activate(pass, layer.feed_forward, dense);
+  const Product down{&dense.down, {}, work.branch, n, false};
+  b.matmul({&down, 1}, work.act, layer.feed_forward.width, pass.n_rows);
+  pass.norm(work.branch, w.ffn_post_norm, work.branch);
+
+  pass.norm(work.x, w.router_norm, work.normed);
+  const Product choice{&w.router, {}, work.router, router.n_experts, false};
+  pass.project({&choice, 1});
+  b.soft_cap(work.router, pass.n_rows, router.n_experts, 1.0f / std::sqrt(static_cast<float>(n)), 0.0f);
+  const RoutedRows routed = RoutedRows::at(work.routed, pass.n_rows, router);
+  b.experts()->route(work.router, {}, w.output_scales, router, routed);
+  pass.norm(work.x, w.norm, work.normed);
+  multiply(pass, layer.experts, w, routed);
+  b.experts()->add_experts(work.normed, work.slots, n, router, routed, false);
+  pass.norm(work.normed, w.post_norm, work.normed);
+
+  b.add(work.branch, work.normed, n);
+  pass.norm(work.branch, post_norm, work.branch);
+  b.add(work.x, work.branch, n);
 }
 
 }  // namespace orrery::model::experts

@@ -16,6 +16,8 @@ struct Parts {
   bool norm_by_key = false;                    // expert_weights_norm says whether weights are normalised, and must be there
   bool scaled = false;                         // expert_weights_scale multiplies the weights
   bool choice_bias = false, squared_relu = false;   // ExpertsShape's
+  bool beside_ffn = false;                     // ExpertsShape's; experts' outputs have scales. Layers keep their feed-forward blocks
+  Activation activation = Activation::silu;
   bool shared = false, shared_gated = true;    // the family has an expert that every row takes; its output has a gate
 };
 
@@ -24,6 +26,10 @@ struct Weights {
   ExpertWeights gate, up;                      // (width, n_embd) each
   ExpertWeights down;                          // (n_embd, width)
   Ptr<const float> router_bias, choice_bias;   // (n_experts)
+  // If beside_ffn: the norms of the router's input, the experts' input, the feed-forward block's output, the experts' output; the scales of
+  // each expert's output.
+  Ptr<const float> router_norm, norm, ffn_post_norm, post_norm;   // (n_embd)
+  Ptr<const float> output_scales;              // (n_experts)
   Ptr<const float> gate_bias, up_bias, down_bias;   // (n_experts, width) twice, (n_experts, n_embd)
   feed_forward::Weights shared;                // (shared_width)
   Weight shared_gate;                          // (1, n_embd)
@@ -36,5 +42,8 @@ Status read(Reading& in, const Parts& parts);
 Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, const std::string& prefix, Weights* out);
 // Adds the branch of Workspace::normed to the residual stream.
 void run(Pass& pass, const ExpertsShape& shape, const Weights& w);
+// x += norm(norm(ffn of Workspace::normed) + norm(experts of norm(x))), with a norm of its own each; `post_norm` is the last. The router reads
+// norm(x) / sqrt(n_embd), of yet another norm, not what the experts read.
+void run_beside(Pass& pass, const LayerShape& shape, const feed_forward::Weights& dense, const Weights& w, Ptr<const float> post_norm);
 
 }  // namespace orrery::model::experts

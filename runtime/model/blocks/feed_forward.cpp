@@ -20,7 +20,7 @@ Status find(Tensors* tensors, const Description& d, const FeedForwardShape& shap
   return tensors->matrix(prefix + "ffn_down.weight", n, width, true, &out->down);
 }
 
-void run(Pass& pass, const FeedForwardShape& shape, const Weights& w, Ptr<const float> post_norm) {
+void activate(Pass& pass, const FeedForwardShape& shape, const Weights& w) {
   const Workspace& work = pass.work;
   const int64_t stride = 2 * int64_t{shape.width};
   const Ptr<float> gate = work.ffn, up = gate + static_cast<uint64_t>(shape.width);
@@ -32,7 +32,11 @@ void run(Pass& pass, const FeedForwardShape& shape, const Weights& w, Ptr<const 
     pass.project({p, 2});
   }
   pass.backend.activate(shape.activation, gate, up, stride, work.act, shape.width, shape.width);
-  pass.add_branch(w.down, {}, post_norm, work.act, shape.width);
+}
+
+void run(Pass& pass, const FeedForwardShape& shape, const Weights& w, Ptr<const float> post_norm) {
+  activate(pass, shape, w);
+  pass.add_branch(w.down, {}, post_norm, pass.work.act, shape.width);
 }
 
 }  // namespace orrery::model::feed_forward

@@ -23,6 +23,8 @@ struct Weights {
 Status read(Reading& in, const Parts& parts);
 // prefix: "blk.N.".
 Status find(Tensors* tensors, const Description& d, const FeedForwardShape& shape, const std::string& prefix, Weights* out);
+// Workspace::act (n_rows, width) = what goes through `down`.
+void activate(Pass& pass, const FeedForwardShape& shape, const Weights& w);
 // Adds the branch of Workspace::normed to the residual stream.
 void run(Pass& pass, const FeedForwardShape& shape, const Weights& w, Ptr<const float> post_norm);
 

@@ -76,6 +76,16 @@ Status Tensors::factors(const std::string& name, int64_t n, bool required, std::
   return t ? visitor_->factors(*t, out) : ok_status();
 }
 
+Status Tensors::table(const std::string& name, int64_t rows, int64_t cols, Weight* out) {
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, rows, cols, true));
+  return visitor_->table(*t, out);
+}
+
+Status Tensors::number(const std::string& name, float* out) {
+  ORRERY_ASSIGN(const gguf::Tensor* t, take(name, 1, 1, 1, false));
+  return t ? visitor_->number(*t, out) : ok_status();
+}
+
 Status Tensors::refuse_the_rest(const Description& d) const {
   for (size_t i = 0; i < used_.size(); ++i) {
     const gguf::Tensor& t = file_.tensors()[i];

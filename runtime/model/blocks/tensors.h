@@ -21,6 +21,9 @@ class TensorVisitor {
   // A tensor with n matrices of equal shape, one after another.
   virtual Status matrices(const gguf::Tensor& t, int64_t n, ExpertWeights* out) = 0;
   virtual Status vector(const gguf::Tensor& t, Ptr<const float>* out) = 0;
+  // A table that stays where the file lies, on every device: the host reads its rows. out->data is the host's address.
+  virtual Status table(const gguf::Tensor&, Weight*) { return ok_status(); }
+  virtual Status number(const gguf::Tensor&, float*) { return ok_status(); }   // it stays on the host
   // Divisors of the rotary frequencies; they stay on the host.
   virtual Status factors(const gguf::Tensor&, std::vector<float>*) { return ok_status(); }
 };
@@ -37,6 +40,10 @@ class Tensors {
   Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) { return floats(name, 1, n, required, out); }
   Status floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out);   // a table of float32
   Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out);
+  Status table(const std::string& name, int64_t rows, int64_t cols, Weight* out);
+  Status number(const std::string& name, float* out);   // one value, not required
+  // A tensor that the file may have and the model does not use.
+  Status unused(const std::string& name, int64_t rows, int64_t cols) { return take(name, 1, rows, cols, false).take_status(); }
   // A tensor that nothing has read belongs to a model that we do not support. Ignoring the tensor would give wrong
   // answers.
   Status refuse_the_rest(const Description& d) const;

@@ -17,7 +17,7 @@ uint64_t LayerShape::state_floats() const {
 }
 
 int64_t Description::max_ff() const {
-  int64_t most = 0;
+  int64_t most = n_per_layer;
   for (const LayerShape& layer : layers)
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.used_width(), layer.experts.shared_width});
   return most;
@@ -56,7 +56,7 @@ int64_t Description::mixer_floats() const {
 }
 
 int64_t Description::max_in() const {
-  int64_t most = std::max<int64_t>(n_embd, max_q_dim());
+  int64_t most = std::max<int64_t>({n_embd, max_q_dim(), n_per_layer});
   for (const LayerShape& layer : layers) {
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.width, layer.experts.shared_width});
     if (layer.mixer == Mixer::delta_net) most = std::max<int64_t>(most, layer.delta_net.values());

@@ -52,6 +52,8 @@ struct AttentionShape {
   bool gated = false;               // the output is multiplied by sigmoid(gate); attn_q has each head's query, then its gate
   bool own_gate = false;            // the same with a gate that has a matrix of its own, attn_gate
   bool sinks = false;               // each query head has a further logit in the softmax, without a value
+  bool v_norm = false;              // RMS norm of each value head, without weights
+  bool values_of_keys = false;      // without attn_v, values are what attn_k gives, before the keys' norm and RoPE
 
   int32_t q_dim() const { return n_heads * head_dim; }
   int32_t kv_dim() const { return n_kv_heads * head_dim; }
@@ -75,6 +77,8 @@ struct ExpertsShape {
   bool shared_gated = false;        // the shared expert's output is multiplied by sigmoid(gate x), one number for each row
   bool choice_bias = false;         // the experts are chosen by p + bias (ExpertOperations::route)
   bool squared_relu = false;        // an expert, the shared one too, is down(max(up x, 0)^2): it has no gate
+  bool beside_ffn = false;          // the layer has a feed-forward block, too, and each has norms of its own (experts::run_beside)
+  Activation activation = Activation::silu;   // of the chosen experts
 
   explicit operator bool() const { return router.n_experts > 0; }
   int64_t used_width() const { return int64_t{router.n_used} * width; }
@@ -92,7 +96,7 @@ struct LayerShape {
   ShortConvShape short_conv;
   const char* ffn_norm = "ffn_norm";   // the tensor of the norm before the FFN
   FeedForwardShape feed_forward;    // or
-  ExpertsShape experts;             // if it has any
+  ExpertsShape experts;             // if it has any; or both, if ExpertsShape::beside_ffn
   bool post_norms = false;          // RMS norm of the attention's and the FFN's output, before the residual addition
   float post_norm_eps = 0.0f;       // theirs; 0: Description::norm_eps
 
@@ -124,7 +128,9 @@ struct Description {
   float norm_eps = 1e-5f;
   float embedding_scale = 1.0f;     // multiplies the rows of the embedding
   bool embedding_norm = false;      // the rows of the embedding have an RMS norm without weights
+  int32_t n_per_layer = 0;          // width of each layer's own embedding of a token (blocks/per_layer.h); 0: there is none
   const char* output_norm = "output_norm";   // the tensor of the norm before the logits
+  bool output_scales = false;       // a layer may have a factor of the residual stream at its end
   float logit_scale = 1.0f;         // multiplies logits
   float logit_cap = 0.0f;           // then they become cap * tanh(logit / cap); 0: they stay
   std::vector<RopeParameters> ropes = {{}};   // at most kMostRopes; the first is that of layers without a window
@@ -147,6 +153,7 @@ struct Description {
   int64_t max_ff() const;           // of a row's gates, in all experts that it takes
   // Most of a layer; n_experts 0: no layer has experts.
   ExpertsShape experts() const;
+  int64_t per_layer_floats() const { return int64_t{n_layers} * n_per_layer; }   // of a row
   int64_t mixer_floats() const;     // of a row, beside queries, keys and values: gates, and rows of recurrent layers
   int64_t max_in() const;           // the widest input of a product
   bool any_post_norms() const;

@@ -28,6 +28,7 @@ Status describe_lfm2(Reading& in);
 Status describe_lfm2moe(Reading& in);
 Status describe_nemotron_h_moe(Reading& in);
 Status describe_gemma3(Reading& in);
+Status describe_gemma4(Reading& in);
 Status describe_gpt_oss(Reading& in);
 Status describe_mistral3(Reading& in);
 Status describe_muse_glimmer(Reading& in);

@@ -93,10 +93,14 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   }
   if (!shape.has_ffn()) return true;
   pass.norm(pass.work.x, l.ffn_norm, pass.work.normed);
-  if (shape.experts)
+  if (shape.experts.beside_ffn)
+    experts::run_beside(pass, shape, l.feed_forward, l.experts, l.post_ffn_norm);
+  else if (shape.experts)
     experts::run(pass, shape.experts, l.experts);
   else
     feed_forward::run(pass, shape.feed_forward, l.feed_forward, l.post_ffn_norm);
+  if (pass.d.n_per_layer > 0) per_layer::run(pass, i, l.per_layer);
+  if (l.output_scale != 1.0f) pass.backend.soft_cap(pass.work.x, pass.n_rows, pass.d.n_embd, l.output_scale, 0.0f);
   return true;
 }
 
@@ -199,7 +203,8 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
   work.qkv = floats(rows, qkv);
   work.attn = floats(rows, d.max_q_dim());
   if (const int64_t n = d.mixer_floats(); n > 0) work.mixer = floats(rows, n);
-  work.ffn = floats(rows, 2 * d.max_ff());
+  if (d.n_per_layer > 0) work.per_layer = floats(rows, d.per_layer_floats());
+  work.ffn = floats(rows, std::max(2 * d.max_ff(), d.per_layer_floats()));
   work.act = floats(rows, d.max_ff());
   if (const ExpertsShape most = d.experts()) {
     work.router = floats(rows, most.router.n_experts + 1);
@@ -226,10 +231,11 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
     const StepScope scope(backend, steps);
     Hooks hooks(steps, parts);
     Pass pass = make_pass(backend, model, work, steps, &hooks);
-    if (layers.first == 0)
-      backend->embed(model.weights.embedding, model.description.embedding_scale, work.x);
-    else
-      backend->upload({work.x.address}, layers.stream, stream_bytes(pass));
+    const bool per_layer = model.description.n_per_layer > 0;
+    if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);   // before other operations
+    if (layers.first == 0 || per_layer) backend->embed(model.weights.embedding, model.description.embedding_scale, work.x);
+    if (per_layer) per_layer::make_inputs(pass, model.weights.per_layer);
+    if (layers.first > 0) backend->upload({work.x.address}, layers.stream, stream_bytes(pass));
     if (layers.first == 0 && model.description.embedding_norm) pass.norm(work.x, {}, work.x);
     backend->prepare_ropes(ropes);
     if (model.description.recurrent()) {

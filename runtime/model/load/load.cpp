@@ -52,8 +52,10 @@ Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) 
   }
   if (!shape.has_ffn()) return ok_status();
   ORRERY_TRY(tensors->vector(prefix + shape.ffn_norm + ".weight", d.n_embd, true, &l->ffn_norm));
-  return shape.experts ? experts::find(tensors, d, shape.experts, prefix, &l->experts)
-                       : feed_forward::find(tensors, d, shape.feed_forward, prefix, &l->feed_forward);
+  if (shape.experts) ORRERY_TRY(experts::find(tensors, d, shape.experts, prefix, &l->experts));
+  if (!shape.experts || shape.experts.beside_ffn) ORRERY_TRY(feed_forward::find(tensors, d, shape.feed_forward, prefix, &l->feed_forward));
+  if (d.n_per_layer > 0) ORRERY_TRY(per_layer::find(tensors, d, prefix, &l->per_layer));
+  return d.output_scales ? tensors->number(prefix + "layer_output_scale.weight", &l->output_scale) : ok_status();
 }
 
 // Finds every tensor of the forward pass for `m` and `factors`. Refuses a file with other tensors.
@@ -61,6 +63,7 @@ Status visit(const gguf::File& file, const Description& d, TensorVisitor* visito
   Tensors tensors(file, visitor);
   ORRERY_TRY(vocabulary::find_embedding(&tensors, d, m));
   ORRERY_TRY(attention::find_factors(&tensors, d, factors));
+  if (d.n_per_layer > 0) ORRERY_TRY(per_layer::find_inputs(&tensors, d, &m->per_layer));
   m->layers.resize(static_cast<size_t>(d.n_layers));
   for (int32_t i = 0; i < d.n_layers; ++i) ORRERY_TRY(visit_layer(&tensors, d, i, &m->layers[static_cast<size_t>(i)]));
   ORRERY_TRY(vocabulary::find_output(&tensors, d, m));
@@ -151,6 +154,16 @@ class Placer final : public TensorVisitor {
                      model_.file.path().c_str(), gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
     return ok_status();
   }
+  Status table(const gguf::Tensor& t, Weight* out) override {
+    jobs_.push_back({&t, out, nullptr, {}, 1, 0, true});
+    return ok_status();
+  }
+  Status number(const gguf::Tensor& t, float* out) override {
+    gguf::dequantize_row(t.type, t.data, out, 1);
+    if (std::isfinite(*out)) return ok_status();
+    return error(Code::bad_model, "%s: tensor '%s' is %g, expected a number", model_.file.path().c_str(), gguf::printable(t.name).c_str(),
+                 static_cast<double>(*out));
+  }
   Status place() {
     std::sort(jobs_.begin(), jobs_.end(), [](const Job& a, const Job& b) {
       return std::pair(a.tensor->part, a.tensor->offset) < std::pair(b.tensor->part, b.tensor->offset);
@@ -170,7 +183,10 @@ class Placer final : public TensorVisitor {
       if (job.at) ahead.begin(n_copied++);
       if (const RouterShape& router = model_.description.experts().router; job.n > 1)
         model_.n_used_parameters -= job.tensor->n_elements / static_cast<uint64_t>(router.n_experts) * static_cast<uint64_t>(router.n_experts - router.n_used);
-      ORRERY_TRY(job.matrix ? place_matrix(job) : place_vector(job));
+      if (job.table)
+        *job.matrix = {job.tensor->type, static_cast<int64_t>(job.tensor->dims[1]), static_cast<int64_t>(job.tensor->dims[0]), {reinterpret_cast<uint64_t>(job.tensor->data)}};
+      else
+        ORRERY_TRY(job.matrix ? place_matrix(job) : place_vector(job));
     }
     return ok_status();
   }
@@ -203,6 +219,7 @@ class Placer final : public TensorVisitor {
     Ptr<std::byte> at;
     int64_t n = 1;            // matrices of the tensor, side by side
     uint64_t stride = 0;      // between them at `at`
+    bool table = false;       // TensorVisitor::table()
   };
 
   Status place_matrix(const Job& job) {
@@ -257,6 +274,7 @@ class Placer final : public TensorVisitor {
 }  // namespace
 
 uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device) {
+  if (t.name == per_layer::kTable) return 0;
   const bool rows_alone = t.name == "token_embd.weight" && file.find_tensor("output.weight") != nullptr;
   if (rows_alone && device.info().unified_memory) return 0;
   return device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));

@@ -19,6 +19,7 @@
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/blocks/mamba2.h"
+#include "runtime/model/blocks/per_layer.h"
 #include "runtime/model/blocks/short_conv.h"
 #include "runtime/model/blocks/vocabulary.h"
 
@@ -35,8 +36,10 @@ struct Layer {
   Ptr<const float> post_attn_norm;             // (n_embd)
   Ptr<const float> ffn_norm;                   // (n_embd)
   feed_forward::Weights feed_forward;          // or
-  experts::Weights experts;                    // by the layer's shape
+  experts::Weights experts;                    // by the layer's shape, or both
   Ptr<const float> post_ffn_norm;              // (n_embd)
+  per_layer::Weights per_layer;
+  float output_scale = 1.0f;                   // multiplies the residual stream at the layer's end
 };
 
 struct LoadOptions {
@@ -53,6 +56,7 @@ struct LoadOptions {
 // `output` is the same weight as `embedding` if the model is tied.
 struct Weights : vocabulary::Weights {
   std::vector<Layer> layers;
+  per_layer::Inputs per_layer;
 };
 
 struct Model {
@@ -81,7 +85,7 @@ struct Placement {
   uint64_t arena_bytes = 0;
   bool repacks = false;                        // whether matrices with repacked_bytes() above 0 are repacked
 };
-// Bytes of the arena that a matrix takes if it is repacked. 0 for an embedding with an output matrix of its own, where the backend
+// Bytes of the arena that a matrix takes if it is repacked. 0 for a table that stays where the file lies, and for an embedding with an output matrix of its own, where the backend
 // reads it in the file: a step reads one row of it.
 uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device);
 Result<Placement> place_weights(const gguf::File& file, const Description& description, const Device& device,

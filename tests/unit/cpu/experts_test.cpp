@@ -45,9 +45,9 @@ struct Routed {
   RoutedRows rows;
 };
 
-void route(Rig& rig, const Guarded<float>& logits, const Guarded<float>* bias, const Routed& to, Phase phase = Phase::prefill) {
+void route(Rig& rig, const Guarded<float>& logits, const Guarded<float>* bias, const Routed& to, Phase phase = Phase::prefill, const Guarded<float>* scales = nullptr) {
   rig.begin(phase, to.n_rows);
-  rig->experts()->route(logits.cptr(), bias ? bias->cptr() : Ptr<const float>{}, to.shape, to.rows);
+  rig->experts()->route(logits.cptr(), bias ? bias->cptr() : Ptr<const float>{}, scales ? scales->cptr() : Ptr<const float>{}, to.shape, to.rows);
   rig.end();
 }
 
@@ -236,7 +236,7 @@ TEST_P(CpuExperts, SumsAndGates) {
       const Routed routed(r, n_rows);
       route(rig, logits, nullptr, routed);
       rig.begin(Phase::prefill, n_rows);
-      rig->experts()->add_experts(x.ptr(), y.cptr(), n, r, routed.rows);
+      rig->experts()->add_experts(x.ptr(), y.cptr(), n, r, routed.rows, true);
       rig->experts()->gate_rows(x.ptr(), gates.cptr(), n);
       rig.end();
       for (int64_t row = 0; row < n_rows; ++row)

@@ -100,6 +100,7 @@ class MemoryBackend : public Backend, public KvMoves, public KeyOperations, publ
   }
   void activate(Activation, Ptr<const float>, Ptr<const float>, int64_t, Ptr<float>, int64_t, int64_t) override {}
   void soft_cap(Ptr<float>, int32_t, int64_t, float, float) override {}
+  void read_rows(RowReader, const void*, int64_t, Ptr<float>) override {}
   void add(Ptr<float>, Ptr<const float>, int64_t) override {}
 
   static std::byte* at(Ptr<const std::byte> p) { return reinterpret_cast<std::byte*>(p.address); }

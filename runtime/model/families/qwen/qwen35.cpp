@@ -1,5 +1,5 @@
 // Qwen3.5 to 3.8, dense.
-#include "runtime/model/families/qwen35.h"
+#include "runtime/model/families/qwen/qwen35.h"
 
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/feed_forward.h"

@@ -1,7 +1,7 @@
 // Qwen3.5's mixtures of experts: 35B-A3B and its successors. As qwen35; every layer's FFN is a mixture of experts, with one that every row takes.
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/families/family.h"
-#include "runtime/model/families/qwen35.h"
+#include "runtime/model/families/qwen/qwen35.h"
 
 namespace orrery::model {
 
