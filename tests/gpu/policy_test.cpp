@@ -155,10 +155,15 @@ void expect_chunks_forks_and_later_prompts(const char* spec, const char* policy,
 
 class GpuPolicies : public ::testing::TestWithParam<const char*> {};
 TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) { expect_chunks_forks_and_later_prompts("qwen3", GetParam(), .6); }
-// Beside recurrent layers, whose state follows rewinds and forks. (A layer without attention has no queries for a look ahead.)
-TEST_P(GpuPolicies, WithRecurrentLayers) {
-  if (GetParam() != std::string("infinigen")) return expect_chunks_forks_and_later_prompts("lfm2", GetParam(), .8);
-  EXPECT_EQ(Session::open(open_spec("lfm2", on_cuda()), with_mode(mode_of("infinigen"), .8, 128)).take_status().code(), Code::unsupported);
+// Next to recurrent layers, whose state follows rewinds and forks; and next to windows in a KV group of their own. (A layer without attention has
+// no queries for a look ahead.)
+TEST_P(GpuPolicies, NextToOtherLayers) {
+  const bool keeps_layers = GetParam() == std::string("pyramidkv") || GetParam() == std::string("omnikv");
+  for (const char* spec : {"lfm2", "gemma4-moe"}) {
+    if (keeps_layers && spec == std::string("gemma4-moe")) continue;   // its one layer without a window would be kept whole
+    if (GetParam() != std::string("infinigen")) expect_chunks_forks_and_later_prompts(spec, GetParam(), .8);
+    else EXPECT_EQ(Session::open(open_spec(spec, on_cuda()), with_mode(mode_of("infinigen"), .8, 128)).take_status().code(), Code::unsupported);
+  }
 }
 
 // The link makes codes slow: auto goes by them where it is told to.
