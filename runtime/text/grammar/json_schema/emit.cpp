@@ -212,7 +212,8 @@ class SchemaEmitter {
       // Below 290: with 17 digits before it, a number is still one of 64 bits.
       const uint32_t two = tree_.repeat(digit, 1, 2), hundreds = tree_.sequence({tree_.chars(CharSet{{'0', '1'}}), tree_.repeat(digit, 2, 2)});
       const uint32_t below_290 = tree_.choice({two, hundreds, tree_.sequence({tree_.literal("2"), tree_.chars(CharSet{{'0', '8'}}), digit})});
-      const uint32_t power = tree_.choice({tree_.sequence({tree_.optional(tree_.literal("+")), below_290}), tree_.sequence({tree_.literal("-"), tree_.repeat(digit, 1, 3)})});
+      const uint32_t up = tree_.sequence({tree_.optional(tree_.literal("+")), below_290}), down = tree_.sequence({tree_.literal("-"), tree_.repeat(digit, 1, 3)});
+      const uint32_t power = tree_.choice({up, down});
       const uint32_t exponent = tree_.optional(tree_.sequence({tree_.chars(CharSet{{'E', 'E'}, {'e', 'e'}}), power}));
       number_rule_ = own_rule("number", tree_.sequence({minus, whole, fraction, exponent}));
       return tree_.rule(number_rule_);
@@ -262,8 +263,8 @@ class SchemaEmitter {
       }
     } else {
       std::vector<Map::Entry> entries = v.as_map().entries();
-      if (sorts_keys())
-        std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first.as_string(), b.first.as_string()); });
+      const auto before = [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first.as_string(), b.first.as_string()); };
+      if (sorts_keys()) std::stable_sort(entries.begin(), entries.end(), before);
       for (const auto& [key, item] : entries) {
         separate();
         ORRERY_ASSIGN(const uint32_t name, notation_ == Notation::json ? constant(key, depth + 1) : key_of(std::string(key.as_string())));
@@ -392,7 +393,8 @@ class SchemaEmitter {
         const auto [found, is_new] = states.emplace(used | uint64_t{1} << v, 0);
         if (is_new) {
           if (states.size() > kMostContainsStates)
-            return refuse_unique("it needs more than " + std::to_string(kMostContainsStates) + " sets of " + std::to_string(values.size()) + " values; a smaller maxItems needs fewer");
+            return refuse_unique("it needs more than " + std::to_string(kMostContainsStates) + " sets of " + std::to_string(values.size()) +
+                                 " values; a smaller maxItems needs fewer");
           found->second = machine.state();
           todo.push_back(found->first);
         }

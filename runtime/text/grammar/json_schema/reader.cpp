@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kConstrains[] = {
     "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength", "pattern",
-    "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems", "uniqueItems", "unevaluatedItems", "unevaluatedProperties", "contains", "minContains", "properties", "patternProperties",
+    "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems", "uniqueItems", "unevaluatedItems", "unevaluatedProperties",
+    "contains", "minContains", "properties", "patternProperties",
     "additionalProperties", "required", "maxProperties", "minProperties", "propertyNames", "dependencies", "dependentRequired",
     "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"};
 constexpr const char* kAnnotations[] = {"title", "description", "default", "examples", "$comment", "readOnly", "writeOnly", "deprecated",
