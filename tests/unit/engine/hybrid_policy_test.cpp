@@ -22,7 +22,10 @@ bool looks_ahead(const PolicyMode& mode) { return mode.policy == std::string("in
 
 // These keep whole layers, and therefore need several with attention.
 bool keeps_layers(const PolicyMode& mode) { return mode.policy == std::string("pyramidkv") || mode.policy == std::string("omnikv"); }
-bool fits(const PolicyMode& mode, const engine::LanguageModel& model) { return !keeps_layers(mode) || model.description().kv().n_layers() > 1; }
+bool fits(const PolicyMode& mode, const engine::LanguageModel& model) {
+  const model::KvGroup& kv = model.description().kv();
+  return keeps_layers(mode) ? kv.n_layers() > 1 : mode.policy != std::string("synckv") || kv.n_kv_heads > 1;
+}
 // Half of the KV; more where half of the heads or layers of these small models are kept whole.
 double part(const PolicyMode& mode) { return keeps_layers(mode) || mode.policy == std::string("synckv") ? .8 : .5; }
 
