@@ -131,7 +131,7 @@ Status CudaBackend::reserve_arena(uint64_t bytes) {
 
 Status CudaBackend::check_heads(int32_t head_dim) const {
   if (attends(KvType::f16, head_dim)) return ok_status();
-  return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128 or 256", head_dim);
+  return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128, 256 or 512", head_dim);
 }
 
 Status CudaBackend::check_recurrent(const DeltaNetShape* shape) const {

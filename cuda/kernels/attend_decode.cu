@@ -4,7 +4,9 @@
 // 4 warps find their items from the rows' positions or the heads' lengths, so one graph serves every step. Items of one split of several
 // rows follow each other: rows of one sequence then find its keys in the second-level cache. Warp w takes tokens 16 w .. 16 w + 15 of every
 // page. It copies K and V of this strip to shared memory as they are stored, and multiplies with m16n8k16. Where both do not fit (F32 heads
-// of 256), V takes K's place when the scores are known. Warps share only the queries. At an item's end the warps' (o, m, l) merge in order;
+// of 256, F16 heads of 512), V takes K's place when the scores are known; F32 heads of 512 come in halves of K and of V. A lane has 128
+// registers for its part of the outputs: heads of 512 add both halves of the weights there at once. Warps share only the queries. At an
+// item's end the warps' (o, m, l) merge in order;
 // a second kernel merges the splits in order. A compensation token is an item of its own: its (o, l) is multiplied by the number of tokens
 // that it stands for. Precision of the products: README.md.
 #include <algorithm>
@@ -120,13 +122,15 @@ struct Strip : KvLayout<kType, kDim> {
   static constexpr int kQueryBytes = kSteps * 32 * 16;
   static constexpr int kMergeBytes = G::kWarps * G::kQueries * kDim * 4;
   static constexpr int kFixedBytes = G::kWarps * G::kQueries * 8;   // ml
-  // K first, and then V in its place, where the whole strips do not fit.
-  static constexpr bool kTwice = kQueryBytes + kFixedBytes + G::kWarps * G::kStrip * (L::kTokenBytes + 16) > kMostSharedBytes;
-  static constexpr int kPartBytes = kTwice ? L::kKeyBytes : L::kTokenBytes, kValueAt = kTwice ? 0 : L::kKeyBytes;
+  // The pieces of a strip that take turns in shared memory: 1: all; 2: K, then V; 4: halves of K, then halves of V.
+  static constexpr int kMostOfToken = (kMostSharedBytes - kQueryBytes - kFixedBytes) / (G::kWarps * G::kStrip) - 16;
+  static constexpr int kPieces = L::kTokenBytes <= kMostOfToken ? 1 : L::kKeyBytes <= kMostOfToken ? 2 : 4;
+  static constexpr int kPieceSteps = kPieces == 4 ? kSteps / 2 : kSteps;   // of the products with K or V
+  static constexpr int kPartBytes = L::kTokenBytes / kPieces, kValueAt = kPieces == 1 ? L::kKeyBytes : 0;
   static constexpr int kPitch = kPartBytes + (kBlocks ? 0 : 16);   // + 16 bytes: eight rows meet different banks
   static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
   static constexpr int kSharedBytes = kQueryBytes + (G::kWarps * kBytes > kMergeBytes ? G::kWarps * kBytes : kMergeBytes);
-  static_assert(kSharedBytes + kFixedBytes <= kMostSharedBytes && !(kTwice && kBlocks), "no GPU of the list has so much shared memory");
+  static_assert(kSharedBytes + kFixedBytes <= kMostSharedBytes && (kPieces == 1 || !kBlocks), "no GPU of the list has so much shared memory");
 
   // Copies tokens [first, last) of the strip at `from`, and zeros for the other tokens, because their V is multiplied by 0. Returns the
   // strip's start in shared memory. Slots of quantized types lie at any address: the first 16-byte piece may begin before them.
@@ -141,7 +145,7 @@ struct Strip : KvLayout<kType, kDim> {
       constexpr int kChunks = kPartBytes, kPerToken = kPartBytes / 16;   // chunks of 16 tokens, of 16 bytes each
       for (int i = lane; i < kChunks; i += 32) {
         const int token = i / kPerToken;
-        const std::byte* chunk = from + (kTwice ? token * L::kTokenBytes + i % kPerToken * 16 : i * 16);
+        const std::byte* chunk = from + (kPieces > 1 ? token * L::kTokenBytes + i % kPerToken * 16 : i * 16);
         copy_async_16(to + token * kPitch + i % kPerToken * 16, chunk, token >= first && token < last ? 16 : 0);
       }
       return to;
@@ -152,7 +156,7 @@ struct Strip : KvLayout<kType, kDim> {
   static constexpr int kPairStep = kType == KvType::f16 ? 8 : 2;
   static __device__ __forceinline__ int query_dim(int k, int t) { return 16 * k + (kType == KvType::f16 ? 2 : 4) * t; }
 
-  // b[2 n] and b[2 n + 1]: 16 dimensions of keys 8 n .. 8 n + 7.
+  // b[2 n] and b[2 n + 1]: 16 dimensions of keys 8 n .. 8 n + 7. Of a strip in pieces, k counts the steps of the piece.
   static __device__ __forceinline__ void keys(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
     const int t = lane % 4;
     if constexpr (kType == KvType::f16) {
@@ -212,25 +216,28 @@ struct Strip : KvLayout<kType, kDim> {
 // A lane's share of a warp's results: query lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1 of each 8 dimensions.
 template <int kDim>
 struct Partial {
-  float o[kDim / 8][4];   // [2 step + n]; elements 0 and 1: by the upper halves of the weights; 2 and 3: by the lower halves
-  float m, l;             // l: the sum over this lane's keys alone
+  static constexpr bool kSummed = kDim > 256;
+  static constexpr int kEach = kSummed ? 2 : 4;
+  float o[kDim / 8][kEach];   // [2 step + n]; elements 0 and 1: by the upper halves of the weights; 2 and 3: by the lower halves, unless summed
+  float m, l;                 // l: the sum over this lane's keys alone
 };
 constexpr float kWeightScale = 16.0f;   // keeps weights times V's small scales within the range of halves
 
-// `fetch_values` is called between the products with K and those with V.
+// fetch(piece) is called before the first product with a piece of the strip other than its first.
 template <KvType kType, int kDim, class F>
 __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<kDim>* to,
-                                             const F& fetch_values) {
+                                             const F& fetch) {
   using S = Strip<kType, kDim>;
   const int t = lane % 4;
   float s[2][2] = {};   // scores; [n][e]: key 8 n + 2 t + e
   float c[2][4] = {};
   ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
+    if (k > 0 && k % S::kPieceSteps == 0) fetch(k / S::kPieceSteps);
     const uint4 query = queries[k * 32 + lane];
     const uint32_t a[4] = {query.x, query.y, query.z, query.w};
     ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
       uint32_t b[4];
-      S::keys(strip, k, part, lane, b);
+      S::keys(strip, k % S::kPieceSteps, part, lane, b);
       mma_f16(c[0], a, b);
       mma_f16(c[1], a, b + 2);
     }
@@ -259,7 +266,7 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
   if (__any_sync(kAllLanes, m != to->m)) {        // otherwise the factor is 1
     const float decay = exp2_approx(to->m - base);
     ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
-      ORRERY_UNROLL for (int j = 0; j < 4; ++j) to->o[i][j] *= decay;
+      ORRERY_UNROLL for (int j = 0; j < Partial<kDim>::kEach; ++j) to->o[i][j] *= decay;
     }
     to->l *= decay;
     to->m = m;
@@ -268,13 +275,13 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
   ORRERY_UNROLL for (int i = 0; i < 4; ++i) p[i] = exp2_approx(s[i / 2][i % 2] - base);
   to->l += (p[0] + p[1]) + (p[2] + p[3]);
 
-  fetch_values();
   uint32_t a[4];
   if constexpr (!S::kBlocks) {
     split_halves(p[0], p[1], &a[0], &a[1]);
     split_halves(p[2], p[3], &a[2], &a[3]);
   }
   ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
+    if (S::kPieces > 1 && k % S::kPieceSteps == 0) fetch(S::kPieces / 2 + k / S::kPieceSteps);
     if (S::kBlocks && k % 2 == 0) {
       float weight[4];
       ORRERY_UNROLL for (int i = 0; i < 4; ++i)
@@ -282,11 +289,24 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
       split_halves(weight[0], weight[1], &a[0], &a[1]);
       split_halves(weight[2], weight[3], &a[2], &a[3]);
     }
-    ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
-      uint32_t b[4];
-      S::values(strip, k, part, lane, b);
-      mma_f16(to->o[2 * k], a, b);
-      mma_f16(to->o[2 * k + 1], a, b + 2);
+    if constexpr (Partial<kDim>::kSummed) {
+      float sums[2][4] = {};
+      ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
+        uint32_t b[4];
+        S::values(strip, k % S::kPieceSteps, part, lane, b);
+        mma_f16(sums[0], a, b);
+        mma_f16(sums[1], a, b + 2);
+      }
+      ORRERY_UNROLL for (int n = 0; n < 2; ++n) {
+        ORRERY_UNROLL for (int e = 0; e < 2; ++e) to->o[2 * k + n][e] += sums[n][e] + sums[n][e + 2];
+      }
+    } else {
+      ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
+        uint32_t b[4];
+        S::values(strip, k, part, lane, b);
+        mma_f16(to->o[2 * k], a, b);
+        mma_f16(to->o[2 * k + 1], a, b + 2);
+      }
     }
   }
 }
@@ -360,7 +380,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
 
     Partial<kDim> part;
     ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
-      ORRERY_UNROLL for (int j = 0; j < 4; ++j) part.o[i][j] = 0.0f;
+      ORRERY_UNROLL for (int j = 0; j < Partial<kDim>::kEach; ++j) part.o[i][j] = 0.0f;
     }
     part.m = -INFINITY, part.l = 0.0f;
     for (int page = first / kPageTokens; page * kPageTokens < last; ++page) {
@@ -371,10 +391,10 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       copy_async_commit();
       copy_async_wait<0>();
       __syncwarp();
-      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part, [&] {
-        if constexpr (!S::kTwice) return;
-        __syncwarp();   // every lane has read K
-        S::copy(strip, from + S::kKeyBytes, first - at, last - at, lane);
+      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part, [&](int piece) {
+        if constexpr (S::kPieces == 1) return;
+        __syncwarp();   // every lane has read the piece before
+        S::copy(strip, from + piece * S::kPartBytes, first - at, last - at, lane);
         copy_async_commit();
         copy_async_wait<0>();
         __syncwarp();
@@ -391,8 +411,11 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     if (t == 0) ml[warp][query] = make_float2(part.m, part.l);
     constexpr float kUnscale = S::kBlocks ? 1.0f / kWeightScale : 1.0f;
     ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
-      ORRERY_UNROLL for (int e = 0; e < 2; ++e)
-        all[(warp * G::kQueries + query) * kDim + S::value_dim(i / 2, i % 2, 2 * t + e)] = (part.o[i][e] + part.o[i][e + 2]) * kUnscale;
+      ORRERY_UNROLL for (int e = 0; e < 2; ++e) {
+        float sum = part.o[i][e];
+        if constexpr (!Partial<kDim>::kSummed) sum += part.o[i][e + 2];
+        all[(warp * G::kQueries + query) * kDim + S::value_dim(i / 2, i % 2, 2 * t + e)] = sum * kUnscale;
+      }
     }
     __syncthreads();
     for (int i = thread; i < n_queries * (kDim / 4); i += G::kThreads) {
@@ -414,10 +437,10 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
   }
 }
 
-// Merges the splits of a row's query head. Warp w adds splits w, w + 8, ...; then the warps' sums are added in order. A warp writes 32
-// dimensions: one group of the quantized row, if kQuantize.
+// Merges the splits of a row's query head of up to kMost dimensions. Warp w adds splits w, w + 8, ...; then the warps' sums are added in
+// order. A warp writes 32 dimensions at a time: one group of the quantized row, if kQuantize.
 constexpr int kMergeWarps = 8;
-template <bool kQuantize>
+template <bool kQuantize, int kMost>
 __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWork w, int head_dim, QuantizedRows quantized) {
   start_early();
   const int n_heads = w.n_kv_heads * w.group, head = static_cast<int>(blockIdx.x) % n_heads, row = static_cast<int>(blockIdx.x) / n_heads;
@@ -430,16 +453,18 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
   for (int i = lane; i < n; i += 32) m = fmaxf(m, ml[i].x);
   m = warp_max(m);
 
-  __shared__ __align__(16) float sums[kMergeWarps][256];   // written four at a time
+  __shared__ __align__(16) float sums[kMergeWarps][kMost];   // written four at a time
   __shared__ float totals[kMergeWarps];
-  float4 o[2] = {make_float4(0, 0, 0, 0), make_float4(0, 0, 0, 0)};   // dimensions 4 lane .., 128 + 4 lane ..
+  constexpr int kParts = kMost / 128;
+  float4 o[kParts];   // dimensions 4 lane .., 128 + 4 lane .., ...
+  ORRERY_UNROLL for (int j = 0; j < kParts; ++j) o[j] = make_float4(0, 0, 0, 0);
   float l = 0.0f;
   ORRERY_UNROLL_TWICE for (int i = warp; i < n; i += kMergeWarps) {
     const float2 part = ml[i];
     if (part.y == 0.0f) continue;
     const float weight = exp2_approx(part.x - m);
     l = fmaf(weight, part.y, l);
-    ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
+    ORRERY_UNROLL for (int j = 0; j < kParts; ++j) {
       const int dim = 128 * j + 4 * lane;
       if (dim >= head_dim) continue;
       const float4 x = *reinterpret_cast<const float4*>(w.partial_o + (first + i) * head_dim + dim);
@@ -447,17 +472,19 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
       o[j].z = fmaf(weight, x.z, o[j].z), o[j].w = fmaf(weight, x.w, o[j].w);
     }
   }
-  ORRERY_UNROLL for (int j = 0; j < 2; ++j)
+  ORRERY_UNROLL for (int j = 0; j < kParts; ++j)
     if (128 * j + 4 * lane < head_dim) *reinterpret_cast<float4*>(&sums[warp][128 * j + 4 * lane]) = o[j];
   if (lane == 0) totals[warp] = l;
   __syncthreads();
-  const int dim = static_cast<int>(threadIdx.x);
-  if (dim >= head_dim) return;
-  float total = w.sinks ? exp2_approx(sink - m) : 0.0f, sum = 0.0f;
-  for (int v = 0; v < kMergeWarps; ++v) total += totals[v], sum += sums[v][dim];
-  const float value = total == 0.0f ? 0.0f : sum / total;
-  w.out.data[(w.first_row + row) * w.out.stride + static_cast<int64_t>(head) * head_dim + dim] = value;
-  if constexpr (kQuantize) quantize_group(value, quantized, w.first_row + row, (head * head_dim + dim) / 32);
+  ORRERY_UNROLL for (int at = 0; at < kMost; at += 32 * kMergeWarps) {
+    const int dim = at + static_cast<int>(threadIdx.x);
+    if (dim >= head_dim) return;
+    float total = w.sinks ? exp2_approx(sink - m) : 0.0f, sum = 0.0f;
+    for (int v = 0; v < kMergeWarps; ++v) total += totals[v], sum += sums[v][dim];
+    const float value = total == 0.0f ? 0.0f : sum / total;
+    w.out.data[(w.first_row + row) * w.out.stride + static_cast<int64_t>(head) * head_dim + dim] = value;
+    if constexpr (kQuantize) quantize_group(value, quantized, w.first_row + row, (head * head_dim + dim) / 32);
+  }
 }
 
 }  // namespace attend_decode_cu
@@ -494,10 +521,11 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
       launch<attend_decode_kernel<kType, kDim>>(queue, {Dim3(grid), Dim3(G::kThreads), Strip<kType, kDim>::kSharedBytes, true}, w);
     });
     const Geometry merging = {Dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), Dim3(32 * kMergeWarps), 0, true};
-    if (quantized)
-      launch<merge_splits_kernel<true>>(queue, merging, w, dim, *quantized);
+    const QuantizedRows rows = quantized ? *quantized : QuantizedRows{};
+    if (dim > 256)
+      quantized ? launch<merge_splits_kernel<true, 512>>(queue, merging, w, dim, rows) : launch<merge_splits_kernel<false, 512>>(queue, merging, w, dim, rows);
     else
-      launch<merge_splits_kernel<false>>(queue, merging, w, dim, QuantizedRows{});
+      quantized ? launch<merge_splits_kernel<true, 256>>(queue, merging, w, dim, rows) : launch<merge_splits_kernel<false, 256>>(queue, merging, w, dim, rows);
   }
 }
 

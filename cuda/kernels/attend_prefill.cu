@@ -1,7 +1,8 @@
 // Attention of prompt tokens: tensor cores multiply, with a running softmax between the two products. Scores are never written to memory.
 //
 // A thread block has one KV head and up to 128 queries (64 for heads of 256): consecutive rows times the group's query heads, 16 for each
-// warp. It walks the keys that its rows see in steps of 64 keys (fewer for heads of 256) at fixed absolute positions. While a step is
+// warp. Heads of 512 have 32 queries; two warps share 16 of these: both compute all scores, and each has half of the output's dimensions.
+// A block walks the keys that its rows see in steps of 64 keys (fewer for heads from 256 on) at fixed absolute positions. While a step is
 // computed, cp.async fetches the next one. F16 is used as it is stored; other types are unpacked to halves when their step begins. A row
 // takes its steps in ascending order, and keys that it may not see have weight 0. So a row's bits depend neither on other rows nor on the
 // chunk (README.md names one exception). Rows of several sequences are computed sequence by sequence. Blocks with the longest rows begin
@@ -18,17 +19,21 @@ namespace attend_prefill_cu {
 template <KvType kType, int kDim>
 struct Prefill : KvLayout<kType, kDim> {
   using L = KvLayout<kType, kDim>;
-  static constexpr int kWarps = kDim > 128 ? 4 : 8, kThreads = 32 * kWarps, kQueries = 16 * kWarps;
-  static constexpr int kKeys = kDim <= 128 ? kPageTokens : kType == KvType::f32 ? 16 : 32;   // of a step
-  static constexpr bool kRaw = kType != KvType::f16;          // a step is copied raw, then unpacked in shared memory
+  static constexpr int kWarps = kDim > 128 ? 4 : 8, kThreads = 32 * kWarps;
+  static constexpr int kParts = kDim > 256 ? 2 : 1;           // warps that share 16 queries, each with a part of the output
+  static constexpr int kOutDims = kDim / kParts;              // of such a part
+  static constexpr int kQueries = 16 * kWarps / kParts, kQueryLanes = 2 * kQueries;
+  static constexpr int kKeys = kDim <= 128 ? kPageTokens : kDim > 256 || kType == KvType::f32 ? 16 : 32;   // of a step
+  static constexpr bool kUnpacks = kType != KvType::f16;      // a step is unpacked to halves
+  static constexpr bool kRaw = kUnpacks && !(kDim > 256 && kType == KvType::f32);   // it is copied to shared memory before; otherwise read in place
   static constexpr bool kQueriesInRegisters = kDim <= 128;
   static constexpr int kBlocks = kDim <= 32 ? 2 : 1;          // thread blocks that an SM has registers for, at least
   static constexpr int kSteps = kDim / 16;
   static constexpr int kPitch = 2 * kDim + 16;                // of a K or V; + 16 bytes: eight rows meet different banks
   static constexpr int kStageBytes = 2 * kKeys * kPitch;      // K, then V
   static constexpr int kRawBytes = kRaw ? kKeys * L::kTokenBytes : 0;
-  static constexpr int kQueryBytes = kQueriesInRegisters ? 0 : kSteps * kThreads * 16;
-  static constexpr int kSharedBytes = kQueryBytes + kRawBytes + (kRaw ? 1 : 2) * kStageBytes;
+  static constexpr int kQueryBytes = kQueriesInRegisters ? 0 : kSteps * kQueryLanes * 16;
+  static constexpr int kSharedBytes = kQueryBytes + kRawBytes + (kUnpacks ? 1 : 2) * kStageBytes;
   static_assert(kSharedBytes <= kMostSharedBytes, "no GPU of the list has so much shared memory");
 };
 
@@ -55,6 +60,7 @@ __device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const 
 template <KvType kType, int kDim>
 __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile, const KeySpan& span, int first) {
   using P = Prefill<kType, kDim>;
+  if constexpr (P::kUnpacks && !P::kRaw) return;   // unpack_step() reads the tokens where they lie
   const std::byte* from = tile + first % kPageTokens * P::kTokenBytes;
   const int thread = static_cast<int>(threadIdx.x), begin = max(span.first - first, 0), end = min(span.last - first, P::kKeys);
   if constexpr (P::kRaw) {
@@ -119,22 +125,23 @@ template <KvType kType, int kDim>
 struct Tile {
   using P = Prefill<kType, kDim>;
   uint4 queries[P::kQueriesInRegisters ? P::kSteps : 1];
-  float o[kDim / 8][4];
+  float o[P::kOutDims / 8][4];
   float m[2], l[2];
   int position[2];   // -1: the query sees nothing, because no such row exists, or because its row belongs to another sequence
 };
 
-// Moves a lane's state to memory at a segment's end, or back at the next one's start: o to `out`, and m and l of the query's four lanes to
-// KeySegment::m_and_l.
+// Moves a lane's state to memory at a segment's end, or back at the next one's start: o to `out` from dimension `first_dim` on, and m and l
+// of the query's four lanes to KeySegment::m_and_l. Every part of a query's output has the same m and l.
 template <KvType kType, int kDim, class Move>
-__device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, const Move& move, Tile<kType, kDim>* tile) {
+__device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, int first_dim, bool with_m_and_l, const Move& move,
+                                      Tile<kType, kDim>* tile) {
   const int t = static_cast<int>(threadIdx.x) % 4, n_heads = w.group * w.n_kv_heads;
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     if (row[r] < 0) continue;
     float* m_and_l = w.keys.m_and_l + (static_cast<int64_t>(row[r]) * n_heads + head[r]) * KeySegment::kFloats + 2 * t;
-    move(m_and_l, &tile->m[r]), move(m_and_l + 1, &tile->l[r]);
-    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + 2 * t;
-    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]), move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
+    if (with_m_and_l) move(m_and_l, &tile->m[r]), move(m_and_l + 1, &tile->l[r]);
+    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + first_dim + 2 * t;
+    ORRERY_UNROLL for (int i = 0; i < Prefill<kType, kDim>::kOutDims / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]), move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
   }
 }
 
@@ -142,7 +149,7 @@ template <KvType kType, int kDim>
 __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4* shared_queries, int first, int window, bool all_seen,
                                             Tile<kType, kDim>* tile) {
   using P = Prefill<kType, kDim>;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32 % P::kParts;
   float s[P::kKeys / 8][4];
   ORRERY_UNROLL for (int i = 0; i < P::kKeys / 8; ++i) {
     ORRERY_UNROLL for (int j = 0; j < 4; ++j) s[i][j] = 0.0f;
@@ -150,7 +157,7 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
   const std::byte* keys = stage + (lane % 8 + lane / 16 * 8) * P::kPitch + lane / 8 % 2 * 16;
   ORRERY_UNROLL for (int k = 0; k < P::kSteps; ++k) {
     const uint4 query = P::kQueriesInRegisters ? tile->queries[P::kQueriesInRegisters ? k : 0]
-                                               : shared_queries[k * P::kThreads + static_cast<int>(threadIdx.x)];
+                                               : shared_queries[k * P::kQueryLanes + static_cast<int>(threadIdx.x) / 32 / P::kParts * 32 + lane];
     const uint32_t a[4] = {query.x, query.y, query.z, query.w};
     ORRERY_UNROLL for (int i = 0; i < P::kKeys / 16; ++i) {
       uint32_t b[4];
@@ -184,14 +191,14 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
     }
     tile->m[r] = m;
     tile->l[r] = fmaf(tile->l[r], decay, sum);
-    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) tile->o[i][2 * r] *= decay, tile->o[i][2 * r + 1] *= decay;
+    ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) tile->o[i][2 * r] *= decay, tile->o[i][2 * r + 1] *= decay;
   }
 
-  const std::byte* values = stage + (P::kKeys + lane % 16) * P::kPitch + lane / 16 * 16;
+  const std::byte* values = stage + (P::kKeys + lane % 16) * P::kPitch + lane / 16 * 16 + part * P::kOutDims * 2;
   ORRERY_UNROLL for (int i = 0; i < P::kKeys / 16; ++i) {
     const uint32_t a[4] = {pack_halves(s[2 * i][0], s[2 * i][1]), pack_halves(s[2 * i][2], s[2 * i][3]),
                            pack_halves(s[2 * i + 1][0], s[2 * i + 1][1]), pack_halves(s[2 * i + 1][2], s[2 * i + 1][3])};
-    ORRERY_UNROLL for (int k = 0; k < P::kSteps; ++k) {
+    ORRERY_UNROLL for (int k = 0; k < P::kOutDims / 16; ++k) {
       uint32_t b[4];
       load_matrices_4_transposed(b, values + i * 16 * P::kPitch + k * 32);
       mma_f16(tile->o[2 * k], a, b);
@@ -203,7 +210,8 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
 template <KvType kType, int kDim>
 __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType, kDim>::kBlocks) attend_prefill_kernel(PrefillWork w) {
   using P = Prefill<kType, kDim>;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32, t = lane % 4;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32 / P::kParts, lane = thread % 32, t = lane % 4;
+  const int out_part = thread / 32 % P::kParts, first_dim = out_part * P::kOutDims;   // the warp's part of the output
   const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * w.tile_rows, end_row = min(first_row + w.tile_rows, w.n_rows);
   const int kv_head = static_cast<int>(blockIdx.y) / w.n_parts, part = static_cast<int>(blockIdx.y) % w.n_parts;
   const int first_head = kv_head * w.group + part * w.part_heads, n_heads = min(w.part_heads, w.group - part * w.part_heads);
@@ -230,12 +238,12 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
     }
     const uint4 query = make_uint4(a[0], a[1], a[2], a[3]);
     if constexpr (P::kQueriesInRegisters) tile.queries[k] = query;
-    else shared_queries[k * P::kThreads + thread] = query;   // only this lane reads it
+    else if (out_part == 0) shared_queries[k * P::kQueryLanes + warp * 32 + lane] = query;   // read behind a barrier
   }
-  ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+  ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) {
     ORRERY_UNROLL for (int j = 0; j < 4; ++j) tile.o[i][j] = 0.0f;
   }
-  if (w.keys.goes_on) carry<kType, kDim>(w, row, head, [](float* there, float* here) { *here = *there; }, &tile);
+  if (w.keys.goes_on) carry<kType, kDim>(w, row, head, first_dim, true, [](float* there, float* here) { *here = *there; }, &tile);
 
   for (int run = first_row; run < end_row;) {   // a run: rows of one sequence with consecutive positions
     const Row start = w.step.rows[run];
@@ -258,11 +266,12 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
     if (begin < end) fetch_step<kType, kDim>(P::kRaw ? raw : stages, tile_of(w, span, kv_head, begin / kPageTokens), span, begin);
     for (int first = begin, turn = 0; first < end; first += P::kKeys, turn ^= 1) {
       const int next = first + P::kKeys;
-      std::byte* stage = stages + (P::kRaw ? 0 : turn * P::kStageBytes);
+      std::byte* stage = stages + (P::kUnpacks ? 0 : turn * P::kStageBytes);
       copy_async_wait<0>();
       __syncthreads();   // the step has arrived, and no warp reads the step before any more
-      if constexpr (P::kRaw) {
-        unpack_step<kType, kDim>(stage, raw, span.first - first, span.last - first);
+      if constexpr (P::kUnpacks) {
+        const std::byte* from = P::kRaw ? raw : tile_of(w, span, kv_head, first / kPageTokens) + first % kPageTokens * P::kTokenBytes;
+        unpack_step<kType, kDim>(stage, from, span.first - first, span.last - first);
         __syncthreads();
       }
       if (next < end)
@@ -277,7 +286,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
     run = run_end;
   }
 
-  if (!w.keys.is_last) return carry<kType, kDim>(w, row, head, [](float* there, float* here) { *there = *here; }, &tile);
+  if (!w.keys.is_last) return carry<kType, kDim>(w, row, head, first_dim, out_part == 0, [](float* there, float* here) { *there = *here; }, &tile);
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     float l = tile.l[r];
     l += __shfl_xor_sync(kAllLanes, l, 1);
@@ -290,8 +299,8 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
       l = fmaf(l, kept, exp2_approx(sink - most));
     }
     const float inverse = l == 0.0f ? 0.0f : kept / l;
-    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + 2 * t;
-    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) out[8 * i] = tile.o[i][2 * r] * inverse,
+    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + first_dim + 2 * t;
+    ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) out[8 * i] = tile.o[i][2 * r] * inverse,
                                                              out[8 * i + 1] = tile.o[i][2 * r + 1] * inverse;
   }
 }

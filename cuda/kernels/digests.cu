@@ -13,7 +13,7 @@ namespace orrery::cuda {
 
 namespace digests_cu {
 
-constexpr int kMostDims = 8;   // of a lane: head_dim / 32
+constexpr int kMostDims = 16;   // of a lane: head_dim / 32
 
 struct DigestWork {
   const DigestPart* parts;
@@ -22,7 +22,7 @@ struct DigestWork {
   DigestKind kind;
 };
 
-__global__ void __launch_bounds__(256) digest_kernel(DigestWork w) {
+__global__ void __launch_bounds__(32 * kMostDims) digest_kernel(DigestWork w) {
   const DigestPart part = w.parts[blockIdx.y];
   const int at = static_cast<int>(threadIdx.x), index = static_cast<int>(blockIdx.x);
   if (at >= w.head_dim || index >= part.n_pages) return;
@@ -125,7 +125,7 @@ void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, con
 
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages) {
   const DigestWork w{parts, key_type(shape.kv.type), static_cast<int32_t>(shape.kv.token_bytes()), shape.kv.head_dim, shape.page_tokens, shape.kind};
-  launch<digest_kernel>(queue, {Dim3(static_cast<unsigned>(most_pages), static_cast<unsigned>(n_parts)), Dim3(256)}, w);
+  launch<digest_kernel>(queue, {Dim3(static_cast<unsigned>(most_pages), static_cast<unsigned>(n_parts)), Dim3(shape.kv.head_dim > 256 ? 512 : 256)}, w);
   if (shape.kind == DigestKind::mean)
     launch<cosines_kernel>(queue, {Dim3(static_cast<unsigned>((most_pages + 7) / 8), static_cast<unsigned>(n_parts)), Dim3(256)}, w);
 }

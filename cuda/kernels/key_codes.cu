@@ -22,7 +22,7 @@ namespace key_codes_cu {
 
 using namespace top_keys_cu;
 
-constexpr int kThreads = 256, kWarps = kThreads / 32, kLaneDims = 8;   // of a lane: head_dim / 32
+constexpr int kThreads = 256, kWarps = kThreads / 32, kMostLaneDims = 16;   // of a lane: head_dim / 32, 8 or 16 (kLaneDims)
 constexpr int kHalfTile = kPageTokens / 2;
 constexpr int kAhead = 8;   // loads under way
 
@@ -38,7 +38,7 @@ __device__ __forceinline__ const std::byte* token_at(const CodesWork& w, const C
 }
 
 // A thread block has a head, and a thread a dimension.
-__global__ void __launch_bounds__(32 * kLaneDims) mean_keys_kernel(CodesWork w, int first, int end, int step) {
+__global__ void __launch_bounds__(32 * kMostLaneDims) mean_keys_kernel(CodesWork w, int first, int end, int step) {
   const CodesPart part = w.parts[blockIdx.x];
   const int at = static_cast<int>(threadIdx.x), n = end > first ? (end - first + step - 1) / step : 0;
   if (at >= w.head_dim) return;
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(32 * kLaneDims) mean_keys_kernel(CodesWork w, 
 }
 
 // A thread block has a page of a head, and a thread a dimension: the sum of the page's V, in floats.
-__global__ void __launch_bounds__(32 * kLaneDims) page_values_kernel(CodesWork w) {
+__global__ void __launch_bounds__(32 * kMostLaneDims) page_values_kernel(CodesWork w) {
   const CodesPart part = w.parts[blockIdx.y];
   const int at = static_cast<int>(threadIdx.x), page = static_cast<int>(blockIdx.x),
             n = min(part.n_shares - page * kPageTokens, kPageTokens);
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(32 * kLaneDims) page_values_kernel(CodesWork w
 }
 
 // A thread block has a head, and a thread a dimension: the sum of its pages, in order.
-__global__ void __launch_bounds__(32 * kLaneDims) mean_values_kernel(CodesWork w) {
+__global__ void __launch_bounds__(32 * kMostLaneDims) mean_values_kernel(CodesWork w) {
   const CodesPart part = w.parts[blockIdx.x];
   const int at = static_cast<int>(threadIdx.x), n_pages = (part.n_shares + kPageTokens - 1) / kPageTokens;
   if (at >= w.head_dim) return;
@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(32 * kLaneDims) mean_values_kernel(CodesWork w
 }
 
 // x = T x: x[i] is dimension 32 i + lane. scale: 1 / sqrt(block).
+template <int kLaneDims>
 __device__ __forceinline__ void transform(float (&x)[kLaneDims], int lane, int block, float scale) {
   if (block <= 1) return;
   for (int h = 1; h < 32 && h < block; h *= 2) {
@@ -101,6 +102,7 @@ __device__ __forceinline__ void transform(float (&x)[kLaneDims], int lane, int b
 }
 
 // The sum of all lanes' numbers, in 16 chains: chain c has dimensions c, 16 + c, ... The chains are added in the CPU backend's order.
+template <int kLaneDims>
 __device__ __forceinline__ float sum_in_chains(const float (&x)[kLaneDims], int dim, int lane) {
   float sum = 0.0f;
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) {
@@ -124,7 +126,7 @@ struct Codebook {
 };
 
 // codes[i] = the code of dimension 32 i + lane. Returns the factor.
-template <int kBits>
+template <int kBits, int kLaneDims>
 __device__ __forceinline__ float encode(const float (&x)[kLaneDims], int dim, int lane, int (&codes)[kLaneDims]) {
   const Codebook<kBits> book;
   float products[kLaneDims];
@@ -156,7 +158,7 @@ struct EncodeWork {
 };
 
 // A thread block has a tile. A tile that begins within [first, end) is written whole: codes of tokens behind `end` become 0.
-template <int kBits>
+template <int kBits, int kLaneDims>
 __global__ void __launch_bounds__(kThreads) encode_keys_kernel(EncodeWork w) {
   constexpr int kOfGroup = 4 / kBits;
   const CodesPart part = w.keys.parts[blockIdx.y];
@@ -204,7 +206,6 @@ __global__ void __launch_bounds__(kThreads) encode_keys_kernel(EncodeWork w) {
 struct CodesGeometry {
   static constexpr int kTiles = 16;              // of a thread block
   static constexpr int kRows = 8;                // of queries
-  static constexpr int kMostSteps = kLaneDims;   // of 32 dimensions
 };
 using G = CodesGeometry;
 
@@ -276,15 +277,16 @@ __device__ __forceinline__ uint32_t next_codes(const uint32_t* words, int side) 
 }
 
 // A thread block's queries. Row r's scale turns sums of whole numbers into products times log2(e); `zero` is to be added to these sums.
+template <int kLaneDims>
 struct CodeRows {
-  uint4 fragments[G::kMostSteps][32];
+  uint4 fragments[kLaneDims][32];   // steps of 32 dimensions
   float scale[G::kRows], zero[G::kRows];
 };
 
 // A warp rotates a query, rounds it to 16 bits, and writes its row of the fragments. q: null for a row of zeros.
-template <int kBits>
+template <int kBits, int kLaneDims>
 __device__ __forceinline__ void prepare_row(const float* q, int dim, int block, float block_scale, float scale, int row, int lane,
-                                            CodeRows* rows) {
+                                            CodeRows<kLaneDims>* rows) {
   constexpr int kOfGroup = 4 / kBits;
   float x[kLaneDims];
   ORRERY_UNROLL for (int i = 0; i < kLaneDims; ++i) x[i] = q && 32 * i + lane < dim ? q[32 * i + lane] : 0.0f;
@@ -326,10 +328,10 @@ struct CodeWeightsWork {
   float block_scale;
 };
 
-template <int kBits>
+template <int kBits, int kLaneDims>
 __global__ void __launch_bounds__(kThreads, kBits == 4 ? 2 : 3) code_weights_kernel(CodeWeightsWork work) {
   constexpr int kWords = 2 * kBits, kParts = kBits == 4 ? 2 : 1, kColumns = 8;   // kColumns: products of 8 keys in a tile
-  __shared__ CodeRows rows;
+  __shared__ CodeRows<kLaneDims> rows;
   const TopKeysWork& w = work.top;
   const TopKeysPart part = parts_of(w)[blockIdx.y];
   const int first_tile = static_cast<int>(blockIdx.x) * G::kTiles, n_tiles = (part.n_keys + kPageTokens - 1) / kPageTokens;
@@ -472,8 +474,8 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
   left = over_block(left, [](float a, float b) { return a + b; });
   largest = over_block(largest, [](float a, float b) { return fmaxf(a, b); });
 
-  // The variance of the query's products, given the codes: a thread has a factor of some tiles, and a dimension.
-  static_assert(kVarianceTiles * kPageTokens == kThreads && 32 * kLaneDims <= kThreads, "a factor and a dimension for each thread");
+  // The variance of the query's products, given the codes: a thread has a factor of some tiles, and a dimension, or two.
+  static_assert(kVarianceTiles * kPageTokens == kThreads && 32 * kMostLaneDims <= 2 * kThreads, "a factor and up to two dimensions for each thread");
   const int n_read = min(n_tiles, kVarianceTiles), of = thread / kPageTokens, tile = n_read > 1 ? of * (n_tiles - 1) / (n_read - 1) : 0;
   const int key = tile * kPageTokens + thread % kPageTokens;
   float square = 0.0f, counts = 0.0f;
@@ -483,9 +485,9 @@ __global__ void __launch_bounds__(kThreads) evicted_logs_kernel(TopKeysWork w, i
     if (fabsf(factor) < INFINITY) square = factor * factor, counts = 1.0f;
   }
   const float* q = part.queries + (part.first_position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
-  const float x = thread < w.head_dim ? q[thread] : 0.0f;
+  const float x = thread < w.head_dim ? q[thread] : 0.0f, further = thread + kThreads < w.head_dim ? q[thread + kThreads] : 0.0f;
   const auto sum = [](float a, float b) { return a + b; };
-  const float squares = over_block(square, sum), n = over_block(counts, sum), of_query = over_block(x * x, sum);
+  const float squares = over_block(square, sum), n = over_block(counts, sum), of_query = over_block(fmaf(further, further, x * x), sum);
   const float variance = w.scale * w.scale * of_query * error * (squares / fmaxf(n, 1.0f));
   if (thread != 0) return;
   float* log = part.log_evicted + g;
@@ -503,12 +505,17 @@ CodesWork work_of(const CodesPart* parts, const KvFormat& kv, bool values, int32
 Dim3 threads_of(const KvFormat& kv) { return Dim3(static_cast<unsigned>((kv.head_dim + 31) / 32 * 32)); }
 float scale_of(int32_t block) { return 1.0f / std::sqrt(static_cast<float>(block)); }
 
-// Calls body(std::integral_constant<int, bits>{}).
+// Calls body(std::integral_constant<int, bits>{}, std::integral_constant<int, kLaneDims>{}). No policy has codes of 4 bits for heads of more
+// than 256 dimensions.
 template <class F>
-void with_bits(int32_t bits, const F& body) {
-  if (bits == 1) return body(std::integral_constant<int, 1>{});
-  if (bits == 2) return body(std::integral_constant<int, 2>{});
-  body(std::integral_constant<int, 4>{});
+void with_bits(int32_t bits, int32_t head_dim, const F& body) {
+  using std::integral_constant;
+  constexpr integral_constant<int, 8> kUsual;
+  constexpr integral_constant<int, 16> kLarge;
+  const bool large = head_dim > 256;
+  if (bits == 1) return large ? body(integral_constant<int, 1>{}, kLarge) : body(integral_constant<int, 1>{}, kUsual);
+  if (bits == 2) return large ? body(integral_constant<int, 2>{}, kLarge) : body(integral_constant<int, 2>{}, kUsual);
+  body(integral_constant<int, 4>{}, kUsual);
 }
 
 }   // namespace key_codes_cu
@@ -529,8 +536,8 @@ void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32
 void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end) {
   const EncodeWork w = {work_of(parts, shape.kv, false, first / kPageTokens), shape.block, scale_of(shape.block), first, end};
   const int32_t n_tiles = (end - 1) / kPageTokens - first / kPageTokens + 1;
-  with_bits(shape.codes.bits, [&](auto bits) {
-    launch<encode_keys_kernel<decltype(bits)::value>>(
+  with_bits(shape.codes.bits, shape.kv.head_dim, [&](auto bits, auto lane_dims) {
+    launch<encode_keys_kernel<decltype(bits)::value, decltype(lane_dims)::value>>(
         queue, {Dim3(static_cast<unsigned>(n_tiles), static_cast<unsigned>(n_parts)), Dim3(kThreads)}, w);
   });
 }
@@ -539,7 +546,9 @@ void code_weights(Queue& queue, const TopKeysWork& work, const KeyCodeFormat& co
   const CodeWeightsWork w = {work, block, scale_of(block)};
   const int32_t of_block = G::kTiles * kPageTokens;
   const Dim3 grid(static_cast<unsigned>((most_keys + of_block - 1) / of_block), static_cast<unsigned>(n_parts));
-  with_bits(codes.bits, [&](auto bits) { launch<code_weights_kernel<decltype(bits)::value>>(queue, {grid, Dim3(kThreads)}, w); });
+  with_bits(codes.bits, work.head_dim, [&](auto bits, auto lane_dims) {
+    launch<code_weights_kernel<decltype(bits)::value, decltype(lane_dims)::value>>(queue, {grid, Dim3(kThreads)}, w);
+  });
 }
 
 void weigh_held(Queue& queue, const TopKeysWork& work, int32_t n_parts, int32_t most_held) {

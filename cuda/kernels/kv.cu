@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
   store_in_cache(w, row, head, is_value, block, lane, x);
 }
 
-constexpr int kMostDim = 256;   // of a head: attends()
+constexpr int kMostDim = 256;   // larger heads are normed, rotated and appended by kernels of their own: heads_to_cache()
 
 // A warp has one vector of a row: a query, a key or a value.
 __global__ void __launch_bounds__(kThreads) rotate_and_append_kernel(AppendWork w, HeadRows h) {

@@ -56,6 +56,7 @@ void with_head_dim(int head_dim, const F& body) {
     case 96: return body(KvTypeIs<kType>{}, DimIs<96>{});
     case 128: return body(KvTypeIs<kType>{}, DimIs<128>{});
     case 256: return body(KvTypeIs<kType>{}, DimIs<256>{});
+    case 512: return body(KvTypeIs<kType>{}, DimIs<512>{});
     default: return;   // attends() is false
   }
 }

@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjecti
 
 constexpr int kRebuildThreads = 128, kRebuilt = 8;   // tokens that a thread block makes at once: the columns of a tensor product
 constexpr int kStripRank = 64;                       // rows of the basis that lie in shared memory
-constexpr int kMostTiles = 4;                        // of 16 dimensions, for each warp: heads of up to 256
+constexpr int kMostTiles = 8;                        // of 16 dimensions, for each warp: heads of up to 512
 constexpr int kCoefficientPitch = kStripRank + 8;    // + 16 bytes: eight rows meet different banks
 ORRERY_HOST_DEVICE constexpr int key_pitch(int dim) { return dim + 4; }
 ORRERY_HOST_DEVICE constexpr int basis_pitch(int dim) { return dim + 8; }

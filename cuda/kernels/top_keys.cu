@@ -19,6 +19,7 @@ namespace orrery::cuda {
 namespace top_keys_cu {
 
 constexpr int kWeightThreads = 256, kScoreThreads = 256;
+constexpr int kWeightDims = 256;   // dimensions of keys that lie in shared memory at once
 
 // The upper bound of a product in one dimension. `pair` holds a digest's two bounds, as halves.
 __device__ __forceinline__ float bound_of(float q, float pair) {
@@ -31,56 +32,66 @@ __global__ void __launch_bounds__(kWeightThreads) key_weights_kernel(TopKeysWork
   const int tile = static_cast<int>(blockIdx.x), n = min(part.n_keys - tile * kPageTokens, kPageTokens);
   if (n <= 0) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int pitch = w.head_dim + 4;   // + 16 bytes: eight rows meet different banks
+  const int pitch = min(w.head_dim, kWeightDims) + 4;   // + 16 bytes: eight rows meet different banks
   float* keys = dynamic_shared<float>();
   const std::byte* from = in_global(reinterpret_cast<const std::byte*>(tile_of(part, tile)));
-  // A digest's two bounds are two halves in the place of one float.
-  for (int key = warp; key < n; key += kWeightThreads / 32)
-    for (int i = lane; i < w.head_dim; i += 32) {
-      const std::byte* token = from + key * w.stride;
-      keys[key * pitch + i] = w.bounds ? __uint_as_float(load_16(token + 2 * i) | load_16(token + 2 * (w.head_dim + i)) << 16)
-                                       : load_value(w.type, token, i / 32, lane);
-    }
-  __syncthreads();
-
   const int group = w.plan.group;
-  for (int i = warp; i < part.n_positions * group; i += kWeightThreads / 32) {
-    const int g = i % group, position = part.first_position + i / group;
-    const int seen = w.causal ? min(n, position + 1 - tile * kPageTokens) : n;
-    const float* q = in_global(part.queries) + (position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
-    float y[2] = {0.0f, 0.0f};
-    for (int at = 0; at < w.head_dim; at += 4) {
-      const float4 x = *reinterpret_cast<const float4*>(q + at);
-      ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
-        if (lane + 32 * j >= n) continue;
-        const float4 k = *reinterpret_cast<const float4*>(keys + (lane + 32 * j) * pitch + at);
-        if (w.bounds)
-          y[j] = y[j] + bound_of(x.x, k.x) + bound_of(x.y, k.y) + bound_of(x.z, k.z) + bound_of(x.w, k.w);
-        else
-          y[j] = fmaf(x.x, k.x, y[j]), y[j] = fmaf(x.y, k.y, y[j]), y[j] = fmaf(x.z, k.z, y[j]), y[j] = fmaf(x.w, k.w, y[j]);
+  for (int first_dim = 0; first_dim < w.head_dim; first_dim += kWeightDims) {
+    const int end_dim = min(first_dim + kWeightDims, w.head_dim);
+    if (first_dim > 0) __syncthreads();   // all warps have read the dimensions before
+    // A digest's two bounds are two halves in the place of one float.
+    for (int key = warp; key < n; key += kWeightThreads / 32)
+      for (int i = first_dim + lane; i < end_dim; i += 32) {
+        const std::byte* token = from + key * w.stride;
+        keys[key * pitch + i - first_dim] = w.bounds ? __uint_as_float(load_16(token + 2 * i) | load_16(token + 2 * (w.head_dim + i)) << 16)
+                                                     : load_value(w.type, token, i / 32, lane);
       }
+    __syncthreads();
+
+    for (int i = warp; i < part.n_positions * group; i += kWeightThreads / 32) {
+      const int g = i % group, position = part.first_position + i / group;
+      const int seen = w.causal ? min(n, position + 1 - tile * kPageTokens) : n;
+      const float* q = in_global(part.queries) + (position - w.ring_first) % w.ring_rows * w.ring_stride + g * w.head_dim;
+      float* entry = entry_of(w, part.first_entry + i / group);
+      float* out = entry + g * w.plan.stride + tile * kPageTokens + lane;   // holds the sums between parts of the dimensions
+      float y[2];
+      ORRERY_UNROLL for (int j = 0; j < 2; ++j) y[j] = first_dim > 0 && lane + 32 * j < n ? out[32 * j] : 0.0f;
+      for (int at = first_dim; at < end_dim; at += 4) {
+        const float4 x = *reinterpret_cast<const float4*>(q + at);
+        ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
+          if (lane + 32 * j >= n) continue;
+          const float4 k = *reinterpret_cast<const float4*>(keys + (lane + 32 * j) * pitch + at - first_dim);
+          if (w.bounds)
+            y[j] = y[j] + bound_of(x.x, k.x) + bound_of(x.y, k.y) + bound_of(x.z, k.z) + bound_of(x.w, k.w);
+          else
+            y[j] = fmaf(x.x, k.x, y[j]), y[j] = fmaf(x.y, k.y, y[j]), y[j] = fmaf(x.z, k.z, y[j]), y[j] = fmaf(x.w, k.w, y[j]);
+        }
+      }
+      if (end_dim < w.head_dim) {
+        ORRERY_UNROLL for (int j = 0; j < 2; ++j)
+          if (lane + 32 * j < n) out[32 * j] = y[j];
+        continue;
+      }
+      if (w.products) {
+        ORRERY_UNROLL for (int j = 0; j < 2; ++j)
+          if (lane + 32 * j < n) out[32 * j] = fmaxf(__fmul_rn(y[j], w.scale), -INFINITY);   // NaN becomes -infinity
+        continue;
+      }
+      float largest = -INFINITY;
+      ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
+        y[j] = __fmul_rn(__fmul_rn(y[j], w.scale), kLog2E);
+        if (lane + 32 * j < seen) largest = fmaxf(largest, y[j]);
+      }
+      largest = warp_max(largest);
+      const float unit = largest == -INFINITY ? 0.0f : rintf(largest);
+      float weights[2];
+      ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
+        weights[j] = lane + 32 * j < seen ? weight_of(y[j], unit) : 0.0f;
+        out[32 * j] = weights[j];
+      }
+      const float sum = warp_sum(weights[0] + weights[1]);
+      if (lane == 0) units_of(w, entry)[g * w.plan.tile_stride + tile] = unit, sums_of(w, entry)[g * w.plan.tile_stride + tile] = sum;
     }
-    if (w.products) {
-      float* out = entry_of(w, part.first_entry + i / group) + g * w.plan.stride + tile * kPageTokens + lane;
-      ORRERY_UNROLL for (int j = 0; j < 2; ++j)
-        if (lane + 32 * j < n) out[32 * j] = fmaxf(__fmul_rn(y[j], w.scale), -INFINITY);   // NaN becomes -infinity
-      continue;
-    }
-    float largest = -INFINITY;
-    ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
-      y[j] = __fmul_rn(__fmul_rn(y[j], w.scale), kLog2E);
-      if (lane + 32 * j < seen) largest = fmaxf(largest, y[j]);
-    }
-    largest = warp_max(largest);
-    const float unit = largest == -INFINITY ? 0.0f : rintf(largest);
-    float* entry = entry_of(w, part.first_entry + i / group);
-    float weights[2];
-    ORRERY_UNROLL for (int j = 0; j < 2; ++j) {
-      weights[j] = lane + 32 * j < seen ? weight_of(y[j], unit) : 0.0f;
-      entry[g * w.plan.stride + tile * kPageTokens + lane + 32 * j] = weights[j];
-    }
-    const float sum = warp_sum(weights[0] + weights[1]);
-    if (lane == 0) units_of(w, entry)[g * w.plan.tile_stride + tile] = unit, sums_of(w, entry)[g * w.plan.tile_stride + tile] = sum;
   }
 }
 
@@ -597,7 +608,7 @@ TopKeysWork begin(Queue& queue, const TopKeysPlan& plan, std::byte* scratch, con
   w.ring_first = shape.queries.first;
   w.ring_stride = shape.queries.stride > 0 ? shape.queries.stride : int64_t{shape.n_heads} * shape.kv.head_dim;
   w.scale = shape.scale, w.causal = causal, w.bounds = shape.bounds, w.products = shape.products;
-  const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(w.head_dim + 4) * sizeof(float);
+  const size_t shared = static_cast<size_t>(kPageTokens) * static_cast<size_t>(std::min(w.head_dim, kWeightDims) + 4) * sizeof(float);
   if (shape.codes.bits > 0)
     code_weights(queue, w, shape.codes, shape.code_block, n_parts, most_keys);
   else

@@ -27,8 +27,10 @@ typedef enum { EVENT_PLANNED, EVENT_LOADING, EVENT_OPENED, EVENT_FAILED, EVENT_P
                EVENT_SAVED, EVENT_QUIT } EventType;
 typedef struct {
   EventType type;
-  guint64 done, total;      /* LOADING: bytes; PROGRESS: prompt tokens; CALL, ARGUMENTS, CALL_END: the call's number, from 0; SAVED: `done` errors; PLANNED: `done` tokens of document `total` */
-  GString* text;            /* TEXT, REASONING, ARGUMENTS; CALL: the tool's name; CALL_END: the call's id; ERROR, FAILED: the message; PLANNED: an error, or empty; OPENED: the model in words;
+  guint64 done, total;      /* LOADING: bytes; PROGRESS: prompt tokens; CALL, ARGUMENTS, CALL_END: the call's number, from 0;
+                               SAVED: `done` errors; PLANNED: `done` tokens of document `total` */
+  GString* text;            /* TEXT, REASONING, ARGUMENTS; CALL: the tool's name; CALL_END: the call's id; ERROR, FAILED: the message;
+                               PLANNED: an error, or empty; OPENED: the model in words;
                                STATS: what orrery_session_residency() gives */
   orrery_plan_result plan;  /* PLANNED */
   gsize n_messages;         /* DONE: of the session */

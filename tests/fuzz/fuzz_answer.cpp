@@ -3,6 +3,7 @@
 //
 // Input: a byte of flags, then template, tools and an answer, separated by 0x1E. Without tools, some of ours. The answer's bytes are read, and
 // choose a walk through the grammar.
+#include <cstdio>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +21,12 @@ namespace {
 constexpr const char* kTools = R"([{"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3},
   "b": {"type": "integer"}, "c": {"enum": [true, null, "x"]}}, "required": ["a"]}}, {"name": "g"}])";
 
-void keep(bool promise) {
-  if (!promise) std::abort();
+void kept(bool promise, int line) {
+  if (promise) return;
+  std::fprintf(stderr, "fuzz_answer.cpp:%d: broken promise\n", line);
+  std::abort();
 }
+#define keep(promise) kept(promise, __LINE__)
 // A fault that a stranger can cause, with a message.
 bool is_refusal(const Status& status) {
   return (status.code() == Code::invalid_argument || status.code() == Code::unsupported || status.code() == Code::unsupported_template) &&

@@ -77,7 +77,7 @@ void expect_as_plain(Phase phase, const Case& c) {
   expect_near(got, expected, phase == Phase::decode ? kDecodeError : kPrefillError);
 }
 
-constexpr int32_t kDims[] = {16, 32, 64, 80, 96, 128, 256};
+constexpr int32_t kDims[] = {16, 32, 64, 80, 96, 128, 256, 512};
 
 TEST(GpuAttendDecode, EveryTypeAndHeadSize) {
   for (const KvType type : kKvTypes)
@@ -87,6 +87,7 @@ TEST(GpuAttendDecode, EveryTypeAndHeadSize) {
 
 TEST(GpuAttendDecode, EveryGroup) {
   for (const int32_t group : {1, 2, 7, 8, 9, 17}) expect_as_plain(Phase::decode, {KvType::f16, 64, 2, group, {130}, {1}});
+  for (const int32_t group : {1, 2, 4, 8, 9}) expect_as_plain(Phase::decode, {KvType::f16, 512, 2, group, {130}, {1}});
 }
 
 TEST(GpuAttendDecode, EveryLength) {
@@ -106,11 +107,14 @@ TEST(GpuAttendDecode, LongerSplits) {
 TEST(GpuAttendDecode, Windows) {
   for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
     for (const int32_t window : {1, 16, 50, 64, 200}) expect_as_plain(Phase::decode, {type, 64, 2, 2, {170}, {1}, window});
+  for (const KvType type : kKvTypes)
+    for (const int32_t window : {1, 50}) expect_as_plain(Phase::decode, {type, 512, 1, 2, {170}, {1}, window});
 }
 
 TEST(GpuAttendDecode, Sinks) {
   for (const KvType type : {KvType::f16, KvType::q8_0})
-    for (const int32_t window : {0, 50}) expect_as_plain(Phase::decode, {type, 64, 2, 4, {170}, {2}, window, true});
+    for (const int32_t dim : {64, 512})
+      for (const int32_t window : {0, 50}) expect_as_plain(Phase::decode, {type, dim, 2, 4, {170}, {2}, window, true});
 }
 
 TEST(GpuAttendDecode, RowsOfSeveralSequences) {
@@ -148,14 +152,16 @@ TEST(GpuAttendDecode, EachRowHasTheBitsOfAStepOfItsOwn) {
 #ifdef ORRERY_EMULATED
 // The order of threads does not change results: no barrier is missing.
 TEST(GpuAttendDecode, ThreadsRunInAnyOrder) {
-  for (const KvType type : kKvTypes) {
-    const Case c{type, 64, 2, 9, {200, 90}, {1, 2}};
+  for (const Case& c : {Case{KvType::f32, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::f16, 64, 2, 9, {200, 90}, {1, 2}},
+                        Case{KvType::q8_0, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::q4_0, 64, 2, 9, {200, 90}, {1, 2}},
+                        Case{KvType::k8v4, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::f32, 512, 1, 4, {90}, {1}},
+                        Case{KvType::f16, 512, 1, 4, {90}, {1}}, Case{KvType::k8v4, 512, 1, 4, {90}, {1}}}) {
     Machine m(true, limits(c));
     const std::vector<float> forwards = attend(&m, Phase::decode, c);
     emulated::set_reversed(true);
     const std::vector<float> backwards = attend(&m, Phase::decode, c);
     emulated::set_reversed(false);
-    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << kv_type_name(type);
+    EXPECT_EQ(std::memcmp(forwards.data(), backwards.data(), forwards.size() * sizeof(float)), 0) << kv_type_name(c.type) << " of " << c.dim;
   }
 }
 #endif
@@ -195,7 +201,7 @@ TEST(GpuAttendDecode, ResidentHeads) {
     int32_t dim, group = 2;
   };
   for (const Slots slots : {Slots{KvType::f16, 64}, Slots{KvType::f32, 80}, Slots{KvType::q8_0, 96}, Slots{KvType::q4_0, 32},
-                            Slots{KvType::k8v4, 32}, Slots{KvType::k8v4, 96}, Slots{KvType::f16, 32, 11}}) {
+                            Slots{KvType::k8v4, 32}, Slots{KvType::k8v4, 96}, Slots{KvType::f16, 32, 11}, Slots{KvType::f16, 512, 4}, Slots{KvType::q8_0, 512}}) {
     SCOPED_TRACE(kv_type_name(slots.type));
     const KvFormat kv = kv_format(KvType::f32, kLayers, kKvHeads, slots.dim), heads_kv = kv_format(slots.type, kLayers, kKvHeads, slots.dim);
     const auto [expected, got] = on_both(limits({KvType::f32, slots.dim, kKvHeads, slots.group, {}, {}}), [&](Machine* m) {
@@ -258,6 +264,7 @@ TEST(GpuAttendPrefill, EveryTypeAndHeadSize) {
 
 TEST(GpuAttendPrefill, EveryGroup) {
   for (const int32_t group : {1, 2, 7, 130}) expect_as_plain(Phase::prefill, {KvType::f16, 32, 1, group, {90}, {group > 100 ? 3 : 90}});
+  for (const int32_t group : {1, 2, 4, 8, 40}) expect_as_plain(Phase::prefill, {KvType::f16, 512, 1, group, {90}, {group > 8 ? 3 : 20}});
 }
 
 TEST(GpuAttendPrefill, EveryLength) {
@@ -268,11 +275,14 @@ TEST(GpuAttendPrefill, EveryLength) {
 TEST(GpuAttendPrefill, Windows) {
   for (const KvType type : {KvType::f16, KvType::f32, KvType::k8v4})
     for (const int32_t window : {1, 20, 64, 100}) expect_as_plain(Phase::prefill, {type, 32, 1, 2, {200}, {90}, window});
+  for (const KvType type : kKvTypes)
+    for (const int32_t window : {1, 50}) expect_as_plain(Phase::prefill, {type, 512, 1, 2, {130}, {40}, window});
 }
 
 TEST(GpuAttendPrefill, Sinks) {
   for (const KvType type : {KvType::f16, KvType::q8_0})
     for (const int32_t window : {0, 50}) expect_as_plain(Phase::prefill, {type, 64, 2, 4, {170}, {90}, window, true});
+  expect_as_plain(Phase::prefill, {KvType::f16, 512, 1, 4, {90}, {30}, 0, true});
 }
 
 TEST(GpuAttendPrefill, RowsOfSeveralSequences) {
@@ -282,8 +292,8 @@ TEST(GpuAttendPrefill, RowsOfSeveralSequences) {
 
 // A row's bits depend neither on the chunks of the prompt nor on other rows.
 TEST(GpuAttendPrefill, ChunksChangeNothing) {
-  for (const int32_t window : {0, 40}) {
-    Case whole{KvType::f16, 64, 1, 4, {100}, {50}, window};
+  for (const int32_t window : {0, 40, -1}) {   // -1: heads of 512
+    Case whole{KvType::f16, window < 0 ? 512 : 64, 1, 4, {100}, {50}, std::max(window, 0)};
     Machine m(true, limits(whole));
     const std::vector<float> together = attend(&m, Phase::prefill, whole);
     Case part = whole;
@@ -299,7 +309,8 @@ TEST(GpuAttendPrefill, ChunksChangeNothing) {
 const Case kStaged[] = {{KvType::f16, 64, 2, 3, {700}, {90}},     {KvType::f16, 64, 2, 3, {640}, {64}, 150}, {KvType::f16, 32, 1, 2, {40}, {40}},
                         {KvType::q8_0, 32, 2, 17, {600}, {30}},   {KvType::q4_0, 64, 1, 4, {500}, {21}, 70}, {KvType::f32, 80, 2, 1, {330}, {10}},
                         {KvType::k8v4, 32, 2, 3, {500}, {21}, 70},       {KvType::f16, 64, 2, 3, {300}, {20}, 0, true},
-                        {KvType::f16, 256, 1, 2, {300}, {70}, 1}, {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
+                        {KvType::f16, 256, 1, 2, {300}, {70}, 1}, {KvType::f16, 512, 1, 8, {140}, {9}}, {KvType::f32, 512, 1, 2, {140}, {9}},
+                         {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
 StepLimits staged_limits(const Case& c, uint64_t bytes) {
   StepLimits l = limits(c);
   l.staging_bytes = bytes;

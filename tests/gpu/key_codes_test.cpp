@@ -32,7 +32,7 @@ struct Case {
 const Case kCases[] = {{2, 64, KvType::f16, true},    {1, 64, KvType::q8_0, true}, {4, 64, KvType::f16, true},
                        {2, 96, KvType::f16, true},    {1, 80, KvType::f32, true},  {2, 16, KvType::f32, false},
                        {4, 128, KvType::q4_0, false}, {2, 256, KvType::f16, true}, {1, 128, KvType::k8v4, true},
-                       {4, 32, KvType::q8_0, true}};
+                       {4, 32, KvType::q8_0, true},   {2, 512, KvType::f16, true}, {1, 512, KvType::q8_0, true}};
 void PrintTo(const Case& c, std::ostream* out) { *out << c.bits << " bits of " << c.dim << " in " << kv_type_name(c.type); }
 
 StepLimits limits(int32_t dim, int32_t n_keys = kTokens, int32_t group = kGroup) {

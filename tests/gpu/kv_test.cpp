@@ -43,7 +43,7 @@ std::vector<float> awkward_values(size_t n, bool not_finite) {
 
 TEST(GpuKv, AppendsAsTheCpuDoes) {
   for (const KvType type : kKvTypes)
-    for (const int32_t dim : {32, 80, 128}) {
+    for (const int32_t dim : {32, 80, 128, 512}) {
       if (!stores(type, dim)) continue;
       SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim));
       const KvFormat kv = kv_format(type, kLayers, kHeads, dim);
@@ -223,7 +223,7 @@ TEST(GpuKv, KeepsTheLastQueries) {
 // which sums in order, in double.
 TEST(GpuKv, MeansTakeTokensIn) {
   for (const KvType type : kKvTypes)
-    for (const int32_t dim : {32, 80, 128, 256}) {
+    for (const int32_t dim : {32, 80, 128, 256, 512}) {
       if (!stores(type, dim)) continue;
       SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim));
       const KvFormat kv = kv_format(type, kLayers, kHeads, dim);

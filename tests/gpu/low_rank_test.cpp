@@ -15,7 +15,7 @@ struct Shape {
   bool has_turns;   // LowRankKeys::rotations; without them the GPU makes turns itself
 };
 constexpr Shape kShapes[] = {{16, 5, 16, false, 1.0f, false}, {32, 40, 32, true, 1.0f, true}, {80, 7, 40, false, 1.19f, true},
-                             {128, 33, 64, true, 1.0f, false}, {128, 130, 128, false, 1.1f, true}};
+                             {128, 33, 64, true, 1.0f, false}, {128, 130, 128, false, 1.1f, true}, {512, 70, 512, false, 1.0f, false}};
 
 StepLimits limits(int32_t dim) {
   StepLimits l;

@@ -132,13 +132,11 @@ TEST(GpuShadowKv, SettlingRebuildsALayerAtATime) {
 #endif
 
 // Every policy: chunks and forks do not change results, and a prompt after generated tokens attends to all tokens, not only resident ones.
-class GpuPolicies : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {
-  const auto model = open_spec("qwen3", on_cuda());
+void expect_chunks_forks_and_later_prompts(const char* spec, const char* policy, double share) {
+  const auto model = open_spec(spec, on_cuda());
   const std::vector<int32_t> prompt = random_tokens(*model, 72, 1), next = random_tokens(*model, 9, 2);
-  PolicyMode mode{"", GetParam(), {}, false};
-  const auto one = unwrap(Session::open(model, with_mode(mode, 0.6, 128))), other = unwrap(Session::open(model, with_mode(mode, 0.6, 128, KvType::f16, 17)));
+  PolicyMode mode{"", policy, {}, false};
+  const auto one = unwrap(Session::open(model, with_mode(mode, share, 128))), other = unwrap(Session::open(model, with_mode(mode, share, 128, KvType::f16, 17)));
   EXPECT_TRUE(same_bits(answer(one.get(), prompt, 3), answer(other.get(), prompt, 3))) << "chunks";
   const auto fork = unwrap(one->fork());
   std::vector<float> a, b;
@@ -153,6 +151,19 @@ TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) {
   unwrap(one->rewind(static_cast<uint32_t>(prompt.size())));
   unwrap(one->prefill(next, nullptr, got.data()));
   EXPECT_TRUE(same_bits(got, expected)) << "a later prompt";
+}
+
+class GpuPolicies : public ::testing::TestWithParam<const char*> {};
+TEST_P(GpuPolicies, ChunksForksAndLaterPrompts) { expect_chunks_forks_and_later_prompts("qwen3", GetParam(), .6); }
+// Next to recurrent layers, whose state follows rewinds and forks; and next to windows in a KV group of their own. (A layer without attention has
+// no queries for a look ahead.)
+TEST_P(GpuPolicies, NextToOtherLayers) {
+  const bool keeps_layers = GetParam() == std::string("pyramidkv") || GetParam() == std::string("omnikv");
+  for (const char* spec : {"lfm2", "gemma4-moe"}) {
+    if (keeps_layers && spec == std::string("gemma4-moe")) continue;   // its one layer without a window would be kept whole
+    if (GetParam() != std::string("infinigen")) expect_chunks_forks_and_later_prompts(spec, GetParam(), .8);
+    else EXPECT_EQ(Session::open(open_spec(spec, on_cuda()), with_mode(mode_of("infinigen"), .8, 128)).take_status().code(), Code::unsupported);
+  }
 }
 
 // The link makes codes slow: auto goes by them where it is told to.

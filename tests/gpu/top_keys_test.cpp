@@ -91,7 +91,7 @@ const std::vector<Job> kJobs = {{0, 1, 300, 5, 2, 40, false}, {1, 0, 65, 11, 3, 
 
 TEST(GpuTopKeys, EveryTypeAndHeadSize) {
   for (const KvType type : kKvTypes)
-    for (const int32_t dim : {32, 80, 256})
+    for (const int32_t dim : {32, 80, 256, 512})
       if (stores(type, dim)) expect_as_plain(type, dim, {{1, 1, 200, 8, 1, 20, true}, {0, 0, 70, 9, 1, 11, false}}, {});
 }
 
@@ -200,7 +200,7 @@ std::pair<std::vector<std::byte>, std::vector<uint32_t>> digested(Machine* m, Kv
 
 TEST(GpuTopKeys, DigestsAndTheBestOfThem) {
   for (const KvType type : kKvTypes)
-    for (const int32_t dim : {32, 80, 256})
+    for (const int32_t dim : {32, 80, 256, 512})
       for (const int32_t page_tokens : {8, 64})
         for (const DigestKind kind : {DigestKind::range, DigestKind::deviation, DigestKind::mean}) {
           if (!stores(type, dim)) continue;
@@ -273,7 +273,7 @@ std::vector<std::vector<float>> weights(Machine* m, KvType type, int32_t dim, Of
 
 TEST(GpuTopKeys, WeightsAndTheirMeans) {
   for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4})
-    for (const int32_t dim : {32, 128})
+    for (const int32_t dim : {32, 128, 512})
       for (const Of of : {Of::rows, Of::mean, Of::sum}) {
         SCOPED_TRACE(std::string(kv_type_name(type)) + " of " + std::to_string(dim) + (of == Of::rows ? ", rows" : of == Of::mean ? ", means" : ", sums"));
         const auto [expected, got] = on_both(limits(dim), [&](Machine* m) { return weights(m, type, dim, of); });

@@ -515,9 +515,11 @@ class Deriver {
 
   // Lists and objects in one another, with what notations write in ways of their own.
   static Value deep_lists() {
-    const Value texts = Value::list({text_value("it's"), text_value("a \"b\""), text_value("\xC3\xA9\n\t\\ <c>"), Value::none(), Value::boolean(false), Value::floating(2.5)});
+    const Value texts = Value::list({text_value("it's"), text_value("a \"b\""), text_value("\xC3\xA9\n\t\\ <c>"), Value::none(), Value::boolean(false),
+                                     Value::floating(2.5)});
     const Value inner = arguments_of({{kKeys[1], texts}, {kUpperKey, arguments_of({})}, {kKeys[0], Value::list({})}, {kKeys[2], Value::integer(-3)}});
-    return arguments_of({{kKeys[0], Value::list({texts, inner, Value::list({inner})})}, {kKeys[1], arguments_of({{kKeys[0], inner}, {kKeys[1], Value::list({inner, texts})}})}});
+    const Value in_object = arguments_of({{kKeys[0], inner}, {kKeys[1], Value::list({inner, texts})}});
+    return arguments_of({{kKeys[0], Value::list({texts, inner, Value::list({inner})})}, {kKeys[1], in_object}});
   }
 
   // How tagged arguments have lists and objects written: as JSON, in marks like those of other strings, as Python has them, or not at all.

@@ -61,6 +61,8 @@ TEST_P(WholeBudget, GivesFullAttentionsTokens) {
     for (size_t i = 0; i < n_modes; ++i) {
       if ((i + turn) % n_types != type) continue;
       const PolicyMode& mode = policy_modes()[i];
+      const bool ahead = mode.policy == std::string("infinigen");   // a layer without queries of the policy's cannot be asked
+      if (ahead && model->description().kv().n_layers() < model->description().n_layers) continue;
       SCOPED_TRACE(std::string(mode.name) + ", KV type " + std::to_string(static_cast<int>(kv)));
       const auto whole = unwrap(Session::open(model, with_mode(mode, 1.0, 256, kv)));
       const std::vector<float> found = answer(whole.get(), prompt, 80);
@@ -79,12 +81,8 @@ TEST_P(WholeBudget, GivesFullAttentionsTokens) {
 
 std::vector<std::string> specs_that_open() {
   std::vector<std::string> names = model_spec_names();
-  // Refused, as they should be: under a policy models with recurrent layers, too.
-  const auto refused = [](const std::string& n) {
-    for (const char* recurrent : {"qwen35", "qwen3next", "lfm2", "nemotron"})
-      if (n.rfind(recurrent, 0) == 0) return true;
-    return n == "llama-layers-differ";
-  };
+  // Refused, as they should be: under a policy models whose layers share KV, too.
+  const auto refused = [](const std::string& n) { return n == "llama-layers-differ" || n == "gemma4" || n == "gemma4-alike"; };
   names.erase(std::remove_if(names.begin(), names.end(), refused), names.end());
   return names;
 }

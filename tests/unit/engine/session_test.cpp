@@ -311,6 +311,9 @@ constexpr Case kCases[] = {
     {"nemotron", "nemotron-h", TensorType::f32, KvType::f16},
     {"nemotron_odd", "nemotron-h-odd", TensorType::f16, KvType::q8_0},
     {"gemma3", "gemma3", TensorType::f32, KvType::f16},
+    {"gemma4", "gemma4", TensorType::f32, KvType::f16},
+    {"gemma4_k8v4", "gemma4", TensorType::f32, KvType::k8v4},
+    {"gemma4_moe", "gemma4-moe", TensorType::bf16, KvType::q8_0},
     {"demo", nullptr, TensorType::q8_0, KvType::f16},
 };
 std::string test_name(const ::testing::TestParamInfo<Case>& c) { return c.param.name; }

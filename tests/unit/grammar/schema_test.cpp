@@ -61,7 +61,7 @@ TEST(GrammarSchema, TypesAndValues) {
       {R"({"type": "null"})", {"null"}, {"0", "false"}},
       {R"({"type": "boolean"})", {"true", "false"}, {"1", "null"}},
       {R"({"type": "integer"})", {"0", "-7", "123456789"}, {"1.5", "-0", "01", "\"1\"", "1e3"}},
-      {R"({"type": "number"})", {"0", "-7", "1.25", "1e-9", "0.5E+10"}, {"01", ".5", "1.", "1e", "--1"}},
+      {R"({"type": "number"})", {"0", "-7", "1.25", "1e-9", "0.5E+10", "1e289", "1e-999", "2e099"}, {"1e290", "1e+300", "01", ".5", "1.", "1e", "--1"}},
       {R"({"type": ["string", "null"]})", {"\"a\"", "null"}, {"1", "[]"}},
       {R"({"type": ["integer", "number"]})", {"1.5", "2"}, {"\"\""}},
       {R"({"enum": [1, "a", null, [1, 2], {"a": true}]})", {"1", "\"a\"", "null", "[1, 2]", "{\"a\": true}"}, {"2", "\"b\"", "[2, 1]", "{}"}},
@@ -232,6 +232,52 @@ TEST(GrammarSchema, WhiteSpaceIsBounded) {
   EXPECT_FALSE(takes(*spaced, "{\"a\":[1, 2]}"));
 }
 
+TEST(GrammarSchema, UniqueItems) {
+  expect_cases({
+      {R"({"type": "array", "items": {"enum": ["a", 2, 2.0, null]}, "uniqueItems": true})",
+       {"[]", "[\"a\"]", "[2, \"a\"]", "[null, \"a\", 2]"}, {"[2, 2]", "[\"a\", null, \"a\"]", "[\"b\"]", "[2, \"a\", null, 2]"}},
+      {R"({"type": "array", "items": {"type": "boolean"}, "uniqueItems": true, "minItems": 1})", {"[true]", "[false, true]"}, {"[]", "[true, true]", "[true, false, true]"}},
+      {R"({"type": "array", "items": {"type": "integer", "minimum": -1, "exclusiveMaximum": 3}, "uniqueItems": true, "maxItems": 2})",
+       {"[]", "[-1]", "[2, 0]"}, {"[3]", "[1, 1]", "[0, 1, 2]"}},
+      {R"({"type": "array", "prefixItems": [{"const": "x"}, {"enum": ["x", "y"]}], "items": {"enum": ["x", "z"]}, "uniqueItems": true})",
+       {"[\"x\"]", "[\"x\", \"y\"]", "[\"x\", \"y\", \"z\"]"}, {"[\"x\", \"x\"]", "[\"x\", \"y\", \"x\"]", "[\"y\"]"}},
+      {R"({"type": "array", "items": {"enum": [[1], {"k": true}, [1.0]]}, "uniqueItems": true, "contains": {"type": "object"}})",
+       {"[{\"k\": true}]", "[[1], {\"k\": true}]"}, {"[]", "[[1]]", "[{\"k\": true}, {\"k\": true}]"}},
+      {R"({"type": "array", "items": {"type": "string", "pattern": "^[ab]$"}, "uniqueItems": true})", {"[\"b\", \"a\"]"}, {"[\"a\", \"a\"]"}},
+      {R"({"type": "array", "uniqueItems": true, "maxItems": 1})", {"[]", "[[1, 1]]"}, {"[1, 2]"}},
+      {R"({"type": "array", "uniqueItems": false})", {"[1, 1]"}, {}},
+      {R"({"type": "string", "uniqueItems": true})", {"\"a\""}, {"[]"}},
+      {R"({"enum": [[1, 1], [1, 2]], "uniqueItems": true})", {"[1, 2]"}, {"[1, 1]"}},
+      {R"({"type": "array", "items": {"type": "boolean"}, "uniqueItems": true, "minItems": 3})", {}, {"[true, false]", "[]"}},
+  });
+}
+
+TEST(GrammarSchema, Unevaluated) {
+  expect_cases({
+      {R"({"unevaluatedProperties": false})", {"{}", "1"}, {"{\"a\": 1}"}},
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}}, "allOf": [{"properties": {"b": {"type": "null"}}}], "unevaluatedProperties": false})",
+       {"{}", "{\"a\": 1, \"b\": null}", "{\"b\": null}"}, {"{\"c\": 1}", "{\"b\": 1}"}},
+      {R"({"$ref": "#/$defs/x", "properties": {"a": {}}, "unevaluatedProperties": {"type": "boolean"}, "$defs": {"x": {"type": "object", "patternProperties": {"^p": {}}}}})",
+       {"{\"a\": 1, \"p1\": 2}", "{\"p\": 1, \"q\": true}"}, {"{\"q\": 1}", "1"}},
+      {R"({"oneOf": [{"properties": {"k": {"const": 1}, "a": {}}, "required": ["k"]}, {"properties": {"k": {"const": 2}, "b": {}}, "required": ["k"]}], "unevaluatedProperties": false})",
+       {"{\"k\": 1, \"a\": 0}", "{\"k\": 2, \"b\": 0}"}, {"{\"k\": 1, \"b\": 0}", "{\"k\": 2, \"c\": 0}"}},
+      {R"({"type": "object", "if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"properties": {"a": {}}}, "else": {"properties": {"b": {}}}, "unevaluatedProperties": false})",
+       {"{\"k\": 1, \"a\": 0}", "{\"b\": 0}"}, {"{\"k\": 1, \"b\": 0}", "{\"k\": 2}", "{\"a\": 0}"}},
+      {R"({"type": "object", "properties": {"a": {}}, "dependentSchemas": {"a": {"properties": {"b": {}}}}, "unevaluatedProperties": false})",
+       {"{\"a\": 1, \"b\": 2}", "{}"}, {"{\"b\": 2}"}},
+      {R"({"type": "object", "properties": {"a": {}}, "not": {"required": ["b"]}, "unevaluatedProperties": false})", {"{\"a\": 1}"}, {"{\"b\": 1}", "{\"c\": 1}"}},
+      {R"({"type": "object", "additionalProperties": {"type": "integer"}, "unevaluatedProperties": false})", {"{\"x\": 1}"}, {"{\"x\": null}"}},
+      {R"({"type": "object", "allOf": [{"unevaluatedProperties": {"type": "integer"}}], "unevaluatedProperties": false})", {"{\"x\": 1}"}, {"{\"x\": null}"}},
+      {R"({"type": "object", "properties": {"a": {"properties": {"deep": {}}}}, "required": ["z"], "unevaluatedProperties": false})", {}, {"{\"deep\": 1}", "{\"z\": 1}"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}], "allOf": [{"prefixItems": [true, {"type": "string"}]}], "unevaluatedItems": false})",
+       {"[]", "[1]", "[1, \"a\"]"}, {"[1, \"a\", 2]", "[1, 2]"}},
+      {R"({"type": "array", "items": {"type": "integer"}, "unevaluatedItems": false})", {"[1, 2]"}, {"[\"a\"]"}},
+      {R"({"type": "array", "unevaluatedItems": {"type": "integer"}})", {"[1, 2]"}, {"[\"a\"]"}},
+      {R"({"anyOf": [{"minProperties": 1}, {"type": "null"}], "properties": {"a": {}}, "unevaluatedProperties": false})", {"{\"a\": 1}", "null"}, {"{}", "{\"b\": 1}"}},
+      {R"({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "unevaluatedProperties": false})", {"{\"a\": 1}"}, {}},
+  });
+}
+
 TEST(GrammarSchema, RefusalsNameTheKeyword) {
   struct Refusal {
     const char *schema, *part;
@@ -239,7 +285,12 @@ TEST(GrammarSchema, RefusalsNameTheKeyword) {
   };
   const Refusal refusals[] = {
       {R"({"properties": {"a": {"uniqueItems": true}}})", "#/properties/a/uniqueItems", Code::unsupported},
-      {R"({"unevaluatedProperties": false})", "#/unevaluatedProperties", Code::unsupported},
+      {R"({"items": {"type": "integer", "minimum": 1, "maximum": 20}, "uniqueItems": true})", "#/uniqueItems: it needs more than 4096 sets of 20 values", Code::unsupported},
+      {R"({"uniqueItems": 1})", "#/uniqueItems", Code::invalid_argument},
+      {R"({"type": "array", "not": {"uniqueItems": true}})", "the negation of uniqueItems", Code::unsupported},
+      {R"({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}], "unevaluatedProperties": false})", "#/unevaluatedProperties", Code::unsupported},
+      {R"({"if": {"required": ["a"], "properties": {"a": {}}}, "unevaluatedProperties": false})", "#/unevaluatedProperties", Code::unsupported},
+      {R"({"contains": {"const": 1}, "unevaluatedItems": false})", "#/unevaluatedItems", Code::unsupported},
       {R"({"$dynamicRef": "#x"})", "#/$dynamicRef", Code::unsupported},
       {R"({"contains": {}, "maxContains": 2})", "#/maxContains", Code::unsupported},
       {R"({"type": "array", "contains": {"const": 1}, "minContains": 100})", "in 10100 states; at most 4096", Code::unsupported},

@@ -132,7 +132,7 @@ TEST(ModelLoad, WhatIsNotRunIsRefusedByName) {
   refused(with(base, "llama.expert_count", "string", "8"), "'llama.expert_count'");
   refused(with(base, "llama.attn_logit_softcapping", "f32", 50.0), "'llama.attn_logit_softcapping'");
   refused(with(base, "llama.final_logit_softcapping", "f32", 30.0), "'llama.final_logit_softcapping'");
-  refused(with(base, "llama.attention.key_length", "u32", 264), "a head dimension of 264");
+  refused(with(base, "llama.attention.key_length", "u32", 520), "a head dimension of 520");
   refused(with(base, "llama.attention.key_length", "u32", 20), "a head dimension of 20");
   refused(with(base, "llama.attention.value_length", "u32", 32), "key heads of 16 with value heads of 32");
   refused(with(base, "llama.attention.head_count", "u32[]", {4, 2}),

@@ -209,8 +209,12 @@ class SchemaEmitter {
       const uint32_t digit = tree_.chars(CharSet{{'0', '9'}}), minus = tree_.optional(tree_.literal("-"));
       const uint32_t whole = tree_.choice({tree_.literal("0"), tree_.sequence({tree_.chars(CharSet{{'1', '9'}}), tree_.repeat(digit, 0, 16)})});
       const uint32_t fraction = tree_.optional(tree_.sequence({tree_.literal("."), tree_.repeat(digit, 1, 17)}));
-      const uint32_t exponent = tree_.optional(tree_.sequence(
-          {tree_.chars(CharSet{{'E', 'E'}, {'e', 'e'}}), tree_.optional(tree_.chars(CharSet{{'+', '+'}, {'-', '-'}})), tree_.repeat(digit, 1, 3)}));
+      // Below 290: with 17 digits before it, a number is still one of 64 bits.
+      const uint32_t two = tree_.repeat(digit, 1, 2), hundreds = tree_.sequence({tree_.chars(CharSet{{'0', '1'}}), tree_.repeat(digit, 2, 2)});
+      const uint32_t below_290 = tree_.choice({two, hundreds, tree_.sequence({tree_.literal("2"), tree_.chars(CharSet{{'0', '8'}}), digit})});
+      const uint32_t up = tree_.sequence({tree_.optional(tree_.literal("+")), below_290}), down = tree_.sequence({tree_.literal("-"), tree_.repeat(digit, 1, 3)});
+      const uint32_t power = tree_.choice({up, down});
+      const uint32_t exponent = tree_.optional(tree_.sequence({tree_.chars(CharSet{{'E', 'E'}, {'e', 'e'}}), power}));
       number_rule_ = own_rule("number", tree_.sequence({minus, whole, fraction, exponent}));
       return tree_.rule(number_rule_);
     }
@@ -259,8 +263,8 @@ class SchemaEmitter {
       }
     } else {
       std::vector<Map::Entry> entries = v.as_map().entries();
-      if (sorts_keys())
-        std::stable_sort(entries.begin(), entries.end(), [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first.as_string(), b.first.as_string()); });
+      const auto before = [&](const auto& a, const auto& b) { return options_.tagged->format->before(a.first.as_string(), b.first.as_string()); };
+      if (sorts_keys()) std::stable_sort(entries.begin(), entries.end(), before);
       for (const auto& [key, item] : entries) {
         separate();
         ORRERY_ASSIGN(const uint32_t name, notation_ == Notation::json ? constant(key, depth + 1) : key_of(std::string(key.as_string())));
@@ -277,7 +281,131 @@ class SchemaEmitter {
 
   // ---- Lists and objects ----
 
+  // The values of a conjunction, if they are finitely many and at most `most`.
+  Result<bool> finite_values(Conjunction c, size_t most, std::vector<Value>* out) {
+    if (c == kAnything) return false;
+    ORRERY_ASSIGN(const Form* form, document_.form(c));
+    std::vector<Value> found;
+    for (const Alternative& a : *form) {
+      Alternative rest = a;
+      rest.values = nullptr;
+      std::vector<Value> some;
+      if (a.values != nullptr) {
+        some = *a.values;
+      } else {
+        if (a.types & (kArray | kObject)) return false;
+        if (a.types & kNull) some.push_back(Value::none());
+        if (a.types & kTrue) some.push_back(Value::boolean(true));
+        if (a.types & kFalse) some.push_back(Value::boolean(false));
+        if (a.types & kString) {
+          ORRERY_ASSIGN(const std::shared_ptr<const CharDfa> dfa, dfa_of(a.string));
+          std::vector<std::string> texts;
+          if (!dfa->texts(most, &texts)) return false;
+          for (std::string& text : texts) some.push_back(Value::string(std::move(text)));
+        }
+        if (a.types & kNumber) {
+          const NumberForm& n = a.number;
+          constexpr int64_t kNoBound = INT64_MAX;
+          const auto bound = [](const Decimal& d) {
+            if (!d.is_integer() || d.whole.size() > 9) return kNoBound;
+            const auto whole = static_cast<int64_t>(scaled(d, 0).value_or(0));
+            return d.negative ? -whole : whole;
+          };
+          const int64_t first = n.integer && n.least ? bound(*n.least) : kNoBound, last = n.integer && n.most ? bound(*n.most) : kNoBound;
+          if (first == kNoBound || last == kNoBound || last - first > 1000) return false;
+          for (int64_t i = first; i <= last; ++i) some.push_back(Value::integer(i));
+        }
+      }
+      for (const Value& v : some) {
+        ORRERY_ASSIGN(const bool ok, document_.satisfies(v, rest));
+        if (ok && std::none_of(found.begin(), found.end(), [&](const Value& o) { return json_equal(o, v); })) found.push_back(v);
+        if (found.size() > most) return false;
+      }
+    }
+    *out = std::move(found);
+    return true;
+  }
+
+  // Items that differ from one another: a state for each set of values that have been written.
+  Result<uint32_t> unique_array(const ArrayForm& a) {
+    const auto refuse_unique = [&](const std::string& why) { return error(Code::unsupported, "schema %.300s/uniqueItems: %s", place_.c_str(), why.c_str()); };
+    constexpr size_t kMostValues = 64;
+    const size_t n_places = std::min<size_t>(a.prefix.size() + 1, a.most == kUnbounded ? a.prefix.size() + 1 : a.most);
+    std::vector<Value> values;
+    std::vector<std::vector<size_t>> allowed;   // by the item's place; the last one is of all later items
+    for (size_t i = 0; i < n_places; ++i) {
+      const Conjunction c = i < a.prefix.size() ? a.prefix[i] : a.rest;
+      std::vector<Value> found;
+      ORRERY_ASSIGN(const bool none, document_.is_nothing(c));
+      if (!none) {
+        ORRERY_ASSIGN(const bool finite, finite_values(c, kMostValues, &found));
+        if (!finite) return refuse_unique("it is supported where items have at most 64 values, by enum, const, boolean or a range of integers");
+      }
+      allowed.emplace_back();
+      for (const Value& v : found) {
+        size_t at = 0;
+        while (at < values.size() && !json_equal(values[at], v)) ++at;
+        if (at == values.size()) values.push_back(v);
+        if (at >= kMostValues) return refuse_unique("it is supported where items have at most 64 values");
+        allowed.back().push_back(at);
+      }
+    }
+    std::vector<uint32_t> nodes;
+    std::vector<uint64_t> counted;   // of each value: the contains that it counts for
+    if (a.contains.size() > 64) return refuse_unique("too many contains at one place");
+    for (const Value& v : values) {
+      ORRERY_ASSIGN(const uint32_t node, constant(v, 0));
+      nodes.push_back(node);
+      counted.push_back(0);
+      for (size_t k = 0; k < a.contains.size(); ++k) {
+        ORRERY_ASSIGN(const bool fits, document_.satisfies(v, a.contains[k].what));
+        counted.back() |= uint64_t{fits} << k;
+      }
+    }
+    Machine machine;
+    const uint32_t close = tree_.sequence({space(), tree_.literal("]")}), separator = comma(), first = machine.state();
+    machine.edges.push_back({Machine::kStart, first, tree_.sequence({tree_.literal("["), space()})});
+    std::map<uint64_t, uint32_t> states = {{0, first}};
+    std::vector<uint64_t> todo = {0};
+    while (!todo.empty()) {
+      if (pace_.look()) return error(Code::cancelled, "compiling a schema was cancelled");
+      const uint64_t used = todo.back();
+      todo.pop_back();
+      const uint32_t at = states[used];
+      size_t n = 0;
+      std::vector<uint32_t> of_contains(a.contains.size(), 0);
+      for (size_t v = 0; v < values.size(); ++v) {
+        if ((used >> v & 1) == 0) continue;
+        ++n;
+        for (size_t k = 0; k < a.contains.size(); ++k) of_contains[k] += static_cast<uint32_t>(counted[v] >> k & 1);
+      }
+      bool may_end = n >= a.least;
+      for (size_t k = 0; k < a.contains.size(); ++k) may_end = may_end && of_contains[k] >= a.contains[k].least;
+      if (may_end) machine.edges.push_back({at, Machine::kFinal, n == 0 ? tree_.literal("]") : close});
+      if (n >= a.most) continue;
+      uint32_t from = kNoNode;
+      for (const size_t v : allowed[std::min(n, allowed.size() - 1)]) {
+        if (used >> v & 1) continue;
+        if (from == kNoNode) {
+          from = at;
+          if (n > 0) from = machine.state(), machine.edges.push_back({at, from, separator});
+        }
+        const auto [found, is_new] = states.emplace(used | uint64_t{1} << v, 0);
+        if (is_new) {
+          if (states.size() > kMostContainsStates)
+            return refuse_unique("it needs more than " + std::to_string(kMostContainsStates) + " sets of " + std::to_string(values.size()) +
+                                 " values; a smaller maxItems needs fewer");
+          found->second = machine.state();
+          todo.push_back(found->first);
+        }
+        machine.edges.push_back({from, found->second, nodes[v]});
+      }
+    }
+    return tree_.machine(std::move(machine));
+  }
+
   Result<uint32_t> array(const ArrayForm& a) {
+    if (a.unique && a.most > 1) return unique_array(a);
     Machine machine;
     const uint32_t open = tree_.sequence({tree_.literal("["), space()}), close = tree_.sequence({space(), tree_.literal("]")});
     const uint32_t empty = tree_.literal("]");  // white space stands behind the bracket that opens

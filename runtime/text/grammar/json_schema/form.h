@@ -48,7 +48,9 @@ struct ArrayForm {
   Conjunction rest = kAnything;
   uint32_t least = 0, most = kUnbounded;
   std::vector<Contains> contains;
-  bool free() const { return prefix.empty() && rest == kAnything && least == 0 && most == kUnbounded && contains.empty(); }
+  bool unique = false;
+  uint32_t evaluated = 0;  // the first items that a keyword in place looks at; kUnbounded: all. As of objects
+  bool free() const { return prefix.empty() && rest == kAnything && least == 0 && most == kUnbounded && contains.empty() && !unique; }
 };
 
 struct ObjectForm {
@@ -57,6 +59,12 @@ struct ObjectForm {
   Conjunction rest = kAnything;                                                 // keys that are in none of them
   std::vector<std::string> required;
   uint32_t least = 0, most = kUnbounded;
+  // The keys that a keyword in place looks at: names, texts of classes, or all. They constrain nothing until unevaluatedProperties reads them.
+  struct Evaluated {
+    std::vector<std::string> names;
+    std::vector<std::shared_ptr<const CharDfa>> classes;
+    bool all = false;
+  } evaluated;
   bool free() const {
     return properties.empty() && classes.empty() && rest == kAnything && required.empty() && least == 0 && most == kUnbounded;
   }
@@ -70,6 +78,7 @@ struct Alternative {
   ArrayForm array;
   ObjectForm object;
   std::shared_ptr<const std::vector<Value>> values;  // null: not enumerated
+  bool may_evaluate_more = false;  // other choices may hold, too, and look at other keys or items
 };
 using Form = std::vector<Alternative>;  // empty: no value
 

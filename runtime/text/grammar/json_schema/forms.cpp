@@ -82,12 +82,20 @@ Status SchemaDocument::Reader::both_objects(const ObjectForm& a, const ObjectFor
   out->required = without_repeats(a.required, b.required);
   out->least = std::max(a.least, b.least);
   out->most = std::min(a.most, b.most);
+  out->evaluated.all = a.evaluated.all || b.evaluated.all;
+  if (!out->evaluated.all) {
+    out->evaluated.names = without_repeats(a.evaluated.names, b.evaluated.names);
+    out->evaluated.classes = a.evaluated.classes;
+    for (const auto& dfa : b.evaluated.classes)
+      if (std::find(a.evaluated.classes.begin(), a.evaluated.classes.end(), dfa) == a.evaluated.classes.end()) out->evaluated.classes.push_back(dfa);
+  }
   return ok_status();
 }
 
 Result<std::optional<Alternative>> SchemaDocument::Reader::both(const Alternative& a, const Alternative& b) {
   Alternative out;
   out.types = a.types & b.types;
+  out.may_evaluate_more = a.may_evaluate_more || b.may_evaluate_more;
   if (out.types & kNumber) {
     out.number = a.number;
     out.number.integer = a.number.integer || b.number.integer;
@@ -130,6 +138,8 @@ Result<std::optional<Alternative>> SchemaDocument::Reader::both(const Alternativ
     out.array.most = std::min(a.array.most, b.array.most);
     out.array.contains = a.array.contains;
     out.array.contains.insert(out.array.contains.end(), b.array.contains.begin(), b.array.contains.end());
+    out.array.unique = a.array.unique || b.array.unique;
+    out.array.evaluated = std::max(a.array.evaluated, b.array.evaluated);
     if (out.array.least > out.array.most) out.types &= static_cast<uint8_t>(~kArray);
   }
   if (out.types & kObject) {
@@ -285,6 +295,7 @@ Result<Form> SchemaDocument::Reader::negate(const Alternative& a, uint32_t numbe
         out.push_back(std::move(wrong));
       }
     }
+    if (a.array.unique) return refuse(number, "", "the negation of uniqueItems is not supported");
     if (!a.array.contains.empty()) return refuse(number, "", "the negation of contains is not supported");
     if (a.array.rest != kAnything) {
       if (!a.array.prefix.empty() && a.array.rest != nothing()) return refuse(number, "", "the negation of items behind prefixItems is not supported");
@@ -352,7 +363,48 @@ Result<Form> SchemaDocument::Reader::positive(uint32_t number, int depth) {
     ORRERY_ASSIGN(form, both(form, other, number));
   }
   ORRERY_TRY(applicators(number, depth, &form));
+  ORRERY_TRY(unevaluated(number, &form));
   return form;
+}
+
+// unevaluatedProperties and unevaluatedItems: what no keyword of this place, and of those that it applies, has looked at. Each alternative knows
+// what was looked at on its way. That is all of it, but where a choice does not say which of its other branches hold.
+Status SchemaDocument::Reader::unevaluated(uint32_t number, Form* form) {
+  const Value& schema = places_[number].schema;
+  for (const char* key : {"unevaluatedProperties", "unevaluatedItems"}) {
+    const Value* v = schema.find(key);
+    if (v == nullptr || legacy_) continue;
+    ORRERY_ASSIGN(const Conjunction c, child(*v, number, key));
+    const bool objects = std::string_view(key) == "unevaluatedProperties";
+    Form out;
+    for (Alternative& a : *form) {
+      Alternative more;
+      if (c != kAnything && (a.types & (objects ? kObject : kArray))) {
+        if (a.may_evaluate_more) return refuse(number, key, "what a choice of anyOf, or an if without then and else, looks at is not known");
+        if (!objects && !a.array.contains.empty()) return refuse(number, key, "beside contains, it is not supported");
+        if (objects && !a.object.evaluated.all) {
+          for (const std::string& name : a.object.evaluated.names) more.object.properties.emplace_back(name, kAnything);
+          CharDfa any;
+          for (const auto& dfa : a.object.evaluated.classes) {
+            ORRERY_ASSIGN(any, CharDfa::combine(any, *dfa, CharDfa::Combine::either));
+          }
+          if (!any.empty()) more.object.classes.emplace_back(std::make_shared<const CharDfa>(std::move(any)), kAnything);
+          more.object.rest = c;
+        }
+        if (!objects && a.array.evaluated != kUnbounded) {
+          more.array.prefix.assign(a.array.evaluated, kAnything);
+          more.array.rest = c;
+        }
+      }
+      ORRERY_ASSIGN(std::optional<Alternative> joined, both(a, more));
+      if (!joined) continue;
+      if (objects) joined->object.evaluated.all = true;
+      else joined->array.evaluated = kUnbounded;
+      out.push_back(std::move(*joined));
+    }
+    *form = std::move(out);
+  }
+  return ok_status();
 }
 
 Result<Form> SchemaDocument::Reader::one_of(uint32_t number, const Value& list, int depth) {
@@ -389,6 +441,14 @@ Result<Form> SchemaDocument::Reader::one_of(uint32_t number, const Value& list, 
   return out;
 }
 
+// Whether an alternative looks at keys or items.
+static bool evaluates(const Form& form) {
+  return std::any_of(form.begin(), form.end(), [](const Alternative& a) {
+    const ObjectForm::Evaluated& e = a.object.evaluated;
+    return ((a.types & kObject) && (e.all || !e.names.empty() || !e.classes.empty())) || ((a.types & kArray) && a.array.evaluated > 0);
+  });
+}
+
 Status SchemaDocument::Reader::applicators(uint32_t number, int depth, Form* form) {
   const Value schema = places_[number].schema;
   const auto also = [&](const Form& other) -> Status {
@@ -409,6 +469,7 @@ Status SchemaDocument::Reader::applicators(uint32_t number, int depth, Form* for
       continue;
     }
     Form any_of;
+    const bool may_differ = std::string_view(key) == "anyOf" && list->as_items().size() > 1;
     for (const Value& v : list->as_items()) {
       ORRERY_ASSIGN(const Form f, form_at(v, key, false));
       if (std::string_view(key) == "allOf") {
@@ -417,6 +478,7 @@ Status SchemaDocument::Reader::applicators(uint32_t number, int depth, Form* for
         any_of.insert(any_of.end(), f.begin(), f.end());
       }
     }
+    for (Alternative& a : any_of) a.may_evaluate_more = a.may_evaluate_more || (may_differ && evaluates(any_of));
     if (std::string_view(key) == "anyOf") ORRERY_TRY(also(any_of));
   }
   if (const Value* v = schema.find("not")) {
@@ -438,6 +500,8 @@ Status SchemaDocument::Reader::applicators(uint32_t number, int depth, Form* for
     }
     ORRERY_TRY(also(either));
   }
+  if (schema.find("if") != nullptr && schema.find("then") == nullptr && schema.find("else") == nullptr)
+    for (Alternative& a : *form) a.may_evaluate_more = true;
   for (const char* key : {"dependencies", "dependentRequired", "dependentSchemas"}) {
     const Value* map = schema.find(key);
     if (map == nullptr) continue;
@@ -578,6 +642,10 @@ Result<bool> SchemaDocument::Reader::satisfies(const Value& value, const Alterna
       ORRERY_ASSIGN(const bool ok, satisfies(items[i], i < a.array.prefix.size() ? a.array.prefix[i] : a.array.rest, depth + 1));
       if (!ok) return false;
     }
+    if (a.array.unique && items.size() > 2000) return error(Code::unsupported, "an enumerated list of %zu items under uniqueItems", items.size());
+    for (size_t i = 0; a.array.unique && i < items.size(); ++i)
+      for (size_t j = 0; j < i; ++j)
+        if (json_equal(items[i], items[j])) return false;
     for (const ArrayForm::Contains& contains : a.array.contains) {
       uint32_t n = 0;
       for (const Value& item : items) {

@@ -11,14 +11,15 @@ namespace {
 
 constexpr const char* kConstrains[] = {
     "type", "enum", "const", "multipleOf", "maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength", "pattern",
-    "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems", "contains", "minContains", "properties", "patternProperties",
+    "format", "items", "prefixItems", "additionalItems", "maxItems", "minItems", "uniqueItems", "unevaluatedItems", "unevaluatedProperties",
+    "contains", "minContains", "properties", "patternProperties",
     "additionalProperties", "required", "maxProperties", "minProperties", "propertyNames", "dependencies", "dependentRequired",
     "dependentSchemas", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"};
 constexpr const char* kAnnotations[] = {"title", "description", "default", "examples", "$comment", "readOnly", "writeOnly", "deprecated",
                                         "contentMediaType", "contentEncoding", "contentSchema", "$schema", "$id", "id", "$anchor", "$defs",
                                         "definitions", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor"};
 // These would constrain, and are not supported.
-constexpr const char* kRefused[] = {"$dynamicRef", "$recursiveRef", "maxContains", "uniqueItems", "unevaluatedItems", "unevaluatedProperties"};
+constexpr const char* kRefused[] = {"$dynamicRef", "$recursiveRef", "maxContains"};
 
 template <size_t n>
 bool is_in(const char* const (&list)[n], std::string_view key) {
@@ -257,11 +258,12 @@ Result<uint32_t> SchemaDocument::Reader::resolve(uint32_t from, const std::strin
 }
 
 Status SchemaDocument::Reader::check_keywords(uint32_t number) {
-  for (const auto& [key, value] : places_[number].schema.as_map().entries()) {
+  for (const auto& entry : places_[number].schema.as_map().entries()) {
+    const Value& key = entry.first;
     const std::string_view k = key.as_string();
-    if (is_in(kConstrains, k) || is_in(kAnnotations, k)) continue;
+    const bool is_later = legacy_ && k.substr(0, 11) == "unevaluated";   // unknown to older drafts
+    if ((is_in(kConstrains, k) && !is_later) || is_in(kAnnotations, k)) continue;
     if (is_in(kRefused, k)) {
-      if ((k == "uniqueItems" && value.is_bool() && !value.as_bool()) || (k.substr(0, 11) == "unevaluated" && value.is_bool() && value.as_bool())) continue;
       return refuse(number, std::string(k), "this keyword is not supported");
     }
     const std::string name(k.substr(0, 60));
@@ -374,6 +376,11 @@ Status SchemaDocument::Reader::array_keywords(uint32_t number, ArrayForm* out) {
   if (const Value* v = schema.find("maxItems")) {
     ORRERY_ASSIGN(out->most, count(number, "maxItems", *v));
   }
+  if (const Value* v = schema.find("uniqueItems")) {
+    if (!v->is_bool()) return refuse(number, "uniqueItems", "expected true or false", Code::invalid_argument);
+    out->unique = v->as_bool();
+  }
+  out->evaluated = rest != nullptr || schema.find("contains") != nullptr ? kUnbounded : static_cast<uint32_t>(out->prefix.size());
   if (const Value* v = schema.find("contains")) {
     uint32_t least = 1;
     if (const Value* n = schema.find("minContains")) {
@@ -408,6 +415,7 @@ Status SchemaDocument::Reader::object_keywords(uint32_t number, ObjectForm* out)
   ORRERY_TRY(map_of("patternProperties", &patterns));
   if (const Value* v = schema.find("additionalProperties")) {
     ORRERY_ASSIGN(out->rest, child(*v, number, "additionalProperties"));
+    out->evaluated.all = true;
   }
   if (patterns != nullptr) {
     for (const auto& [key, value] : patterns->as_map().entries()) {
@@ -423,6 +431,7 @@ Status SchemaDocument::Reader::object_keywords(uint32_t number, ObjectForm* out)
         text.dfa = std::make_shared<const CharDfa>(e->dfa);
       }
       ORRERY_ASSIGN(const std::shared_ptr<const CharDfa> dfa, dfa_of(text));
+      out->evaluated.classes.push_back(dfa);
       // What earlier patterns also match holds for both; the rest is a class of its own.
       CharDfa left = *dfa;
       decltype(out->classes) classes;
@@ -445,6 +454,7 @@ Status SchemaDocument::Reader::object_keywords(uint32_t number, ObjectForm* out)
       for (const auto& [dfa, d] : out->classes)
         if (dfa->matches(name)) c = join(c, d);
       out->properties.emplace_back(name, c);
+      out->evaluated.names.push_back(name);
     }
   }
   if (const Value* v = schema.find("required"); v != nullptr && !v->is_bool()) {

@@ -55,6 +55,7 @@ class SchemaDocument::Reader {
   Status array_keywords(uint32_t place, ArrayForm* out);
   Status object_keywords(uint32_t place, ObjectForm* out);
   Status applicators(uint32_t place, int depth, Form* form);
+  Status unevaluated(uint32_t place, Form* form);
   Result<Form> one_of(uint32_t place, const Value& list, int depth);
   Result<uint32_t> count(uint32_t place, const std::string& key, const Value& value) const;
   Status check_keywords(uint32_t place);
