@@ -273,10 +273,10 @@ class Builder:
         return self.spec
 
 
-    def build_gemma4(self, *, windows, dim_swa, shared=0, per_layer=0, experts=None, fused=True, keys_as_values=(), scales=(), left_over=False):
+    def build_gemma4(self, *, windows, dim_swa, shared=0, per_layer=0, experts=None, fused=True, keys_as_values=(), scales=(), left_over=False, sharpness=0.6):
         """windows: a flag for each layer. dim_swa: of the heads of those. shared: the last layers without KV of their own. per_layer: the width of
         each layer's own embeddings. experts: (n_experts, width). keys_as_values: layers without attn_v. scales: layers with an output scale.
-        left_over: shared layers have the keys and values that training left."""
+        left_over: shared layers have the keys and values that training left. sharpness: of attention, whose scale is 1: the norms of queries and keys."""
         d, first = self.dim, self.layers - shared
         self.key("attention.sliding_window_pattern", "bool", windows)
         self.key("attention.key_length_swa", "u32", dim_swa).key("attention.value_length_swa", "u32", dim_swa)
@@ -297,12 +297,12 @@ class Builder:
             q, kv = self.heads[il] * hd, self.kv[il] * hd
             self.norm(p + "attn_norm", d)
             self.matrix(p + "attn_q", d, q)
-            self.norm(p + "attn_q_norm", hd, 0.6)
+            self.norm(p + "attn_q_norm", hd, sharpness)
             if il < first or left_over:
                 self.matrix(p + "attn_k", d, kv)
                 if il not in keys_as_values:
                     self.matrix(p + "attn_v", d, kv)
-                self.norm(p + "attn_k_norm", hd, 0.6)
+                self.norm(p + "attn_k_norm", hd, sharpness)
             self.matrix(p + "attn_output", q, d)
             self.norm(p + "post_attention_norm", d)
             self.norm(p + "ffn_norm", d)
@@ -445,7 +445,7 @@ def cases():
     out.append(B("gemma4", "Gemma 4 E4B: as gemma4-alike with heads of two sizes; what training left of keys and values is not used", "gemma4", dim=64,
                  layers=6, heads=4, kv=2, head_dim=64, ff=96, vocab=128, tied=True, embed_scale=0.4, rope_base=1000000.0, eps=1e-6)
                .key("rope.freq_base_swa", "f32", 10000.0).key("attention.sliding_window", "u32", 12).key("final_logit_softcapping", "f32", 9.0)
-               .build_gemma4(windows=[1, 0, 1, 0, 1, 0], dim_swa=32, shared=2, per_layer=32, scales=(0, 1, 2, 3, 4, 5), left_over=True))
+               .build_gemma4(windows=[1, 0, 1, 0, 1, 0], dim_swa=32, shared=2, per_layer=32, scales=(0, 1, 2, 3, 4, 5), left_over=True, sharpness=0.4))
     out.append(B("gemma4-moe", "Gemma 4 26B-A4B: as gemma4-moe-alike with heads of two sizes, in two numbers; gate and up apart", "gemma4", dim=64, layers=4,
                  heads=4, kv=[2, 2, 2, 1], head_dim=64, ff=96, vocab=128, rope_base=1000000.0, eps=1e-6)
                .key("rope.freq_base_swa", "f32", 10000.0).key("attention.sliding_window", "u32", 20).expert(11, 4, 20)

@@ -58,10 +58,11 @@ TEST(GpuExperts, ChoosesAsTheCpu) {
     SCOPED_TRACE(::testing::Message() << c.router.n_experts << " " << static_cast<int>(c.router.gating));
     const auto n = static_cast<size_t>(c.router.n_experts);
     const auto [expected, got] = on_both(limits_of(c.router, c.n_rows, 64), [&](Machine* m) {
-      const Buffer<float> logits(m, normal_values(static_cast<size_t>(c.n_rows) * n, 3, 2.0f)), bias(m, normal_values(n, 4, 0.5f));
+      const Buffer<float> logits(m, normal_values(static_cast<size_t>(c.n_rows) * n, 3, 2.0f)), bias(m, normal_values(n, 4, 0.5f)),
+          scales(m, normal_values(n, 5));
       const Routed routed(m, c.router, c.n_rows);
       m->begin(Phase::prefill, c.n_rows);
-      (*m)->experts()->route(logits.cptr(), c.biased ? bias.cptr() : Ptr<const float>{}, {}, c.router, routed.rows);
+      (*m)->experts()->route(logits.cptr(), c.biased ? bias.cptr() : Ptr<const float>{}, c.router.normalised ? scales.cptr() : Ptr<const float>{}, c.router, routed.rows);
       m->end();
       return std::make_pair(routed.weights(), routed.numbers());
     });
@@ -150,7 +151,7 @@ TEST(GpuExperts, SumsAndGatesAsOnTheCpu) {
   constexpr int64_t kWidth = 300;
   const auto [expected, got] = on_both(limits_of(r, kRows, kWidth), [&](Machine* m) {
     const Buffer<float> logits(m, normal_values(kRows * 5, 1)), y(m, normal_values(kRows * 2 * kWidth, 2)), gates(m, normal_values(kRows, 3)),
-        x(m, normal_values(kRows * kWidth, 4));
+        x(m, normal_values(kRows * kWidth, 4)), sums(m, std::vector<float>(kRows * kWidth, NAN));
     std::vector<float> wide = normal_values(kRows * kWidth, 5, 8.0f);   // beyond the clamps
     wide[3] = 7.0f, wide[4] = -7.0f;
     const Buffer<float> gate(m, wide), up(m, normal_values(kRows * kWidth, 6, 8.0f)), clamped(m, kRows * kWidth),
@@ -159,6 +160,7 @@ TEST(GpuExperts, SumsAndGatesAsOnTheCpu) {
     m->begin(Phase::prefill, kRows);
     (*m)->experts()->route(logits.cptr(), {}, {}, r, routed.rows);
     (*m)->experts()->add_experts(x.ptr(), y.cptr(), kWidth, r, routed.rows, true);
+    (*m)->experts()->add_experts(sums.ptr(), y.cptr(), kWidth, r, routed.rows, false);
     (*m)->experts()->gate_rows(x.ptr(), gates.cptr(), kWidth);
     (*m)->experts()->clamped_swiglu(gate.cptr(), up.cptr(), clamped.ptr(), kWidth);
     (*m)->experts()->squared_relu(squared.ptr(), kWidth);
@@ -166,6 +168,7 @@ TEST(GpuExperts, SumsAndGatesAsOnTheCpu) {
     std::vector<float> all = x.get();
     for (const float v : clamped.get()) all.push_back(v / 16);
     for (const float v : squared.get()) all.push_back(v);
+    for (const float v : sums.get()) all.push_back(v);
     return all;
   });
   expect_near(got, expected, 2e-6);

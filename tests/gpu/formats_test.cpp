@@ -64,6 +64,29 @@ TEST(GpuFormats, ScratchChangesBehindAStep) {
       }
 }
 
+// Rows that the host writes: several buffers of short rows, and rows that fill a buffer each, in both phases.
+TEST(GpuFormats, RowsThatTheHostWrites) {
+  const RowReader read = [](const void* context, int32_t token, float* row) {
+    const int64_t n = *static_cast<const int64_t*>(context);
+    for (int64_t i = 0; i < n; ++i) row[i] = static_cast<float>(token * 1024 + i % 1021);
+  };
+  for (const auto& [n_rows, n_cols] : {std::pair<int32_t, int64_t>{5, 33}, {70, 20000}, {3, int64_t{1} << 20}})
+    for (const Phase phase : {Phase::prefill, Phase::decode}) {
+      SCOPED_TRACE(n_cols);
+      Machine m(true, product_limits(n_rows, 32));
+      Buffer<float> out(&m, static_cast<size_t>(n_rows * n_cols));
+      m.begin(phase, n_rows);   // row i is token i
+      m->read_rows(read, &n_cols, n_cols, out.ptr());
+      m.end();
+      const std::vector<float> got = out.get();
+      std::vector<float> expected(static_cast<size_t>(n_cols));
+      for (int32_t row = 0; row < n_rows; ++row) {
+        read(&n_cols, row, expected.data());
+        ASSERT_EQ(std::memcmp(got.data() + row * n_cols, expected.data(), expected.size() * sizeof(float)), 0) << row;
+      }
+    }
+}
+
 TEST(GpuFormats, EmbeddingsAreTheFilesValues) {
   const int32_t n_rows = 5;
   for (const TypeTraits& type : kTypeTraits)

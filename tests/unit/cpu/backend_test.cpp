@@ -45,6 +45,24 @@ TEST_P(CpuOps, EmbedGivesTheTokensRows) {
     }
 }
 
+TEST_P(CpuOps, RowsThatTheHostWrites) {
+  constexpr int64_t kWidth = 300;
+  const RowReader read = [](const void* context, int32_t token, float* row) {
+    for (int64_t i = 0; i < kWidth; ++i) row[i] = static_cast<float>(token) * *static_cast<const float*>(context) + static_cast<float>(i);
+  };
+  const float factor = 0.5f;
+  for (const int32_t n_threads : {1, 3}) {
+    Rig rig(GetParam(), n_threads, {4, 64, 1, 1, 32, 512});
+    const std::vector<Row> rows = {{0, 0, 0}, {99, 1, 0}, {7, 2, 0}, {7, 3, 0}};
+    Guarded<float> out(4 * kWidth);
+    rig->begin_step({Phase::prefill, rows, {}, {}});
+    rig->read_rows(read, &factor, kWidth, out.ptr());
+    rig->end_step();
+    for (size_t i = 0; i < out.size(); ++i)
+      ASSERT_EQ(out[i], static_cast<float>(rows[i / kWidth].token) * 0.5f + static_cast<float>(i % kWidth));
+  }
+}
+
 TEST_P(CpuOps, RmsNorm) {
   for (int64_t dim : {1, 7, 8, 31, 64, 100, 128, 1000, 4096, 8191}) {
     for (int32_t n_vectors : {1, 3}) {

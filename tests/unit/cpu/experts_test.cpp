@@ -110,6 +110,22 @@ TEST(CpuRouter, ChoosesAndWeighsAsDefined) {
         }
 }
 
+// An expert's scale multiplies its weight after all else: it moves neither the choice nor the other weights.
+TEST(CpuRouter, ScalesMultiplyTheWeightsLast) {
+  const RouterShape r = router_of(8, 3, Gating::softmax, true, 2.5f);
+  constexpr int32_t kRows = 5;
+  Rig rig("plain", 2, limits_of(r, kRows, 32));
+  Guarded<float> logits(kRows * 8), scales(8);
+  fill_normal(logits, 3, 2.0f), fill_normal(scales, 4);
+  const Routed plain(r, kRows), scaled(r, kRows);
+  route(rig, logits, nullptr, plain);
+  route(rig, logits, nullptr, scaled, Phase::decode, &scales);
+  for (int32_t i = 0; i < kRows * 3; ++i) {
+    ASSERT_EQ(scaled.experts()[i], plain.experts()[i]);
+    EXPECT_EQ(scaled.weights()[i], plain.weights()[i] * scales[static_cast<size_t>(plain.experts()[i])]);
+  }
+}
+
 // A sum of weights that is tiny is not divided by: sigmoids of very negative logits.
 TEST(CpuRouter, ATinySumIsNotDividedBy) {
   const RouterShape r = router_of(4, 2, Gating::sigmoid, true);
@@ -223,6 +239,24 @@ TEST_P(CpuExperts, ProductsAreThoseOfEachRowAlone) {
         }
     }
   }
+}
+
+// Without accumulation, what lay there is not read.
+TEST(CpuRouter, SumsReplaceWhatLayThere) {
+  const RouterShape r = router_of(5, 2, Gating::softmax, true);
+  constexpr int32_t kRows = 3;
+  constexpr size_t kWidth = 1100;   // more than a stretch
+  Rig rig("plain", 2, limits_of(r, kRows, 32));
+  Guarded<float> logits(kRows * 5), y(kRows * 2 * kWidth), sums(kRows * kWidth), x(kRows * kWidth);
+  fill_normal(logits, 1), fill_normal(y, 3);
+  for (size_t i = 0; i < x.size(); ++i) sums[i] = 0.0f, x[i] = NAN;
+  const Routed routed(r, kRows);
+  route(rig, logits, nullptr, routed);
+  rig.begin(Phase::prefill, kRows);
+  rig->experts()->add_experts(sums.ptr(), y.cptr(), kWidth, r, routed.rows, true);
+  rig->experts()->add_experts(x.ptr(), y.cptr(), kWidth, r, routed.rows, false);
+  rig.end();
+  EXPECT_TRUE(same_bits(x.data(), sums.data(), x.size()));
 }
 
 TEST_P(CpuExperts, SumsAndGates) {
