@@ -78,6 +78,7 @@ void expect_as_plain(Phase phase, const Case& c) {
 }
 
 constexpr int32_t kDims[] = {16, 32, 64, 80, 96, 128, 256, 512};
+bool attends(KvType type, int32_t dim) { return stores(type, dim) && (dim < 512 || type != KvType::f32); }   // CudaBackend::check_heads()
 
 TEST(GpuAttendDecode, EveryTypeAndHeadSize) {
   for (const KvType type : kKvTypes)
