@@ -57,7 +57,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   uint64_t pinned_bytes() const override { return pinned_bytes_; }
   Status reserve_arena(uint64_t bytes) override;
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
-  Status check_heads(int32_t head_dim) const override;
+  Status check_heads(int32_t head_dim, KvType type) const override;
   Status check_recurrent(const DeltaNetShape* shape) const override;
   Status check_mamba2(const Mamba2Shape& shape) const override;
   Status check_experts(const RouterShape& router) const override;

@@ -129,8 +129,11 @@ Status CudaBackend::reserve_arena(uint64_t bytes) {
   return ok_status();
 }
 
-Status CudaBackend::check_heads(int32_t head_dim) const {
-  if (attends(KvType::f16, head_dim)) return ok_status();
+Status CudaBackend::check_heads(int32_t head_dim, KvType type) const {
+  if (attends(type, head_dim)) return ok_status();
+  if (attends(KvType::f16, head_dim))
+    return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions with KV in %s; expected F16 or a coarser type", head_dim,
+                 kv_type_name(type));
   return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128, 256 or 512", head_dim);
 }
 

@@ -4,7 +4,7 @@
 // 4 warps find their items from the rows' positions or the heads' lengths, so one graph serves every step. Items of one split of several
 // rows follow each other: rows of one sequence then find its keys in the second-level cache. Warp w takes tokens 16 w .. 16 w + 15 of every
 // page. It copies K and V of this strip to shared memory as they are stored, and multiplies with m16n8k16. Where both do not fit (F32 heads
-// of 256, F16 heads of 512), V takes K's place when the scores are known; F32 heads of 512 come in halves of K and of V. A lane has 128
+// of 256, F16 heads of 512), V takes K's place when the scores are known. A lane has 128
 // registers for its part of the outputs: heads of 512 add both halves of the weights there at once. Warps share only the queries. At an
 // item's end the warps' (o, m, l) merge in order;
 // a second kernel merges the splits in order. A compensation token is an item of its own: its (o, l) is multiplied by the number of tokens
@@ -122,10 +122,9 @@ struct Strip : KvLayout<kType, kDim> {
   static constexpr int kQueryBytes = kSteps * 32 * 16;
   static constexpr int kMergeBytes = G::kWarps * G::kQueries * kDim * 4;
   static constexpr int kFixedBytes = G::kWarps * G::kQueries * 8;   // ml
-  // The pieces of a strip that take turns in shared memory: 1: all; 2: K, then V; 4: halves of K, then halves of V.
+  // The pieces of a strip that take turns in shared memory: 1: all; 2: K, then V.
   static constexpr int kMostOfToken = (kMostSharedBytes - kQueryBytes - kFixedBytes) / (G::kWarps * G::kStrip) - 16;
-  static constexpr int kPieces = L::kTokenBytes <= kMostOfToken ? 1 : L::kKeyBytes <= kMostOfToken ? 2 : 4;
-  static constexpr int kPieceSteps = kPieces == 4 ? kSteps / 2 : kSteps;   // of the products with K or V
+  static constexpr int kPieces = L::kTokenBytes <= kMostOfToken ? 1 : 2;
   static constexpr int kPartBytes = L::kTokenBytes / kPieces, kValueAt = kPieces == 1 ? L::kKeyBytes : 0;
   static constexpr int kPitch = kPartBytes + (kBlocks ? 0 : 16);   // + 16 bytes: eight rows meet different banks
   static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
@@ -156,7 +155,7 @@ struct Strip : KvLayout<kType, kDim> {
   static constexpr int kPairStep = kType == KvType::f16 ? 8 : 2;
   static __device__ __forceinline__ int query_dim(int k, int t) { return 16 * k + (kType == KvType::f16 ? 2 : 4) * t; }
 
-  // b[2 n] and b[2 n + 1]: 16 dimensions of keys 8 n .. 8 n + 7. Of a strip in pieces, k counts the steps of the piece.
+  // b[2 n] and b[2 n + 1]: 16 dimensions of keys 8 n .. 8 n + 7.
   static __device__ __forceinline__ void keys(const std::byte* strip, int k, int part, int lane, uint32_t (&b)[4]) {
     const int t = lane % 4;
     if constexpr (kType == KvType::f16) {
@@ -223,7 +222,7 @@ struct Partial {
 };
 constexpr float kWeightScale = 16.0f;   // keeps weights times V's small scales within the range of halves
 
-// fetch(piece) is called before the first product with a piece of the strip other than its first.
+// fetch() is called before the first product with V, where V takes K's place.
 template <KvType kType, int kDim, class F>
 __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<kDim>* to,
                                              const F& fetch) {
@@ -232,12 +231,11 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
   float s[2][2] = {};   // scores; [n][e]: key 8 n + 2 t + e
   float c[2][4] = {};
   ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
-    if (k > 0 && k % S::kPieceSteps == 0) fetch(k / S::kPieceSteps);
     const uint4 query = queries[k * 32 + lane];
     const uint32_t a[4] = {query.x, query.y, query.z, query.w};
     ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
       uint32_t b[4];
-      S::keys(strip, k % S::kPieceSteps, part, lane, b);
+      S::keys(strip, k, part, lane, b);
       mma_f16(c[0], a, b);
       mma_f16(c[1], a, b + 2);
     }
@@ -281,7 +279,7 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
     split_halves(p[2], p[3], &a[2], &a[3]);
   }
   ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
-    if (S::kPieces > 1 && k % S::kPieceSteps == 0) fetch(S::kPieces / 2 + k / S::kPieceSteps);
+    if (S::kPieces > 1 && k == 0) fetch();
     if (S::kBlocks && k % 2 == 0) {
       float weight[4];
       ORRERY_UNROLL for (int i = 0; i < 4; ++i)
@@ -293,7 +291,7 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
       float sums[2][4] = {};
       ORRERY_UNROLL for (int part = 0; part < S::kParts; ++part) {
         uint32_t b[4];
-        S::values(strip, k % S::kPieceSteps, part, lane, b);
+        S::values(strip, k, part, lane, b);
         mma_f16(sums[0], a, b);
         mma_f16(sums[1], a, b + 2);
       }
@@ -391,10 +389,10 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       copy_async_commit();
       copy_async_wait<0>();
       __syncwarp();
-      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part, [&](int piece) {
+      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part, [&] {
         if constexpr (S::kPieces == 1) return;
-        __syncwarp();   // every lane has read the piece before
-        S::copy(strip, from + piece * S::kPartBytes, first - at, last - at, lane);
+        __syncwarp();   // every lane has read K
+        S::copy(strip, from + S::kPartBytes, first - at, last - at, lane);
         copy_async_commit();
         copy_async_wait<0>();
         __syncwarp();

@@ -67,18 +67,18 @@ __global__ void __launch_bounds__(256) cosines_kernel(DigestWork w) {
     for (int i = 16; i > 0; i /= 2) x += __shfl_xor_sync(kAllLanes, x, i);
     return x;
   };
-  float mean[kMostDims];
-  ORRERY_UNROLL for (int i = 0; i < kMostDims; ++i) {
-    mean[i] = 0.0f;
-    for (int t = 0; t < w.page_tokens && 32 * i + lane < w.head_dim; ++t) mean[i] += load_value(w.type, keys + t * w.token_bytes, i, lane);
-    mean[i] /= static_cast<float>(w.page_tokens);
+  __shared__ float means[8][32 * kMostDims];   // each lane reads what it has written
+  float* mean = means[threadIdx.x / 32] + lane;
+  for (int i = 0; 32 * i + lane < w.head_dim; ++i) {
+    float sum = 0.0f;
+    for (int t = 0; t < w.page_tokens; ++t) sum += load_value(w.type, keys + t * w.token_bytes, i, lane);
+    mean[32 * i] = sum / static_cast<float>(w.page_tokens);
   }
   double least = 1.0;
   for (int t = 0; t < w.page_tokens; ++t) {
     double product = 0.0, key_squares = 0.0, mean_squares = 0.0;
-    ORRERY_UNROLL for (int i = 0; i < kMostDims; ++i) {
-      if (32 * i + lane >= w.head_dim) continue;
-      const double x = static_cast<double>(load_value(w.type, keys + t * w.token_bytes, i, lane)), y = static_cast<double>(mean[i]);
+    for (int i = 0; 32 * i + lane < w.head_dim; ++i) {
+      const double x = static_cast<double>(load_value(w.type, keys + t * w.token_bytes, i, lane)), y = static_cast<double>(mean[32 * i]);
       product += x * y, key_squares += x * x, mean_squares += y * y;
     }
     product = over_lanes(product);
@@ -126,8 +126,8 @@ void add_to_compensation_tokens(Queue& queue, const CompensationPart* parts, con
 void digest(Queue& queue, const DigestPart* parts, const DigestShape& shape, int32_t n_parts, int32_t most_pages) {
   const DigestWork w{parts, key_type(shape.kv.type), static_cast<int32_t>(shape.kv.token_bytes()), shape.kv.head_dim, shape.page_tokens, shape.kind};
   launch<digest_kernel>(queue, {Dim3(static_cast<unsigned>(most_pages), static_cast<unsigned>(n_parts)), Dim3(shape.kv.head_dim > 256 ? 512 : 256)}, w);
-  if (shape.kind == DigestKind::mean)
-    launch<cosines_kernel>(queue, {Dim3(static_cast<unsigned>((most_pages + 7) / 8), static_cast<unsigned>(n_parts)), Dim3(256)}, w);
+  const Geometry geometry{Dim3(static_cast<unsigned>((most_pages + 7) / 8), static_cast<unsigned>(n_parts)), Dim3(256)};
+  if (shape.kind == DigestKind::mean) launch<cosines_kernel>(queue, geometry, w);
 }
 
 }  // namespace orrery::cuda

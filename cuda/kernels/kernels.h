@@ -193,9 +193,10 @@ void move_kv(Queue& queue, const KvMove* moves, int32_t n_moves, uint32_t longes
 void keep_queries(Queue& queue, const StepView& step, int32_t layer, ConstRows q, int64_t width, int32_t first_row, int32_t n_rows);
 
 // ---- attend_decode.cu, attend_prefill.cu
-// Whether attention has kernels for heads of this size: 32, 64, 96, 128, 256, 512; and 16 and 80 if the KV type is F32 or F16.
+// Whether attention has kernels for heads of this size: 32, 64, 96, 128, 256; 512 unless the KV type is F32; 16 and 80 if it is F32 or F16.
 constexpr bool attends(KvType type, int32_t head_dim) {
-  return head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256 || head_dim == 512 ||
+  return head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256 ||
+         (head_dim == 512 && type != KvType::f32) ||
          ((head_dim == 16 || head_dim == 80) && (type == KvType::f32 || type == KvType::f16));
 }
 // The first key that a query at this position sees. window 0: a query sees all keys before it.

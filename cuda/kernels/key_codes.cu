@@ -37,10 +37,13 @@ __device__ __forceinline__ const std::byte* token_at(const CodesWork& w, const C
   return reinterpret_cast<const std::byte*>(page) + token % kPageTokens * w.token_bytes + w.place;
 }
 
-// A thread block has a head, and a thread a dimension.
-__global__ void __launch_bounds__(32 * kMostLaneDims) mean_keys_kernel(CodesWork w, int first, int end, int step) {
+// The dimension of a thread, of up to kThreads in a thread block.
+__device__ __forceinline__ int own_dim() { return static_cast<int>(blockIdx.z * kThreads + threadIdx.x); }
+
+// A thread block has a head, or half of a large one, and a thread a dimension.
+__global__ void __launch_bounds__(kThreads) mean_keys_kernel(CodesWork w, int first, int end, int step) {
   const CodesPart part = w.parts[blockIdx.x];
-  const int at = static_cast<int>(threadIdx.x), n = end > first ? (end - first + step - 1) / step : 0;
+  const int at = own_dim(), n = end > first ? (end - first + step - 1) / step : 0;
   if (at >= w.head_dim) return;
   double sum = 0.0;
   for (int i = 0; i < n; i += kAhead) {
@@ -52,10 +55,10 @@ __global__ void __launch_bounds__(32 * kMostLaneDims) mean_keys_kernel(CodesWork
   part.mean[at] = static_cast<float>(sum / static_cast<double>(max(n, 1)));
 }
 
-// A thread block has a page of a head, and a thread a dimension: the sum of the page's V, in floats.
-__global__ void __launch_bounds__(32 * kMostLaneDims) page_values_kernel(CodesWork w) {
+// A thread block has a page of a head, or half of a large one, and a thread a dimension: the sum of the page's V, in floats.
+__global__ void __launch_bounds__(kThreads) page_values_kernel(CodesWork w) {
   const CodesPart part = w.parts[blockIdx.y];
-  const int at = static_cast<int>(threadIdx.x), page = static_cast<int>(blockIdx.x),
+  const int at = own_dim(), page = static_cast<int>(blockIdx.x),
             n = min(part.n_shares - page * kPageTokens, kPageTokens);
   if (at >= w.head_dim || n <= 0) return;
   const float* shares = part.shares + page * kPageTokens;
@@ -70,10 +73,10 @@ __global__ void __launch_bounds__(32 * kMostLaneDims) page_values_kernel(CodesWo
   part.sums[static_cast<int64_t>(page) * w.head_dim + at] = sum;
 }
 
-// A thread block has a head, and a thread a dimension: the sum of its pages, in order.
-__global__ void __launch_bounds__(32 * kMostLaneDims) mean_values_kernel(CodesWork w) {
+// A thread block has a head, or half of a large one, and a thread a dimension: the sum of its pages, in order.
+__global__ void __launch_bounds__(kThreads) mean_values_kernel(CodesWork w) {
   const CodesPart part = w.parts[blockIdx.x];
-  const int at = static_cast<int>(threadIdx.x), n_pages = (part.n_shares + kPageTokens - 1) / kPageTokens;
+  const int at = own_dim(), n_pages = (part.n_shares + kPageTokens - 1) / kPageTokens;
   if (at >= w.head_dim) return;
   double sum = 0.0;
   for (int page = 0; page < n_pages; ++page) sum += static_cast<double>(part.sums[static_cast<int64_t>(page) * w.head_dim + at]);
@@ -159,7 +162,7 @@ struct EncodeWork {
 
 // A thread block has a tile. A tile that begins within [first, end) is written whole: codes of tokens behind `end` become 0.
 template <int kBits, int kLaneDims>
-__global__ void __launch_bounds__(kThreads) encode_keys_kernel(EncodeWork w) {
+__global__ void __launch_bounds__(kThreads, 1) encode_keys_kernel(EncodeWork w) {
   constexpr int kOfGroup = 4 / kBits;
   const CodesPart part = w.keys.parts[blockIdx.y];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32, dim = w.keys.head_dim;
@@ -502,7 +505,9 @@ CodesWork work_of(const CodesPart* parts, const KvFormat& kv, bool values, int32
           kv.head_dim,
           first_page};
 }
-Dim3 threads_of(const KvFormat& kv) { return Dim3(static_cast<unsigned>((kv.head_dim + 31) / 32 * 32)); }
+// A thread for each dimension: of a thread block, and its number of blocks.
+Dim3 threads_of(const KvFormat& kv) { return Dim3(static_cast<unsigned>(std::min((kv.head_dim + 31) / 32 * 32, kThreads))); }
+unsigned blocks_of(const KvFormat& kv) { return static_cast<unsigned>((kv.head_dim + kThreads - 1) / kThreads); }
 float scale_of(int32_t block) { return 1.0f / std::sqrt(static_cast<float>(block)); }
 
 // Calls body(std::integral_constant<int, bits>{}, std::integral_constant<int, kLaneDims>{}). No policy has codes of 4 bits for heads of more
@@ -522,15 +527,15 @@ void with_bits(int32_t bits, int32_t head_dim, const F& body) {
 using namespace key_codes_cu;
 
 void mean_keys(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t first, int32_t end, int32_t step) {
-  launch<mean_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts)), threads_of(kv)}, work_of(parts, kv, false, first / kPageTokens),
+  launch<mean_keys_kernel>(queue, {Dim3(static_cast<unsigned>(n_parts), 1, blocks_of(kv)), threads_of(kv)}, work_of(parts, kv, false, first / kPageTokens),
                            first, end, step);
 }
 
 void mean_values(Queue& queue, const CodesPart* parts, const KvFormat& kv, int32_t n_parts, int32_t most_pages) {
   const CodesWork w = work_of(parts, kv, true, 0);
   const auto n = static_cast<unsigned>(n_parts);
-  if (most_pages > 0) launch<page_values_kernel>(queue, {Dim3(static_cast<unsigned>(most_pages), n), threads_of(kv)}, w);
-  launch<mean_values_kernel>(queue, {Dim3(n), threads_of(kv)}, w);
+  if (most_pages > 0) launch<page_values_kernel>(queue, {Dim3(static_cast<unsigned>(most_pages), n, blocks_of(kv)), threads_of(kv)}, w);
+  launch<mean_values_kernel>(queue, {Dim3(n, 1, blocks_of(kv)), threads_of(kv)}, w);
 }
 
 void encode_keys(Queue& queue, const CodesPart* parts, const KeyCodesShape& shape, int32_t n_parts, int32_t first, int32_t end) {

@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads) project_queries_kernel(QueryProjecti
 
 constexpr int kRebuildThreads = 128, kRebuilt = 8;   // tokens that a thread block makes at once: the columns of a tensor product
 constexpr int kStripRank = 64;                       // rows of the basis that lie in shared memory
-constexpr int kMostTiles = 8;                        // of 16 dimensions, for each warp: heads of up to 512
+constexpr int kTiles = 4, kMostTiles = 8;            // of 16 dimensions, for each warp: heads of up to 256, and of up to 512
 constexpr int kCoefficientPitch = kStripRank + 8;    // + 16 bytes: eight rows meet different banks
 ORRERY_HOST_DEVICE constexpr int key_pitch(int dim) { return dim + 4; }
 ORRERY_HOST_DEVICE constexpr int basis_pitch(int dim) { return dim + 8; }
@@ -155,13 +155,14 @@ size_t rebuild_bytes(int dim, int n_rot) {
 
 // keys (n, dim) = coefficients of positions [position, position + n) times the head's part of the basis: 16 dimensions and 8 tokens a
 // tensor product, over strips of the rank.
+template <int kWarpTiles>
 __device__ __forceinline__ void multiply_keys(const LowRankWork& w, const RebuildMemory& m, int kv_head, int position, int n) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int dim = w.kv.head_dim, width = w.kv.n_kv_heads * dim, pitch = basis_pitch(dim);
   const std::byte* basis = w.basis + 2 * static_cast<int64_t>(kv_head) * dim;
   const std::byte* rows = w.rows + 2 * static_cast<int64_t>(position) * w.rank;
   const bool aligned = reinterpret_cast<uint64_t>(basis) % 16 == 0;   // the rows in front of a layer's basis may end anywhere
-  float sums[kMostTiles][4] = {};
+  float sums[kWarpTiles][4] = {};
   for (int first = 0; first < w.rank; first += kStripRank) {
     const int n_rank = min(kStripRank, w.rank - first), n_padded = (n_rank + 15) / 16 * 16;
     __syncthreads();   // the last strip has been read
@@ -186,7 +187,7 @@ __device__ __forceinline__ void multiply_keys(const LowRankWork& w, const Rebuil
     for (int step = 0; step < n_padded; step += 16) {
       const std::byte* at = m.coefficients + 2 * (lane / 4 * kCoefficientPitch + step + lane % 4 * 2);
       const uint32_t b[2] = {*reinterpret_cast<const uint32_t*>(at), *reinterpret_cast<const uint32_t*>(at + 16)};
-      ORRERY_UNROLL for (int tile = 0; tile < kMostTiles; ++tile) {
+      ORRERY_UNROLL for (int tile = 0; tile < kWarpTiles; ++tile) {
         const int dim0 = 16 * (warp + kRebuildThreads / 32 * tile);
         if (dim0 >= dim) continue;
         uint32_t a[4];
@@ -195,7 +196,7 @@ __device__ __forceinline__ void multiply_keys(const LowRankWork& w, const Rebuil
       }
     }
   }
-  ORRERY_UNROLL for (int tile = 0; tile < kMostTiles; ++tile) {
+  ORRERY_UNROLL for (int tile = 0; tile < kWarpTiles; ++tile) {
     const int i = 16 * (warp + kRebuildThreads / 32 * tile) + lane / 4;
     if (i >= dim) continue;
     float* key = m.keys + lane % 4 * 2 * key_pitch(dim) + i;
@@ -224,12 +225,12 @@ __device__ __forceinline__ void fill_turns(const LowRankWork& w, float* turns, i
 }
 
 // Makes the keys of tokens [first, first + n) of a run, and copies their values. The block's warps take the tokens in turns to store them.
-template <bool kHasTables>
+template <bool kHasTables, int kWarpTiles>
 __device__ __forceinline__ void rebuild_tokens(const LowRankWork& w, KvType slot_type, const RebuiltRun& run, int first, int n) {
   const RebuildMemory m(w);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, dim = w.kv.head_dim, half = w.n_rot / 2;
   fill_turns<kHasTables>(w, m.turns, run.position + first, n);
-  multiply_keys(w, m, run.kv_head, run.position + first, n);
+  multiply_keys<kWarpTiles>(w, m, run.kv_head, run.position + first, n);
   __syncthreads();
   for (int i = thread; i < n * half; i += kRebuildThreads)
     rotate_pair(w, m.turns + i / half * w.n_rot, i % half, m.keys + i / half * key_pitch(dim));
@@ -252,12 +253,12 @@ __device__ __forceinline__ void rebuild_tokens(const LowRankWork& w, KvType slot
   }
 }
 
-template <bool kHasTables>
-__global__ void __launch_bounds__(kRebuildThreads, 4) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
+template <bool kHasTables, int kWarpTiles>
+__global__ void __launch_bounds__(kRebuildThreads, kWarpTiles > kTiles ? 2 : 4) rebuild_keys_kernel(LowRankWork w, KvType slot_type) {
   const RebuiltRun run = reinterpret_cast<const RebuiltRun*>(w.batch)[blockIdx.x];
   // The next tokens' products wait for all warps before they write what these tokens' stores read.
   for (int first = static_cast<int>(blockIdx.y) * kRebuilt; first < run.count; first += static_cast<int>(gridDim.y) * kRebuilt)
-    rebuild_tokens<kHasTables>(w, slot_type, run, first, min(kRebuilt, run.count - first));
+    rebuild_tokens<kHasTables, kWarpTiles>(w, slot_type, run, first, min(kRebuilt, run.count - first));
 }
 
 unsigned tiles(int64_t n, int64_t of) { return static_cast<unsigned>((n + of - 1) / of); }
@@ -289,10 +290,13 @@ void project_queries(Queue& queue, const QueryProjection& w) {
 void rebuild_keys(Queue& queue, const LowRankWork& w, KvType slot_type, int32_t n_runs, int32_t longest) {
   const auto n_pieces = static_cast<unsigned>(std::min<int64_t>(tiles(longest, kRebuilt), kMostGridYZ));
   const Geometry geometry{Dim3(static_cast<unsigned>(n_runs), n_pieces), Dim3(kRebuildThreads), rebuild_bytes(w.kv.head_dim, w.n_rot)};
+  const bool large = w.kv.head_dim > 16 * kTiles * (kRebuildThreads / 32);
   if (w.rotations)
-    launch<rebuild_keys_kernel<true>>(queue, geometry, w, slot_type);
+    large ? launch<rebuild_keys_kernel<true, kMostTiles>>(queue, geometry, w, slot_type)
+          : launch<rebuild_keys_kernel<true, kTiles>>(queue, geometry, w, slot_type);
   else
-    launch<rebuild_keys_kernel<false>>(queue, geometry, w, slot_type);
+    large ? launch<rebuild_keys_kernel<false, kMostTiles>>(queue, geometry, w, slot_type)
+          : launch<rebuild_keys_kernel<false, kTiles>>(queue, geometry, w, slot_type);
 }
 
 }  // namespace orrery::cuda

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "runtime/backend/kv.h"
 #include "runtime/backend/memory.h"
 #include "runtime/backend/recurrent.h"
 #include "runtime/base/span.h"
@@ -65,9 +66,10 @@ class Device {
   // Where the arena begins. It is one allocation, made once.
   virtual Ptr<std::byte> arena() const = 0;
 
-  // Whether attention exists for heads of this size: ok, or unsupported. Asked when a model is planned or loaded.
-  virtual Status check_heads(int32_t head_dim) const {
-    (void)head_dim;
+  // Whether attention exists for heads of this size with KV of this type: ok, or unsupported. Asked with F16 when a model is planned or loaded, and
+  // with a session's types.
+  virtual Status check_heads(int32_t head_dim, KvType type = KvType::f16) const {
+    (void)head_dim, (void)type;
     return ok_status();
   }
   // The same of a gated delta net, and of gated attention and short convolutions (null).

@@ -339,7 +339,7 @@ static void draw_heat(GtkDrawingArea* area G_GNUC_UNUSED, cairo_t* cr, int width
 
 /* A cell for each KV head, and its percentage for readers of the screen. */
 static void show_heat(const Event* e) {
-  const guint n = e->text->len / sizeof *app.held;
+  const guint n = (guint)(e->text->len / sizeof *app.held);
   g_autoptr(GString) cells = g_string_new(NULL);
   double sum = 0;
   if (n == 0 || n % app.n_heads != 0) return;

@@ -92,6 +92,15 @@ TEST(GpuModel, HeadsWithoutAKernelAreRefusedWhenLoading) {
   EXPECT_EQ(engine::plan_file(path, on_cuda(), {}, {}).status().code(), Code::unsupported);
 }
 
+// Decode has no registers for F32 products with heads of 512 (cuda/kernels/README.md).
+TEST(GpuModel, HeadsOf512TakeKvOfAtMostTwoBytes) {
+  const auto runtime = unwrap(engine::Runtime::create(on_cuda()));
+  for (const KvType type : {KvType::f16, KvType::q8_0, KvType::k8v4, KvType::q4_0}) EXPECT_TRUE(runtime->device().check_heads(512, type).ok());
+  const Status refused = runtime->device().check_heads(512, KvType::f32);
+  EXPECT_EQ(refused.code(), Code::unsupported);
+  EXPECT_NE(std::string(refused.message()).find("heads of 512 dimensions with KV in F32"), std::string::npos) << refused.message();
+}
+
 // The recurrent state on the device: cut tokens continue as in a fresh session, forks and files as the session itself.
 class GpuRecurrentModel : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuRecurrentModel, ::testing::Values("qwen35", "lfm2", "nemotron-h"),

@@ -204,7 +204,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   }
   const kv::Plan plan = decide_with_chunk(input, &session, {budget, reservoir_budget_bytes(runtime)});
   ORRERY_TRY(session.validate(description));
-  ORRERY_TRY(session.check_device(backend->info()));
+  ORRERY_TRY(session.check_device(*backend, description));
   if (session.compressed()) {   // the plan refuses everything that opening refuses
     ORRERY_ASSIGN(const auto policy, make_policy(description, session, plan.n_context));
     ORRERY_TRY(session.check_drafts(*policy));

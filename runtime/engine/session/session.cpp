@@ -84,7 +84,7 @@ Status does_not_fit(const kv::Plan& plan) {
 Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> model, SessionOptions options) {
   ORRERY_TRY(options.validate(model->description()));
   if (options.speculate == Speculate::draft) {   // its weights take their part of the arena before the session is planned
-    ORRERY_TRY(options.check_device(model->runtime().device().info()));
+    ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
     if (!options.draft_model) {
       ORRERY_ASSIGN(options.draft_model, LanguageModel::open(model->runtime_ptr(), options.draft_path, {}));
     }
@@ -105,7 +105,7 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
   const SessionOptions wanted = options;
   const kv::Plan plan = plan_session(*model, &options);
   ORRERY_TRY(options.validate(model->description()));   // now with a decided policy
-  ORRERY_TRY(options.check_device(model->runtime().device().info()));
+  ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
   if (options.compressed() && !given)
     model->runtime().log(LogLevel::warning,
                          "the full KV of %u tokens does not fit the device: policy %s keeps %.4g%% of its bytes there, in %s, and answers are "

@@ -114,7 +114,10 @@ Status SessionOptions::check_policy_fits(const model::Description& h) const {
   return ok_status();
 }
 
-Status SessionOptions::check_device(const BackendInfo& device) const {
+Status SessionOptions::check_device(const Device& on, const model::Description& h) const {
+  for (const model::KvGroup& group : h.groups)
+    for (const KvType type : {kv_type, resident_type(h)}) ORRERY_TRY(on.check_heads(group.head_dim, type));
+  const BackendInfo device = on.info();
   if (speculate == Speculate::off) return ok_status();
   const char* mode = speculate == Speculate::ngram ? "ngram" : speculate == Speculate::policy ? "policy" : "draft";
   if (speculate != Speculate::policy && compressed())

@@ -54,8 +54,8 @@ struct SessionOptions {
   }
   // Whether the policy can divide the model's KV.
   Status check_policy_fits(const model::Description& h) const;
-  // Errors of the decided policy on a device: unsupported guesses.
-  Status check_device(const BackendInfo& device) const;
+  // Errors of the decided policy on a device: unsupported guesses, KV types that its attention does not read.
+  Status check_device(const Device& device, const model::Description& h) const;
   Status check_drafts(const policy::Policy& made) const;   // unsupported: the policy cannot draft
   uint32_t chunk() const;
   bool compressed() const { return policy != "full"; }
