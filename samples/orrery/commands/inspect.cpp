@@ -26,7 +26,7 @@ class Summary {
       } else if (part == "types") {
         types_.push_back(value);
       } else if (part == "tensors") {
-        count_tower(value);
+        count(value);
       } else if (part == "metadata" && key.compare(0, kTemplate.size(), kTemplate) == 0 && value.is_string()) {
         const std::string name = key.size() > kTemplate.size() + 1 ? key.substr(kTemplate.size() + 1) : "default";
         templates_ += (templates_.empty() ? "" : ", ") + name + " (" + grouped(value.get<std::string>().size()) + " bytes)";
@@ -54,10 +54,13 @@ class Summary {
   // The tensors of towers for images and sound, which text runs without.
   uint64_t n_tower_tensors() const { return n_tower_tensors_; }
   uint64_t tower_bytes() const { return tower_bytes_; }
+  // The table of per-layer embeddings, which stays in host memory.
+  uint64_t table_bytes() const { return table_bytes_; }
 
  private:
-  void count_tower(const Json& tensor) {
+  void count(const Json& tensor) {
     const std::string name = tensor.at("name").get<std::string>();
+    if (name == "per_layer_token_embd.weight") table_bytes_ = tensor.at("bytes").get<uint64_t>();
     for (const std::string_view start : {"v.", "a.", "mm."})
       if (name.compare(0, start.size(), start) == 0) ++n_tower_tensors_, tower_bytes_ += tensor.at("bytes").get<uint64_t>();
   }
@@ -70,7 +73,7 @@ class Summary {
     if (dot == std::string::npos) return false;
     for (const char* end : {"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
                             "feed_forward_length", "expert_count", "expert_used_count", "expert_feed_forward_length",
-                            "attention.sliding_window", "nextn_predict_layers", "context_length", "rope.freq_base", "rope.scaling.type",
+                            "attention.sliding_window", "attention.shared_kv_layers", "embedding_length_per_layer_input", "nextn_predict_layers", "context_length", "rope.freq_base", "rope.scaling.type",
                             "rope.scaling.factor", "rope.scaling.original_context_length"})
       if (key.compare(dot + 1, std::string::npos, end) == 0) return true;
     return false;
@@ -78,7 +81,7 @@ class Summary {
   std::unordered_map<std::string, Json> facts_, metadata_;
   std::vector<Json> types_;
   std::string templates_;
-  uint64_t n_tower_tensors_ = 0, tower_bytes_ = 0;
+  uint64_t n_tower_tensors_ = 0, tower_bytes_ = 0, table_bytes_ = 0;
 };
 
 // The number of elements of a metadata array: {"type", "count", "first"}.
@@ -159,6 +162,9 @@ void print_summary(const std::string& description, Output& out) {
   }
   const std::string window = number("attention.sliding_window"), guessing = number("nextn_predict_layers");
   if (window != "0") table.row("windows", with(window, "tokens"));
+  if (const std::string n = number("attention.shared_kv_layers"); n != "0") table.row("shared KV", with(n, n == "1" ? "layer reads that of another" : "layers read that of others"));
+  if (metadata.table_bytes() > 0)
+    table.row("per layer", with(number("embedding_length_per_layer_input"), "more numbers of a token, from a table that stays in host memory, ") + human_bytes(metadata.table_bytes()));
   if (guessing != "0") table.row("not computed", with(guessing, guessing == "1" ? "layer, which guesses tokens" : "layers, which guess tokens"));
   if (metadata.n_tower_tensors() > 0)
     table.row("not computed", grouped(metadata.n_tower_tensors()) + " tensors of towers for images or sound, " + human_bytes(metadata.tower_bytes()));
@@ -239,7 +245,8 @@ void print_memory(const std::string& path, const std::string& description, Outpu
   out.write("\n");
   for (const uint32_t n : contexts) {
     const orrery_plan_result plan = plan_at(n);
-    const uint64_t kv = plan.full_kv_bytes + plan.compressed_kv_bytes, beside = weights + plan.workspace_bytes + plan.compressed_kv_bytes;
+    const uint64_t kv = plan.full_kv_bytes + plan.compressed_kv_bytes;
+    const uint64_t beside = weights - file.table_bytes() + plan.workspace_bytes + plan.compressed_kv_bytes;
     out.write(format("  %-15s %14s %12s", (grouped(n) + " tokens").c_str(), human_bytes(kv).c_str(), human_bytes(weights + kv + plan.workspace_bytes).c_str()));
     for (const uint64_t card : kCards) {
       const double left = kOurs * static_cast<double>(card) - static_cast<double>(beside);
