@@ -144,11 +144,19 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   void key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) override;
   void key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) override;
   void low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) override;
-  void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override;
-  void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) override;
-  void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) override;
-  void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) override;
-  void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) override;
+  void low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) override {
+    cpu::low_rank_queries(keys, next_basis, n_heads, host(q), host(out), low_rank_work());
+  }
+  void rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) override {
+    cpu::rebuild_keys(keys, slot_type, runs, low_rank_work());
+  }
+  void mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) override {
+    cpu::mean_keys(jobs, shape, first, end, step, key_codes_work());
+  }
+  void mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) override { cpu::mean_values(jobs, kv, key_codes_work()); }
+  void encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) override {
+    cpu::encode_keys(jobs, shape, first, end, key_codes_work());
+  }
   void activate(Activation activation, Ptr<const float> gate, Ptr<const float> up, int64_t stride, Ptr<float> out, int64_t out_stride,
                 int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
@@ -240,6 +248,12 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
       const StepTrace::Busy busy(trace_.get(), thread);
       fn(item, thread);
     });
+  }
+  template <class F>
+  void in_burst(const F& fn) {
+    pool_->begin_burst();
+    fn();
+    pool_->end_burst();
   }
   // Calls fn(first, last) for ranges that cover [0, n): on all threads if n * work_per_unit is large enough.
   template <class F>
@@ -591,63 +605,31 @@ void CpuBackend::keep_queries(KvLayer layer, const float* q, const AttendShape& 
 }
 
 void CpuBackend::digest(Span<const DigestJob> jobs, const DigestShape& shape) {
-  pool_->begin_burst();
-  cpu::digest(jobs, shape, kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes);
-  pool_->end_burst();
+  in_burst([&] { cpu::digest(jobs, shape, kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes); });
 }
 
 void CpuBackend::add_to_compensation_tokens(Span<const CompensationJob> jobs, const KvFormat& kv) {
-  pool_->begin_burst();
-  cpu::add_to_compensation_tokens(jobs, kv, kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes);
-  pool_->end_burst();
+  in_burst([&] { cpu::add_to_compensation_tokens(jobs, kv, kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes); });
 }
 
 void CpuBackend::top_keys(Span<const TopKeysJob> jobs, const TopKeysShape& shape) {
-  pool_->begin_burst();
-  cpu::top_keys(jobs, shape, keys_work());
-  pool_->end_burst();
+  in_burst([&] { cpu::top_keys(jobs, shape, keys_work()); });
 }
 
 void CpuBackend::key_weights(Span<const KeyWeightsJob> jobs, const KeysShape& shape) {
-  pool_->begin_burst();
-  cpu::key_weights(jobs, shape, keys_work());
-  pool_->end_burst();
+  in_burst([&] { cpu::key_weights(jobs, shape, keys_work()); });
 }
 
 void CpuBackend::key_moments(Span<const KeyMomentsJob> jobs, const KeysShape& shape) {
-  pool_->begin_burst();
-  cpu::key_moments(jobs, shape, keys_work());
-  pool_->end_burst();
+  in_burst([&] { cpu::key_moments(jobs, shape, keys_work()); });
 }
 
 void CpuBackend::key_products(const LowRankKeys& keys, int32_t n_tokens, float* out, float* sums) {
-  pool_->begin_burst();
-  cpu::key_products(keys, n_tokens, out, sums, low_rank_work());
-  pool_->end_burst();
+  in_burst([&] { cpu::key_products(keys, n_tokens, out, sums, low_rank_work()); });
 }
 
 void CpuBackend::low_rank_rows(const LowRankKeys& keys, int32_t first, int32_t end) {
-  pool_->begin_burst();
-  cpu::low_rank_rows(keys, first, end, low_rank_work());
-  pool_->end_burst();
-}
-
-void CpuBackend::low_rank_queries(const LowRankKeys& keys, uint64_t next_basis, int32_t n_heads, Ptr<const float> q, Ptr<float> out) {
-  cpu::low_rank_queries(keys, next_basis, n_heads, host(q), host(out), low_rank_work());
-}
-
-void CpuBackend::rebuild_keys(const LowRankKeys& keys, KvType slot_type, Span<const RebuiltRun> runs) {
-  cpu::rebuild_keys(keys, slot_type, runs, low_rank_work());
-}
-
-void CpuBackend::mean_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end, int32_t step) {
-  cpu::mean_keys(jobs, shape, first, end, step, key_codes_work());
-}
-
-void CpuBackend::mean_values(Span<const MeanValueJob> jobs, const KvFormat& kv) { cpu::mean_values(jobs, kv, key_codes_work()); }
-
-void CpuBackend::encode_keys(Span<const KeyCodesJob> jobs, const KeyCodesShape& shape, int32_t first, int32_t end) {
-  cpu::encode_keys(jobs, shape, first, end, key_codes_work());
+  in_burst([&] { cpu::low_rank_rows(keys, first, end, low_rank_work()); });
 }
 
 void CpuBackend::attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) {

@@ -15,12 +15,12 @@
 #include "runtime/gguf/gguf.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/model/blocks/attention.h"
-#include "runtime/model/blocks/delta_net.h"
+#include "runtime/model/blocks/recurrent/delta_net.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
-#include "runtime/model/blocks/mamba2.h"
+#include "runtime/model/blocks/recurrent/mamba2.h"
 #include "runtime/model/blocks/per_layer.h"
-#include "runtime/model/blocks/short_conv.h"
+#include "runtime/model/blocks/recurrent/short_conv.h"
 #include "runtime/model/blocks/vocabulary.h"
 
 namespace orrery::model {

@@ -3,7 +3,7 @@
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
-#include "runtime/model/blocks/short_conv.h"
+#include "runtime/model/blocks/recurrent/short_conv.h"
 #include "runtime/model/families/family.h"
 
 namespace orrery::model {

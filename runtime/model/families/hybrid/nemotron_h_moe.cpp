@@ -2,7 +2,7 @@
 // ReLU. head_count_kv is not 0 where it is attention, feed_forward_length where it is a mixture.
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/experts.h"
-#include "runtime/model/blocks/mamba2.h"
+#include "runtime/model/blocks/recurrent/mamba2.h"
 #include "runtime/model/families/family.h"
 
 namespace orrery::model {

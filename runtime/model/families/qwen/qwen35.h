@@ -2,7 +2,7 @@
 // head. Blocks behind the last layer guess tokens (MTP): they are skipped.
 #pragma once
 
-#include "runtime/model/blocks/delta_net.h"
+#include "runtime/model/blocks/recurrent/delta_net.h"
 #include "runtime/model/blocks/reading.h"
 
 namespace orrery::model::qwen35 {

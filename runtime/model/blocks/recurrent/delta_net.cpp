@@ -1,4 +1,4 @@
-#include "runtime/model/blocks/delta_net.h"
+#include "runtime/model/blocks/recurrent/delta_net.h"
 
 namespace orrery::model::delta_net {
 

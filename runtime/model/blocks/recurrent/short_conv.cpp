@@ -1,4 +1,4 @@
-#include "runtime/model/blocks/short_conv.h"
+#include "runtime/model/blocks/recurrent/short_conv.h"
 
 namespace orrery::model::short_conv {
 

@@ -1,4 +1,4 @@
-#include "runtime/model/blocks/mamba2.h"
+#include "runtime/model/blocks/recurrent/mamba2.h"
 
 namespace orrery::model::mamba2 {
 
