@@ -23,8 +23,6 @@ struct RouterShape;   // backend/experts.h
 struct StepLimits {
   int32_t max_rows = 0, max_context = 0;
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;   // the most of any KV group
-  int32_t n_groups = 1;                   // KV groups
-  int32_t queries_per_head = 0;           // query heads of a KV head in group 0; 0: n_heads / n_kv_heads
   int64_t max_in = 0;                     // widest matmul input
   int32_t max_top_keys = 0;               // most keys in a job of KeyOperations; 0: no such jobs
   int32_t n_layers = 0;                   // layers of Step::heads; 0: no resident heads
@@ -32,6 +30,8 @@ struct StepLimits {
   int32_t rope_floats = 0;                // rotated dimensions of all tables of RoPE; 0: at most head_dim
   int32_t n_experts = 0, n_used_experts = 0;   // most of a layer; 0: no layer has experts
   int64_t max_expert_in = 0;              // widest input of an expert's matrix
+  int32_t n_groups = 1;                   // KV groups
+  int32_t queries_per_head = 0;           // query heads of a KV head in group 0; 0: n_heads / n_kv_heads
 
   int32_t group() const { return queries_per_head > 0 ? queries_per_head : n_heads / (n_kv_heads > 0 ? n_kv_heads : 1); }
 };

@@ -11,6 +11,17 @@ namespace {
 constexpr size_t kMostMachineStates = 40000;
 constexpr uint64_t kMostContainsStates = 4096;
 
+// The characters that Python's repr() writes as they are, but the backslash.
+CharSet printable_characters() {
+  CharSet all;
+  for (uint32_t c = 0x20, first = c; c <= 0x110000; ++c) {
+    if (c < 0x110000 && c != '\\' && !unicode::is(c, unicode::kUnprintable)) continue;
+    if (first < c) all.add(first, c - 1);
+    first = c + 1;
+  }
+  return all;
+}
+
 class SchemaEmitter {
  public:
   SchemaEmitter(SchemaDocument* document, const SchemaOptions& options, const CompileLimits& limits)
@@ -110,17 +121,9 @@ class SchemaEmitter {
   }
   // One character as repr() has it. What it writes as a number is left out.
   uint32_t python_char(const CharSet& set) {
-    static const CharSet printable = [] {
-      CharSet all;
-      for (uint32_t c = 0x20, first = c; c <= 0x110000; ++c) {
-        if (c < 0x110000 && c != '\\' && !unicode::is(c, unicode::kUnprintable)) continue;
-        if (first < c) all.add(first, c - 1);
-        first = c + 1;
-      }
-      return all;
-    }();
+    if (printable_.empty()) printable_ = printable_characters();
     std::vector<uint32_t> choices;
-    const CharSet plain = set.intersect(printable);
+    const CharSet plain = set.intersect(printable_);
     if (!plain.empty()) choices.push_back(tree_.chars(plain));
     CharSet letters;
     for (const auto& [c, letter] : {std::pair('\\', '\\'), std::pair('\n', 'n'), std::pair('\r', 'r'), std::pair('\t', 't')})
@@ -751,6 +754,7 @@ class SchemaEmitter {
     Notation notation;
   };
   Notation notation_ = Notation::json;   // of what is emitted now
+  CharSet printable_;                    // printable_characters(), once it is needed
   std::map<std::pair<Conjunction, Notation>, uint32_t> rules_;
   std::vector<Todo> todo_;
   uint32_t space_rule_ = kNoNode, string_rule_ = kNoNode, number_rule_ = kNoNode, integer_rule_ = kNoNode;
