@@ -248,6 +248,7 @@ TEST(ChatTerminal, CtrlCStopsARenderingAndTakesTheQuestionBack) {
   for (int attempt = 0; attempt < 20 && !stopped; ++attempt) {
     const size_t before = terminal.screen().size();
     terminal.type("Who are you?\n");
+    ASSERT_TRUE(terminal.expect("Who are you?")) << terminal.screen();   // its line stands behind a "> " that is no new prompt
     std::this_thread::sleep_for(std::chrono::milliseconds(20 * (attempt % 5 + 1)));
     terminal.type("\x03");
     ASSERT_TRUE(terminal.expect_prompt()) << terminal.screen();
