@@ -65,7 +65,7 @@ static gpointer named(GtkBuilder* parts, const char* id, const char* format, gui
 
 static void on_result(GtkWidget* field);
 
-/* `result`: NULL where there is none yet; `asks`: it is this one's turn. */
+/* `result`: the call's result, or NULL before the user has given it; `asks`: the user is asked for this call's result now. */
 static void add_card(GtkBox* calls, guint n, const Call* call, const char* result, gboolean asks) {
   g_autoptr(GtkBuilder) parts = gtk_builder_new_from_resource("/org/orrery/desktop/call.ui");
   gtk_box_append(calls, named(parts, "card", "Call %u", n + 1));
@@ -343,7 +343,7 @@ static void show_heat(const Event* e) {
   g_autoptr(GString) cells = g_string_new(NULL);
   double sum = 0;
   if (n == 0 || n % app.n_heads != 0) return;
-  app.n_layers = n / app.n_heads;   /* of those that keep KV */
+  app.n_layers = n / app.n_heads;   /* the layers whose residency the library tells */
   g_free(app.held);
   app.held = g_memdup2(e->text->str, e->text->len);
   app.n_held = e->stats.n_tokens;

@@ -128,7 +128,7 @@ struct Description {
   float norm_eps = 1e-5f;
   float embedding_scale = 1.0f;     // multiplies the rows of the embedding
   bool embedding_norm = false;      // the rows of the embedding have an RMS norm without weights
-  int32_t n_per_layer = 0;          // width of each layer's own embedding of a token (blocks/per_layer.h); 0: there is none
+  int32_t n_per_layer = 0;          // width of each layer's own embedding of a token (blocks/per_layer.h); 0: the model has no such embeddings
   const char* output_norm = "output_norm";   // the tensor of the norm before the logits
   bool output_scales = false;       // a layer may have a factor of the residual stream at its end
   float logit_scale = 1.0f;         // multiplies logits

@@ -1,4 +1,4 @@
-// A format as JSON, for people and programs: what it consists of, an example, or why there is none.
+// Writes a format as JSON, for people and programs: its marks, an example of a call, or the reason why the template has no format.
 #include "runtime/text/format/format.h"
 #include "runtime/text/unicode/utf8.h"
 

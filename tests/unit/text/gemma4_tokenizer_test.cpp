@@ -128,7 +128,7 @@ TEST(Gemma4Tokenizer, MarksAreTheTemplatesAlone) {
 
 // ---- beside an oracle
 
-// The rules as they are written, on strings. Tokens of a run are searched anew after every merge.
+// An oracle that applies the published rules to strings. It searches all pairs of a run again after every merge.
 class Oracle {
  public:
   explicit Oracle(const GoldenVocab& v) : unknown_(v.data.special.unk) {

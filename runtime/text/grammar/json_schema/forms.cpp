@@ -367,8 +367,9 @@ Result<Form> SchemaDocument::Reader::positive(uint32_t number, int depth) {
   return form;
 }
 
-// unevaluatedProperties and unevaluatedItems: what no keyword of this place, and of those that it applies, has looked at. Each alternative knows
-// what was looked at on its way. That is all of it, but where a choice does not say which of its other branches hold.
+// unevaluatedProperties and unevaluatedItems constrain the keys and items that neither a keyword of this schema nor a subschema it applies has
+// evaluated. Each alternative of the normal form lists the keys and items evaluated on its way. The list is complete, unless the alternative
+// leaves open which other branches of a choice hold.
 Status SchemaDocument::Reader::unevaluated(uint32_t number, Form* form) {
   const Value& schema = places_[number].schema;
   for (const char* key : {"unevaluatedProperties", "unevaluatedItems"}) {
