@@ -98,11 +98,10 @@ struct KvView {
 // others, as far as its windows reach.
 inline constexpr int32_t kMostKvGroups = 4;
 
-// A layer of KV: its number in its group.
+// A layer of KV: its number in its group; -1: a layer without KV.
 struct KvLayer {
   int32_t layer = 0, group = 0;
   constexpr KvLayer(int32_t its_layer = 0, int32_t its_group = 0) : layer(its_layer), group(its_group) {}
-  explicit operator bool() const { return layer >= 0; }   // -1: the layer has no KV
 };
 
 // Tokens of one KV head that move, contiguous on both sides.
