@@ -316,7 +316,7 @@ typedef struct orrery_plan_result {
   uint64_t weights_mapped_bytes;     /* weights used where the file is mapped, or read to host memory: not in the arena */
   uint64_t weights_bytes;            /* weights in the arena */
   uint64_t full_kv_bytes;            /* KV of heads that are full on the device; of whole contexts in units of 256 tokens */
-  uint64_t compressed_kv_bytes;      /* KV of compressed heads on the device; states of recurrent layers */
+  uint64_t compressed_kv_bytes;      /* KV of compressed heads and of windows; recurrent states */
   uint64_t digests_bytes;            /* page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES */
   uint64_t staging_bytes;            /* transfer ring, queries, attention weights, mean keys: ORRERY_REGION_STAGING */
   uint64_t workspace_bytes;          /* activations, scratch, logits; shared by the runtime's sessions */
@@ -667,7 +667,7 @@ ORRERY_UNSTABLE ORRERY_API void orrery_calibrate_options_init(orrery_calibrate_o
    they attend to the token after an earlier occurrence of their own (RazorAttention, section 3.2).
      tokens       of all texts, one text behind the other; n_tokens (n_texts): of each text, at least 16
    The same texts give the same profile under any number of threads. It takes the memory of one session of the longest text and n_steps,
-   of at least 1,025 tokens. Windowed layers are scored as if they had no window; policies skip them. ORRERY_CANCELLED: by `progress`. */
+   of at least 1,025 tokens. Layers with a window are not scored, unless all have one: policies skip them. ORRERY_CANCELLED: by `progress`. */
 ORRERY_UNSTABLE ORRERY_API orrery_status orrery_calibrate(orrery_model *model, const int32_t *tokens, const size_t *n_tokens, size_t n_texts,
                                                           const orrery_calibrate_options *options, orrery_calibration **calibration,
                                                           orrery_error *error);

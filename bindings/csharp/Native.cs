@@ -1383,7 +1383,7 @@ public sealed class PlanResult {
     public readonly ulong WeightsBytes;
     /// <summary>KV of heads that are full on the device; of whole contexts in units of 256 tokens</summary>
     public readonly ulong FullKvBytes;
-    /// <summary>KV of compressed heads on the device; states of recurrent layers</summary>
+    /// <summary>KV of compressed heads and of windows; recurrent states</summary>
     public readonly ulong CompressedKvBytes;
     /// <summary>page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES</summary>
     public readonly ulong DigestsBytes;

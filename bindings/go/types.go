@@ -887,7 +887,7 @@ type PlanResult struct {
 	WeightsBytes uint64
 	// KV of heads that are full on the device; of whole contexts in units of 256 tokens
 	FullKvBytes uint64
-	// KV of compressed heads on the device; states of recurrent layers
+	// KV of compressed heads and of windows; recurrent states
 	CompressedKvBytes uint64
 	// page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES
 	DigestsBytes uint64

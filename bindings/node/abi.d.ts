@@ -482,7 +482,7 @@ export interface PlanResult {
   weightsBytes: number;
   /** KV of heads that are full on the device; of whole contexts in units of 256 tokens */
   fullKvBytes: number;
-  /** KV of compressed heads on the device; states of recurrent layers */
+  /** KV of compressed heads and of windows; recurrent states */
   compressedKvBytes: number;
   /** page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES */
   digestsBytes: number;

@@ -1111,7 +1111,7 @@ class PlanResult:
     full_kv_bytes: int
     """KV of heads that are full on the device; of whole contexts in units of 256 tokens"""
     compressed_kv_bytes: int
-    """KV of compressed heads on the device; states of recurrent layers"""
+    """KV of compressed heads and of windows; recurrent states"""
     digests_bytes: int
     """page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES"""
     staging_bytes: int

@@ -237,7 +237,7 @@ class Calibrator {
   }
 
   Result<CalibrationResult> finish() {
-    const std::vector<int32_t>& window = model_.description().kv().windows;
+    const int32_t window = model_.description().kv().window;
     CalibrationResult result;
     policy::HeadProfile& profile = result.profile;
     profile.has_model = true;
@@ -246,18 +246,14 @@ class Calibrator {
     profile.top_k = *std::min_element(steps_.top_k.begin(), steps_.top_k.end());
     profile.thresholds = options_.thresholds;
 
-    std::vector<policy::LayerStatistics> all(n_layers_), counted;
+    std::vector<policy::LayerStatistics> all(n_layers_);
     for (uint32_t l = 0; l < n_layers_; ++l) {
       ORRERY_ASSIGN(all[l].stability, star_.overlaps[l].stability());
       ORRERY_ASSIGN(all[l].similarity, star_.overlaps[l].similarity());
-      if (window[l] == 0) counted.push_back(all[l]);
     }
     if (options_.full_share > 0) {
-      // A layer with a window keeps its window, whatever its heads are. Such layers count only if no other layer exists.
-      if (counted.empty()) counted = all;
-      const double most = options_.full_share * static_cast<double>(counted.size() * n_kv_heads_);
-      ORRERY_ASSIGN(profile.thresholds,
-                    find_thresholds(counted, static_cast<uint32_t>(most + 1e-6), options_.thresholds));
+      const double most = options_.full_share * static_cast<double>(all.size() * n_kv_heads_);
+      ORRERY_ASSIGN(profile.thresholds, find_thresholds(all, static_cast<uint32_t>(most + 1e-6), options_.thresholds));
     }
     profile.tau_drift = options_.tau_drift < 0 ? profile.thresholds.tau_stable : options_.tau_drift;
     const uint32_t n_clusters =
@@ -285,7 +281,7 @@ class Calibrator {
       ORRERY_ASSIGN(const std::vector<double> series, star_.overlaps[l].with_prompt());
       for (uint32_t h = 0; h < n_kv_heads_; ++h)
         for (uint32_t t = 0; t < steps_.n_steps; ++t) steps_.drift.push_back(series[size_t{t} * n_kv_heads_ + h]);
-      steps_.windowed.push_back(window[l] > 0);
+      steps_.windowed.push_back(window > 0);
     }
     steps_.layer_overlap = matches_.means();
     result.steps = std::move(steps_);

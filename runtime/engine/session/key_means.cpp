@@ -132,10 +132,12 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
   KeySums sums(&backend, model->description(), ropes);
   const auto n_tokens = static_cast<uint32_t>(tokens.size());
   if (state) ORRERY_TRY(state->restore(&backend, 0));
-  Status status = pages->make_writable(&backend, 0, n_tokens);
+  Status status = ok_status();
   kv::StepPages step_pages;
   for (uint32_t from = 0; from < n_tokens && status.ok();) {
     const uint32_t n = std::min(n_tokens - from, max_rows);
+    status = pages->make_writable(&backend, from, from + n);
+    if (!status.ok()) break;
     std::vector<Row> rows(n);
     for (uint32_t i = 0; i < n; ++i) rows[i] = {tokens[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
@@ -179,14 +181,33 @@ void change_form(const KvFormat& kv, uint64_t first_mean, const StoredForm& from
 
 }  // namespace
 
-void change_form(const kv::SequencePages& pages, const StoredForm& from, const StoredForm& to, std::byte* page) {
+namespace {
+
+// f(a group's format, where its mean keys begin), for the groups that are rings, or for the others.
+template <class F>
+void for_each_group(const kv::SequencePages& pages, bool rings, F f) {
   uint64_t first_mean = 0;
   for (size_t g = 0; g < pages.n_groups(); ++g) {
     const KvFormat& kv = pages.group(g).format();
-    change_form(kv, first_mean, from, to, page);
+    if (pages.group(g).ring() == rings) f(pages.group(g), first_mean);
     first_mean += static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads) * static_cast<uint64_t>(kv.head_dim);
-    page += kv.page_bytes();
   }
+}
+
+}  // namespace
+
+void change_form(const kv::SequencePages& pages, const StoredForm& from, const StoredForm& to, std::byte* page) {
+  for_each_group(pages, false, [&](const kv::PageTable& group, uint64_t first_mean) {
+    change_form(group.format(), first_mean, from, to, page);
+    page += group.format().page_bytes();
+  });
+}
+
+void change_form_of_windows(const kv::SequencePages& pages, const StoredForm& from, const StoredForm& to, std::byte* windows) {
+  for_each_group(pages, true, [&](const kv::PageTable& group, uint64_t first_mean) {
+    for (uint32_t i = 0; i < kv::window_pages(group.window()); ++i, windows += group.format().page_bytes())
+      change_form(group.format(), first_mean, from, to, windows);
+  });
 }
 
 }  // namespace orrery::engine

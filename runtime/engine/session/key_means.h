@@ -48,5 +48,7 @@ struct StoredForm {
 // Changes the form of a page in host memory (SequencePages::download()). Values are read as floats, and rounded once more as
 // StepOperations::append_kv() stores floats.
 void change_form(const kv::SequencePages& pages, const StoredForm& from, const StoredForm& to, std::byte* page);
+// The same of the windows of rings (SequencePages::download_windows()).
+void change_form_of_windows(const kv::SequencePages& pages, const StoredForm& from, const StoredForm& to, std::byte* windows);
 
 }  // namespace orrery::engine

@@ -40,15 +40,15 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   const StepLimits limits = workspace_limits(h, in.device, in.shared.limits, in.options, n_context);
   if (!same_workspace(limits, in.shared.limits))   // else the session uses the model's workspace
     layout.add({"workspace", kv::Holds::workspace, model::carve_workspace(h, in.device, limits, {}).bytes, 0, 0, 0});
-  const uint32_t pages = kv::pages_to_reserve(n_context);
   for (size_t g = 0; g < h.groups.size(); ++g) {
+    const uint32_t pages = group_pages(h, in.options, n_context, g);
     const bool in_reservoir = compressed && g == 0;   // layers with windows need their pages on the device
     const uint32_t spare = in_reservoir ? 0 : in.shared.spare_pages[g];
-    layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type, g), pages - std::min(pages, spare), in_reservoir));
+    layout.add(kv::PagePool::layout(kv_format(h, in.options.kv_type, g), pages - std::min(pages, spare), in_reservoir, in_ring(h, g)));
   }
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
   layout.add(key_means_layout(h, in.options));
-  layout.add(RecurrentState::layout(h));
+  layout.add(RecurrentState::layout(h, in.options.kv_type));
   layout.add(Session::layout(h, in.options, n_context));
   if (in.draft.description) layout.add(draft_layout(in, n_context));
   return layout;
@@ -137,7 +137,9 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
 kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, const Budgets& budget) {
   const kv::Plan plan = decide(input, options, budget);
   if (options->chunk_tokens > 0 || input.device.info().unified_memory) return plan;
-  for (const uint32_t chunk : {2048u, 1024u}) {
+  // Larger chunks would need larger rings.
+  const uint32_t largest = windows_bytes(input.description, options->kv_type) > 0 ? kWindowSlack / 2 : 2048;
+  for (const uint32_t chunk : {largest, largest / 2}) {
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;
     larger.chunk_tokens = chunk;

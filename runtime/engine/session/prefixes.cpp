@@ -67,7 +67,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
       const Resident::Use use(resident_.get(), *turn);
       resident_->before_write(first * kTokens), resident_->truncate(first * kTokens);
     }
-    status = pages_->make_writable(&backend, page * kTokens, end * kTokens);
+    status = pages_->make_whole_groups_writable(&backend, page * kTokens, end * kTokens);
     if (!status.ok()) break;
     for (; page < end; ++page) pages_->upload(&backend, page, page + 1, pages[page].bytes());
     status = backend.synchronize();

@@ -3,16 +3,26 @@
 #include <algorithm>
 
 #include "runtime/base/checked.h"
+#include "runtime/engine/shared/session_options.h"
 
 namespace orrery::engine {
 
-kv::Region RecurrentState::layout(const model::Description& d) {
-  return {"recurrent state", kv::Holds::kv, align_up(d.state_bytes(), kv::kArenaAlignment), 0, kMostCheckpoints * d.state_bytes(), 0};
+size_t RecurrentState::most_checkpoints(uint64_t bytes) {
+  return std::min(kMostCheckpoints, std::max(kFewestCheckpoints, static_cast<size_t>(kCheckpointBytes / std::max<uint64_t>(bytes, 1))));
 }
+
+kv::Region RecurrentState::layout(const model::Description& d, KvType kv_type) {
+  const uint64_t bytes = d.state_bytes() + windows_bytes(d, kv_type);
+  const char* name = d.recurrent() ? "recurrent state" : "copies of windows";
+  return {name, kv::Holds::kv, align_up(d.state_bytes(), kv::kArenaAlignment), 0, most_checkpoints(bytes) * bytes, 0};
+}
+
+RecurrentState::RecurrentState(const model::Description& d, KvType kv_type)
+    : float_bytes_(d.state_bytes()), window_bytes_(windows_bytes(d, kv_type)) {}
 
 void RecurrentState::truncate(uint32_t n_tokens) {
   while (!checkpoints_.empty() && checkpoints_.back().n_tokens > n_tokens) checkpoints_.pop_back();
-  if (position_ != kUnknown && position_ > n_tokens) position_ = kUnknown;
+  if (position_ != kUnknown && position_ > n_tokens) position_ = reaches(n_tokens) ? n_tokens : kUnknown;
 }
 
 const RecurrentState::Checkpoint* RecurrentState::at_or_before(uint32_t n_tokens) const {
@@ -21,6 +31,7 @@ const RecurrentState::Checkpoint* RecurrentState::at_or_before(uint32_t n_tokens
 }
 
 uint32_t RecurrentState::nearest(uint32_t n_tokens) const {
+  if (reaches(n_tokens)) return n_tokens;
   const Checkpoint* found = at_or_before(n_tokens);
   const uint32_t at = found ? found->n_tokens : 0;
   return position_ != kUnknown && position_ <= n_tokens ? std::max(position_, at) : at;
@@ -37,30 +48,34 @@ uint32_t RecurrentState::end_of_chunk(uint32_t from, uint32_t most, uint32_t end
 Status RecurrentState::restore(Backend* backend, uint32_t n_tokens) {
   const Checkpoint* found = at_or_before(n_tokens);
   const uint32_t at = nearest(n_tokens);
-  if (position_ == at) return ok_status();
-  if (found) {
-    backend->upload({region_.data().address}, found->bytes->data(), bytes_);
-  } else {
-    constexpr uint64_t kAtOnce = uint64_t{1} << 20;
-    const std::vector<std::byte> zeros(std::min(kAtOnce, bytes_));
-    for (uint64_t done = 0; done < bytes_; done += kAtOnce)
-      backend->upload({region_.data().address + done}, zeros.data(), std::min(kAtOnce, bytes_ - done));
+  if (reaches(at)) {
+    position_ = at;
+    return ok_status();
   }
+  if (found) return put_back(backend, found->bytes, at);
+  position_ = kUnknown;
+  constexpr uint64_t kAtOnce = uint64_t{1} << 20;
+  const std::vector<std::byte> zeros(std::min(kAtOnce, float_bytes_));
+  for (uint64_t done = 0; done < float_bytes_; done += kAtOnce)
+    backend->upload({region_.data().address + done}, zeros.data(), std::min(kAtOnce, float_bytes_ - done));
+  ORRERY_TRY(pages_->take_windows(backend, 0));
   ORRERY_TRY(backend->synchronize());
-  position_ = at;
+  position_ = 0;
   return ok_status();
 }
 
 Result<RecurrentState::Bytes> RecurrentState::read(Backend* backend) const {
-  auto bytes = std::make_shared<std::vector<std::byte>>(bytes_);
-  backend->download(bytes->data(), {region_.data().address}, bytes_);
+  auto bytes = std::make_shared<std::vector<std::byte>>(this->bytes());
+  if (float_bytes_ > 0) backend->download(bytes->data(), {region_.data().address}, float_bytes_);
+  ORRERY_TRY(pages_->download_windows(backend, position_, bytes->data() + float_bytes_));
   ORRERY_TRY(backend->synchronize());
   return Bytes(std::move(bytes));
 }
 
 Status RecurrentState::put_back(Backend* backend, const Bytes& bytes, uint32_t n_tokens) {
   position_ = kUnknown;
-  backend->upload({region_.data().address}, bytes->data(), bytes_);
+  if (float_bytes_ > 0) backend->upload({region_.data().address}, bytes->data(), float_bytes_);
+  ORRERY_TRY(pages_->upload_windows(backend, n_tokens, bytes->data() + float_bytes_));
   ORRERY_TRY(backend->synchronize());
   position_ = n_tokens;
   return ok_status();
@@ -75,7 +90,7 @@ Status RecurrentState::checkpoint(Backend* backend) {
 
 void RecurrentState::add_checkpoint(uint32_t n_tokens, Bytes bytes) {
   checkpoints_.push_back({n_tokens, std::move(bytes)});
-  if (checkpoints_.size() <= kMostCheckpoints) return;
+  if (checkpoints_.size() <= most_checkpoints(this->bytes())) return;
   size_t closest = 0;
   uint32_t least = UINT32_MAX, before = 0;
   for (size_t i = 0; i + 1 < checkpoints_.size(); before = checkpoints_[i++].n_tokens)
@@ -85,7 +100,7 @@ void RecurrentState::add_checkpoint(uint32_t n_tokens, Bytes bytes) {
 
 void RecurrentState::copy_from(Backend* backend, const RecurrentState& other) {
   share_checkpoints(other);
-  backend->copy({region_.data().address}, {other.region_.data().address}, bytes_);
+  if (float_bytes_ > 0) backend->copy({region_.data().address}, {other.region_.data().address}, float_bytes_);
   position_ = other.position_;
 }
 

@@ -1,12 +1,14 @@
-// A session's recurrent state: a kind of state that is changed in place by every token, and that cannot be taken back.
+// The part of a session's state that is not kept for every token: the state of recurrent layers, which every token changes in place, and the
+// rings of KV pages of layers with a window.
 //
 // The session's tokens are the truth, and the state is a cache of a prefix of them. The state knows how many tokens it holds, or that it holds
 // none in particular (a step failed, or was given up). Checkpoints are copies of earlier states in host memory. Whoever needs the state of n
-// tokens restores the latest checkpoint at or before n, and computes the tokens that follow (Session::catch_up).
+// tokens restores the latest checkpoint at or before n, and computes the tokens that follow (Session::catch_up). A state of rings alone can be
+// taken back as far as the rings still hold the windows.
 //
 // Checkpoints are made every kEvery tokens, and at least kTail tokens before the end of a prompt: the next prompt of a conversation often parts
 // from this one where the answer begins, or a few tokens before. They are made where a page of KV ends, so that the prefix tree can keep them
-// with it. At most kMostCheckpoints are kept: of the others the one goes that is closest to the one before it. Forks share them.
+// with it. At most most_checkpoints() are kept: of the others the one goes that is closest to the one before it. Forks share them.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +20,7 @@
 #include "runtime/base/status.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/memory/layout.h"
+#include "runtime/kv/memory/sequence_pages.h"
 #include "runtime/model/description/description.h"
 
 namespace orrery::engine {
@@ -25,27 +28,39 @@ namespace orrery::engine {
 class RecurrentState {
  public:
   static constexpr uint32_t kEvery = 2048, kTail = 16, kUnknown = UINT32_MAX;
-  static constexpr size_t kMostCheckpoints = 8;
+  static constexpr size_t kMostCheckpoints = 8, kFewestCheckpoints = 2;
+  static constexpr uint64_t kCheckpointBytes = uint64_t{1} << 30;   // of all checkpoints, if there are more than the fewest
   using Bytes = std::shared_ptr<const std::vector<std::byte>>;
   struct Checkpoint {
     uint32_t n_tokens;
     Bytes bytes;
   };
 
-  // Nothing, if the model has no recurrent layers.
-  static kv::Region layout(const model::Description& d);
-  explicit RecurrentState(const model::Description& d) : bytes_(d.state_bytes()) {}
+  // Nothing, if the model has neither recurrent layers nor rings.
+  static kv::Region layout(const model::Description& d, KvType kv_type);
+  static size_t most_checkpoints(uint64_t bytes);
+  RecurrentState(const model::Description& d, KvType kv_type);
 
-  // The state's place in the arena; empty while the session is parked. Afterwards the state is unknown.
-  void place(kv::ArenaRegion region) { region_ = std::move(region), position_ = kUnknown; }
-  Ptr<float> data() const { return {region_.data().address}; }
-  uint64_t bytes() const { return bytes_; }
+  // The state's place in the arena, and its rings; neither while the session is parked. Afterwards the state is unknown.
+  void place(kv::ArenaRegion region, kv::SequencePages* pages) { region_ = std::move(region), pages_ = pages, position_ = kUnknown; }
+  Ptr<float> data() const { return {region_.data().address}; }   // of recurrent layers; null: there are none
+  // Of a copy: the state of recurrent layers, then the windows (kv::SequencePages::download_windows).
+  uint64_t bytes() const { return float_bytes_ + window_bytes_; }
+  uint64_t float_bytes() const { return float_bytes_; }
 
   // The number of tokens whose state it is, or kUnknown.
   uint32_t position() const { return position_; }
   // A step changes the state; if it is complete, the state is that of `position` tokens.
   void begin_step() { position_ = kUnknown; }
   void end_step(uint32_t position) { position_ = position; }
+  // The step behind `position` tokens did not complete. It has written KV behind them, so the rings' windows are what they were.
+  void undo_step(uint32_t position) {
+    if (float_bytes_ == 0) position_ = position;
+  }
+  // Whether the state, which has a position, can be taken back to n_tokens without a checkpoint.
+  bool reaches(uint32_t n_tokens) const {
+    return position_ == n_tokens || (float_bytes_ == 0 && position_ != kUnknown && n_tokens < position_ && pages_->hold_windows(n_tokens));
+  }
   // The tokens behind n_tokens are not the session's any more.
   void truncate(uint32_t n_tokens);
   // Takes the latest checkpoint at or before n_tokens, or the state of no tokens, unless the state is that of at most n_tokens and later.
@@ -78,8 +93,9 @@ class RecurrentState {
   const Checkpoint* at_or_before(uint32_t n_tokens) const;
   uint32_t last() const { return checkpoints_.empty() ? 0 : checkpoints_.back().n_tokens; }
 
-  uint64_t bytes_;
+  const uint64_t float_bytes_, window_bytes_;
   kv::ArenaRegion region_;
+  kv::SequencePages* pages_ = nullptr;    // null while the session is parked
   uint32_t position_ = kUnknown;
   uint32_t prompts_ = kUnknown;           // where the checkpoint of the prompt under way is due
   std::vector<Checkpoint> checkpoints_;   // ascending

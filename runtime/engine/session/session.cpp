@@ -45,7 +45,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
-  if (h.recurrent()) state_ = std::make_unique<RecurrentState>(h);
+  if (h.recurrent() || windows_bytes(h, options.kv_type) > 0) state_ = std::make_unique<RecurrentState>(h, options.kv_type);
   Runtime& runtime = model_->runtime();
   LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
   if (options_.draft_model) input.draft.description = &options_.draft_model->description();
@@ -175,8 +175,11 @@ Status Session::acquire() {
   decltype(reservations_) reservations;
   for (size_t g = 0; g < model_->description().groups.size(); ++g) {
     ORRERY_ASSIGN(std::shared_ptr<kv::PagePool> pool, model_->page_pool(options_.kv_type, compressed && g == 0, g));
-    ORRERY_ASSIGN(reservations[g], kv::PageReservation::make(pool, kv::pages_to_reserve(n_context_)));
-    pages->add(std::make_unique<kv::PageTable>(std::move(pool), reservations[g].pages()));
+    const model::Description& h = model_->description();
+    const uint32_t n_pages = group_pages(h, options_, n_context_, g);
+    ORRERY_ASSIGN(reservations[g], kv::PageReservation::make(pool, n_pages));
+    const auto window = static_cast<uint32_t>(h.groups[g].window);
+    pages->add(std::make_unique<kv::PageTable>(std::move(pool), kv::pages_to_reserve(n_context_), window, in_ring(h, g) ? n_pages : 0));
   }
   ORRERY_TRY(model_->ensure_workspace(n_context_, options_));
   const kv::Region means = key_means_layout(model_->description(), options_);
@@ -185,8 +188,8 @@ Status Session::acquire() {
     ORRERY_ASSIGN(means_region, kv::ArenaRegion::take(&model_->runtime().arena(), means));
   }
   kv::ArenaRegion state_region;
-  if (state_) {
-    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(model_->description())));
+  if (state_ && state_->float_bytes() > 0) {
+    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(model_->description(), options_.kv_type)));
   }
   if (compressed) {
     ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, &pages->group(0), ropes_.specs()));
@@ -195,7 +198,7 @@ Status Session::acquire() {
   slot_ = std::move(slot);
   reservations_ = std::move(reservations);
   means_region_ = std::move(means_region);
-  if (state_) state_->place(std::move(state_region));
+  if (state_) state_->place(std::move(state_region), pages_.get());
   if (form_.means) {
     const Turn turn = model_->runtime().take_turn();
     upload_means(&turn.backend());
@@ -292,22 +295,23 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   Backend& backend = turn.backend();
   // Recomputed prompt tokens have the same bits. Generated tokens have not, because they attended to the resident KV: so the pages are
   // saved, and a chunk ends with its first generated token. Then no token attends to KV that is about to be put back, in any chunk size.
-  const uint64_t page_bytes = pages_->page_bytes();
   const uint32_t page_tokens = static_cast<uint32_t>(kPageTokens);
   const auto is_generated = [](uint8_t made) { return (made & kv::Made::kGenerated) != 0; };
   uint32_t begin = missing.first;
+  // The state that must be an earlier one meanwhile. Rings that reach back are saved with the other pages.
+  RecurrentState* const moved = state_ && !state_->reaches(missing.first) ? state_.get() : nullptr;
   RecurrentState::Bytes last_state;   // of n_tokens, where the session has it
-  if (state_) {   // begins at an earlier state
-    if (state_->position() == n_tokens) {
-      ORRERY_ASSIGN(last_state, state_->read(&backend));
+  if (moved) {
+    if (moved->position() == n_tokens) {
+      ORRERY_ASSIGN(last_state, moved->read(&backend));
     }
-    ORRERY_TRY(state_->restore(&backend, missing.first));
-    begin = state_->position();
+    ORRERY_TRY(moved->restore(&backend, missing.first));
+    begin = moved->position();
     stats_.recomputed_tokens += missing.end - begin;
   }
   const uint32_t n_pages = std::min(missing.end - begin, options_.chunk()) / page_tokens + 2;
-  ORRERY_ASSIGN(const os::Region saved, os::Region::allocate(n_pages * page_bytes));
-  ORRERY_TRY(pages_->make_writable(&backend, begin, missing.end));
+  const uint64_t ring_page_bytes = moved ? 0 : pages_->ring_page_bytes();
+  ORRERY_ASSIGN(const os::Region saved, os::Region::allocate(n_pages * (pages_->page_bytes() + ring_page_bytes)));
   kv::StepPages step_pages;
   Status status = ok_status();
   for (uint32_t from = begin; from < missing.end && status.ok();) {
@@ -316,7 +320,11 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
     const auto generated = std::find_if(at, most, is_generated);
     const auto n = static_cast<uint32_t>((generated == most ? most : generated + 1) - at);
     const uint32_t first = from / page_tokens, end = (from + n - 1) / page_tokens + 1;   // pages
+    status = pages_->make_writable(&backend, from, from + n);
+    if (!status.ok()) break;
+    std::byte* const saved_rings = saved.data() + n_pages * pages_->page_bytes();
     pages_->download(&backend, first, end, saved.data());
+    if (ring_page_bytes > 0) pages_->download_rings(&backend, first, end, saved_rings);
     rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
@@ -325,18 +333,19 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
     step_pages.give(*pages_, &step);
     if (wanted) step.queries = resident_->queries();
     step.transform = transform();
-    if (state_) state_->begin_step();
+    if (moved) moved->begin_step();
     status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {},
-                            wanted ? resident_->hook(Phase::prefill, from, n) : nullptr, state_ ? state_->data() : Ptr<float>());
+                            wanted ? resident_->hook(Phase::prefill, from, n) : nullptr, moved ? moved->data() : Ptr<float>());
     if (wanted) status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
     pages_->upload(&backend, first, end, saved.data());
+    if (ring_page_bytes > 0) pages_->upload_rings(&backend, first, end, saved_rings);
     from += n;
   }
   ORRERY_TRY(std::move(status));
-  if (last_state) return state_->put_back(&backend, last_state, n_tokens);
+  if (last_state) return moved->put_back(&backend, last_state, n_tokens);
   // A generated token's state is not that of its computation as a prompt token: catch_up() computes it.
   const auto first_made = made_.begin() + begin, end_made = made_.begin() + missing.end;
-  if (state_ && std::none_of(first_made, end_made, is_generated)) state_->end_step(missing.end);
+  if (moved && std::none_of(first_made, end_made, is_generated)) moved->end_step(missing.end);
   return ok_status();
 }
 
@@ -346,7 +355,6 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
   uint32_t from = state_->position();
   if (from == n_tokens) return ok_status();
   stats_.recomputed_tokens += n_tokens - from;
-  ORRERY_TRY(pages_->make_writable(&backend, from, n_tokens));
   // Under a policy a generated token attended to the resident KV of its time. Now it attends to all KV, and its own KV stays what it was.
   os::Region saved;
   if (decodes_resident()) {
@@ -359,6 +367,7 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
     const uint32_t end = state_->end_of_chunk(from, options_.chunk(), n_tokens);
     uint32_t n = 1;
     while (!generated(from) && from + n < end && !generated(from + n)) ++n;
+    ORRERY_TRY(pages_->make_writable(&backend, from, from + n));
     rows_.resize(n);
     for (uint32_t i = 0; i < n; ++i) rows_[i] = {tokens_[from + i], static_cast<int32_t>(from + i), 0};
     Step step;
@@ -385,6 +394,7 @@ void Session::drop_part() {
   const uint32_t n = pace_.n_rows(), from = n_computed();
   pace_.drop();
   if (pages_) pages_->truncate(from);
+  if (pages_ && state_) state_->undo_step(from);
   if (resident_) resident_->forget_queries(from, from + n), resident_->truncate(from);
 }
 
@@ -456,11 +466,15 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   Backend& backend = turn.backend();
   ORRERY_TRY(backend.set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
   ORRERY_TRY(choose_form(turn, nullptr));
-  ORRERY_TRY(pages_->make_writable(&backend, 0, n));
-  std::vector<std::byte> page(pages_->page_bytes());
-  for (uint32_t i = 0; i < pages_->n_pages(); ++i) {
-    fill(i, page);
+  ORRERY_TRY(pages_->make_whole_groups_writable(&backend, 0, n));
+  std::vector<std::byte> page(std::max(pages_->page_bytes(), pages_->windows_bytes()));
+  for (uint32_t i = 0; i < pages_->n_pages(n); ++i) {
+    fill(i, {page.data(), pages_->page_bytes()});
     pages_->upload(&backend, i, i + 1, page.data());
+  }
+  if (pages_->windows_bytes() > 0) {
+    fill(0, {page.data(), pages_->windows_bytes()});
+    ORRERY_TRY(pages_->upload_windows(&backend, n, page.data()));
   }
   if (guesses_) guesses_->ngrams.truncate(tokens_, 0);
   tokens_.assign(tokens.begin(), tokens.end());
@@ -486,12 +500,12 @@ GuessCosts Session::guess_costs() const {
   const std::string_view set = device.instruction_set;
   const bool wide = set.substr(0, 6) == "avx512" || set == "amx";
   const auto weights = static_cast<double>(model_->weights().weights_bytes);
-  const auto kv = static_cast<double>(n_computed()) * static_cast<double>(pages_->page_bytes()) / kPageTokens;
+  const auto kv = static_cast<double>(pages_->read_bytes(n_computed()));
   // A drafted token also takes a step of its own, over the resident KV or of the draft model.
   double draft = options_.speculate == Speculate::policy ? weights + static_cast<double>(kv_used_bytes()) : 0.0;
   if (draft_)
     draft = static_cast<double>(draft_->model_->weights().weights_bytes) +
-            static_cast<double>(n_computed()) * static_cast<double>(draft_->pages_->page_bytes()) / kPageTokens;
+            static_cast<double>(draft_->pages_->read_bytes(n_computed()));
   GuessCosts costs;
   for (size_t i = 0; i < costs.size(); ++i) {
     const auto n = static_cast<double>(i + 1);
@@ -520,6 +534,7 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
   if (guesses_ && options_.speculate == Speculate::ngram) guesses_->ngrams.read(tokens_, made_);
   if (right) {
     n_computed_ = from + 1;
+    if (state_) state_->end_step(from + 1);   // of rings alone: they hold what the guess wrote
     ++stats_.accepted_tokens;
   } else {
     ORRERY_TRY(decode_next(token, shortlist, cancel, tokens_.size() == from + 1 ? most_guesses : 0, drafter));
@@ -682,7 +697,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
   ORRERY_TRY(resume());
   forget_guesses();
   ORRERY_TRY(fetch_logits());
-  if (state_) {
+  if (state_ && state_->float_bytes() > 0) {
     const Turn turn = model_->runtime().take_turn();
     ORRERY_TRY(state_->checkpoint(&turn.backend()));
   }
@@ -711,7 +726,11 @@ Result<std::unique_ptr<Session>> Session::fork() {
     }
   } else if (room.code() == Code::out_of_device_memory) {
     ORRERY_TRY(child->park_copy_of(*this));
-    if (state_) child->state_->share_checkpoints(*state_);
+    if (state_) {
+      const Turn turn = model_->runtime().take_turn();
+      ORRERY_TRY(state_->checkpoint(&turn.backend()));
+      child->state_->share_checkpoints(*state_);
+    }
   } else {
     return room;
   }
@@ -724,7 +743,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
 
 Status Session::park_copy_of(const Session& other) {
   const uint64_t page_bytes = other.pages_->page_bytes();
-  const uint32_t n_pages = other.pages_->n_pages();
+  const uint32_t n_pages = other.pages_->n_pages(other.n_computed());
   ORRERY_ASSIGN(parked_pages_, os::Region::allocate(n_pages * page_bytes));
   const Turn turn = model_->runtime().take_turn();
   other.pages_->download(&turn.backend(), 0, n_pages, parked_pages_.data());
@@ -739,14 +758,15 @@ Status Session::resume() {
   const Status filled = [&]() -> Status {
     const Turn turn = model_->runtime().take_turn();
     Backend& backend = turn.backend();
-    ORRERY_TRY(pages_->make_writable(&backend, 0, n_computed()));
-    pages_->upload(&backend, 0, pages_->n_pages(), parked_pages_.data());
-    stats_.host_to_device_bytes += pages_->n_pages() * pages_->page_bytes();
+    const uint32_t n_pages = pages_->n_pages(n_computed());
+    ORRERY_TRY(pages_->make_whole_groups_writable(&backend, 0, n_computed()));
+    pages_->upload(&backend, 0, n_pages, parked_pages_.data());
+    stats_.host_to_device_bytes += n_pages * pages_->page_bytes();
     return backend.synchronize();
   }();
   if (!filled.ok()) {   // the KV is in parked_pages_ alone: parked as before
     resident_.reset(), pages_.reset();
-    if (state_) state_->place({});
+    if (state_) state_->place({}, nullptr);
     means_region_ = {}, reservations_ = {}, slot_ = {};
     return Status(filled.detail());
   }

@@ -21,7 +21,7 @@ struct SessionFileHeader {
   uint64_t page_bytes;
   uint64_t conversation_bytes;  // JSON
   uint64_t n_dropped;
-  uint32_t form;                // of the KV: kCentred, kRotated; kHasState: a recurrent state stands behind the pages
+  uint32_t form;                // of the KV: kCentred, kRotated; kHasState: a state (RecurrentState) stands behind the pages
   uint32_t n_means;             // (n_layers * n_kv_heads * head_dim) floats if centred, else 0
 };
 static_assert(sizeof(SessionFileHeader) == 88, "the layout of the file");
@@ -66,18 +66,17 @@ Status go_on(const std::atomic<bool>* cancel, const char* doing) {
 
 // Clears the last page behind the last token: it may hold another session's tokens.
 void clear_unused_slots(const kv::SequencePages& pages, uint32_t n_tokens, std::byte* page) {
-  const uint64_t used = (uint64_t{n_tokens} - 1) % static_cast<uint64_t>(kPageTokens) + 1;
+  const uint32_t used = (n_tokens - 1) % static_cast<uint32_t>(kPageTokens) + 1;
   for (size_t g = 0; g < pages.n_groups(); ++g) {
-    const KvFormat& kv = pages.group(g).format();
-    const uint64_t n_heads = static_cast<uint64_t>(kv.n_layers) * static_cast<uint64_t>(kv.n_kv_heads);
-    for (uint64_t head = 0; head < n_heads; ++head, page += kv.head_bytes())
-      std::memset(page + used * kv.token_bytes(), 0, kv.head_bytes() - used * kv.token_bytes());
+    if (pages.group(g).ring()) continue;
+    kv::clear_slots(pages.group(g).format(), used, page);
+    page += pages.group(g).format().page_bytes();
   }
 }
 
-// Of the recurrent state, behind the pages.
+// Of the state behind the pages.
 uint64_t state_bytes(const Session& session, const SessionFileHeader& h) {
-  return (h.form & kHasState) ? session.model().description().state_bytes() : 0;
+  return (h.form & kHasState) ? session.state()->bytes() : 0;
 }
 
 Result<Image> make_image(const Session& session, const kv::SequencePages& pages, const model::RopeTables& ropes, const StoredForm& form) {
@@ -90,7 +89,7 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
   std::memcpy(h.rope, hash.data(), sizeof h.rope);
   h.kv_type = static_cast<uint32_t>(pages.type());
   h.n_tokens = session.n_computed();
-  h.n_pages = pages.n_pages();
+  h.n_pages = pages.n_pages(h.n_tokens);
   h.page_tokens = static_cast<uint32_t>(kPageTokens);
   h.page_bytes = pages.page_bytes();
   h.n_dropped = session.conversation().n_dropped;
@@ -190,7 +189,7 @@ Status check_header(const Session& session, const model::RopeTables& session_rop
   if (std::memcmp(h.rope, rope.data(), sizeof h.rope) != 0)
     return damaged(name, offsetof(SessionFileHeader, rope), "the session was saved with another rotary scaling or context size");
   if ((h.form & ~(kCentred | kRotated | kHasState)) != 0) return damaged(name, offsetof(SessionFileHeader, form), "was written by a newer version");
-  if ((h.form & kHasState) && !session.state()) return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state, which the model has not");
+  if ((h.form & kHasState) && !session.state()) return damaged(name, offsetof(SessionFileHeader, form), "holds a recurrent state or windows, which the model has not");
   if (h.n_means != ((h.form & kCentred) ? d.key_values() : 0))
     return damaged(name, offsetof(SessionFileHeader, n_means), "the number of mean keys is not what the model has");
   if (h.kv_type != static_cast<uint32_t>(kv_type) || h.page_bytes != page_bytes(d, kv_type) ||
@@ -292,7 +291,7 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
     Result<bool> keeps = session->take_form(turn, contents->form);
     if (keeps.ok()) {
       keeps_form = *keeps;
-      status = session->pages_->make_writable(&turn.backend(), 0, h.n_tokens);
+      status = session->pages_->make_whole_groups_writable(&turn.backend(), 0, h.n_tokens);
     } else {
       status = keeps.take_status();
     }
@@ -327,7 +326,14 @@ Status SessionFile::replace(Session* session, Contents* contents, const PageRead
   session->n_computed_ = h.n_tokens;
   session->selects_again_ = session->resident_ != nullptr && h.n_tokens > 0;
   session->logits_at_ = 0;
-  if (contents->state) session->state_->add_checkpoint(h.n_tokens, std::move(contents->state));
+  if (contents->state) {
+    if (const uint64_t n = session->pages_->windows_bytes(); n > 0 && !keeps_form) {
+      auto state = std::make_shared<std::vector<std::byte>>(*contents->state);
+      change_form_of_windows(*session->pages_, contents->form, session->form_, state->data() + session->state_->float_bytes());
+      contents->state = std::move(state);
+    }
+    session->state_->add_checkpoint(h.n_tokens, std::move(contents->state));
+  }
   session->conversation_.messages = std::move(contents->messages);
   session->conversation_.n_dropped = h.n_dropped;
   session->stats_.host_to_device_bytes += h.n_pages * h.page_bytes;

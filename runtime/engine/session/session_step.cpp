@@ -185,11 +185,9 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   if (s.resident_) s.resident_->before_write(from_);
   const bool goes_on = s.pace_.under_way();
   if (from_ == 0 && !goes_on) ORRERY_TRY(s.choose_form(turn, r.cancel));
-  if (s.state_ && !goes_on) {
-    ORRERY_TRY(s.catch_up(turn, from_, r.cancel));
-    s.state_->begin_step();
-  }
+  if (s.state_ && !goes_on) ORRERY_TRY(s.catch_up(turn, from_, r.cancel));
   ORRERY_TRY(s.pages_->make_writable(&backend, from_, from_ + n));
+  if (s.state_) s.state_->begin_step();
 
   s.rows_.resize(n);
   for (uint32_t i = 0; i < n; ++i) s.rows_[i] = {r.tokens[i], static_cast<int32_t>(from_ + i), 0};
@@ -242,11 +240,12 @@ void SessionStep::end(const Turn& turn) {
   if (!failed() && s.pace_.under_way()) {
     // The chunk's other layers follow.
   } else if (!failed()) {
-    if (request_.rows != Rows::draft) s.n_computed_ = from_ + (request_.rows == Rows::guesses ? 1 : n);
+    const bool drafts = request_.rows == Rows::draft;
+    if (!drafts) s.n_computed_ = from_ + (request_.rows == Rows::guesses ? 1 : n);
     guarded([&]() -> Status {
       if (s.state_) {
-        s.state_->end_step(s.n_computed());
-        if (s.state_->due()) ORRERY_TRY(s.state_->checkpoint(&turn.backend()));
+        s.state_->end_step(drafts ? from_ + n : s.n_computed());
+        if (!drafts && s.state_->due()) ORRERY_TRY(s.state_->checkpoint(&turn.backend()));
       }
       if (out_.request) {
         request_.shortlist->arrived();
@@ -263,6 +262,7 @@ void SessionStep::end(const Turn& turn) {
     s.pace_.drop();
     if (s.resident_ && ran_) s.resident_->forget_queries(from_, from_ + n);
     s.pages_->truncate(from_);
+    if (s.state_) s.state_->undo_step(from_);
     if (s.resident_) s.resident_->truncate(from_);
   }
   (request_.phase == Phase::prefill ? s.stats_.prefill_us : s.stats_.decode_us) += now_us() - start_us_;

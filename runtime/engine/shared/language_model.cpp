@@ -84,7 +84,7 @@ Result<std::shared_ptr<kv::PagePool>> LanguageModel::page_pool(KvType type, bool
   const std::lock_guard<std::mutex> lock(mutex_);
   std::shared_ptr<kv::PagePool>& pool = pools_[static_cast<size_t>(type) + (in_reservoir ? kKvTypeCount : 0)][group];
   kv::Arena& arena = in_reservoir ? runtime_->reservoir() : runtime_->arena();
-  if (!pool) pool = std::make_shared<kv::PagePool>(&arena, kv_format(description(), type, group));
+  if (!pool) pool = std::make_shared<kv::PagePool>(&arena, kv_format(description(), type, group), in_ring(description(), group));
   return pool;
 }
 

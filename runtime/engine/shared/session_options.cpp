@@ -4,6 +4,8 @@
 
 #include "runtime/base/checked.h"
 #include "runtime/kv/memory/arena.h"
+#include "runtime/kv/memory/page_table.h"
+#include "runtime/kv/memory/plan.h"
 #include "runtime/kv/resident/compensation_tokens.h"
 #include "runtime/kv/resident/digests.h"
 
@@ -105,7 +107,7 @@ Status SessionOptions::validate(const model::Description& h) const {
 // A policy divides the KV of group 0. The layers of the other groups see a window of it.
 Status SessionOptions::check_policy_fits(const model::Description& h) const {
   for (size_t g = 1; g < h.groups.size(); ++g)
-    if (const std::vector<int32_t>& windows = h.groups[g].windows; std::count(windows.begin(), windows.end(), 0) > 0)
+    if (h.groups[g].window == 0)
       return error(Code::unsupported, "policy %.40s chooses tokens for KV heads of one shape; the model's layers without a window have heads of %d and of "
                    "%d dimensions: expected policy full", policy.c_str(), h.kv().head_dim, h.groups[g].head_dim);
   if (h.shares_kv())
@@ -171,9 +173,8 @@ policy::Shape policy_shape(const model::Description& h, KvType device, uint32_t 
 
 // Slots of layers with a sliding window: they keep their whole window under every policy.
 uint64_t window_slots(const model::Description& h, uint32_t n_context) {
-  uint64_t slots = 0;
-  for (const int32_t window : h.kv().windows) slots += std::min(static_cast<uint64_t>(window), uint64_t{n_context});
-  return slots * static_cast<uint64_t>(h.kv().n_kv_heads);
+  const uint64_t of_head = std::min(static_cast<uint64_t>(h.kv().window), uint64_t{n_context});
+  return of_head * static_cast<uint64_t>(h.kv().n_layers() * h.kv().n_kv_heads);
 }
 
 policy::KvShare share_of(const model::Description& h, const SessionOptions& options) {
@@ -244,9 +245,29 @@ KvFormat kv_format(const model::Description& h, KvType type, size_t group) {
   return format;
 }
 
+bool in_ring(const model::Description& h, size_t group) { return group > 0 && h.groups[group].window > 0; }
+
+uint32_t group_pages(const model::Description& h, const SessionOptions& options, uint32_t n_context, size_t group) {
+  constexpr auto kTokens = static_cast<uint64_t>(kPageTokens), kTogether = static_cast<uint64_t>(kPagesTogether);
+  const uint32_t all = kv::pages_to_reserve(n_context);
+  if (!in_ring(h, group)) return all;
+  const auto window = static_cast<uint64_t>(h.groups[group].window);
+  // The rows of a step and the window ahead of them begin and end anywhere in a page.
+  const uint64_t needed = div_up(div_up(window + std::max(options.chunk(), kMostGuesses + 1), kTokens) + 1, kTogether) * kTogether;
+  const uint64_t wanted = (window + (options.window_slack ? options.window_slack : kWindowSlack)) / kTokens / kTogether * kTogether;
+  return static_cast<uint32_t>(std::min<uint64_t>(std::max(needed, wanted), all));
+}
+
 uint64_t page_bytes(const model::Description& h, KvType type) {
   uint64_t bytes = 0;
-  for (size_t g = 0; g < h.groups.size(); ++g) bytes += kv_format(h, type, g).page_bytes();
+  for (size_t g = 0; g < h.groups.size(); ++g) bytes += in_ring(h, g) ? 0 : kv_format(h, type, g).page_bytes();
+  return bytes;
+}
+
+uint64_t windows_bytes(const model::Description& h, KvType type) {
+  uint64_t bytes = 0;
+  for (size_t g = 0; g < h.groups.size(); ++g)
+    if (in_ring(h, g)) bytes += kv::window_pages(static_cast<uint32_t>(h.groups[g].window)) * kv_format(h, type, g).page_bytes();
   return bytes;
 }
 

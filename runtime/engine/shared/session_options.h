@@ -38,6 +38,7 @@ struct SessionOptions {
   std::optional<KvType> device_kv_type;   // of resident KV: kv_type or coarser; none: the policy's choice
   Overflow overflow = Overflow::stop;
   uint32_t chunk_tokens = 0;   // 0: plan_session() decides; before that, 256
+  uint32_t window_slack = 0;   // 0: kWindowSlack
   bool reuse_prompts = false;  // generations take the KV of earlier prompts from the prefix tree, and keep theirs there
   Speculate speculate = Speculate::off;
   uint32_t speculate_tokens = 0;   // guesses of a step: at most kMostGuesses; 0: as many
@@ -73,7 +74,16 @@ struct SessionOptions {
 };
 
 KvFormat kv_format(const model::Description& h, KvType type, size_t group = 0);
-uint64_t page_bytes(const model::Description& h, KvType type);   // of all KV groups
+
+// Whether a KV group is kept in a ring of pages: that of layers with a window, next to layers without. Where all layers have windows, a policy
+// may divide group 0, and its pages are kept.
+bool in_ring(const model::Description& h, size_t group);
+// A ring has this many tokens more than its window: rewinds of as many tokens compute none again. It has more if a chunk needs them.
+inline constexpr uint32_t kWindowSlack = 1024;
+// Pages that a session reserves of a group.
+uint32_t group_pages(const model::Description& h, const SessionOptions& options, uint32_t n_context, size_t group);
+uint64_t page_bytes(const model::Description& h, KvType type);      // of a page of all groups but rings
+uint64_t windows_bytes(const model::Description& h, KvType type);   // kv::SequencePages::windows_bytes()
 
 // The policy of a compressed session, and the number of slots of its budget.
 Result<std::unique_ptr<policy::Policy>> make_policy(const model::Description& h, const SessionOptions& options,

@@ -8,10 +8,12 @@ namespace orrery::kv {
 
 namespace {
 constexpr const char* kPagesName = "KV pages";
+constexpr const char* kRingName = "window KV pages";
 }
 
-Region PagePool::layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir) {
+Region PagePool::layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir, bool ring) {
   const uint64_t bytes = align_up(n_pages * format.page_bytes(), kArenaAlignment);
+  if (ring) return {kRingName, Holds::kv, bytes, 0, 0, 0};
   return in_reservoir ? Region{kPagesName, Holds::kv, 0, bytes, 0, 0} : Region{kPagesName, Holds::kv, bytes, 0, 0, bytes};
 }
 
@@ -30,7 +32,7 @@ Status PagePool::reserve(uint32_t n) {
     if (!checked_mul(missing, format_.page_bytes(), &bytes)) bytes = UINT64_MAX;
     std::list<Slab> fresh(1);   // made apart from slabs_: a failure half-way changes nothing
     Slab& slab = fresh.front();
-    ORRERY_ASSIGN(slab.region, ArenaRegion::take(arena_, {kPagesName, Holds::kv, bytes, 0, 0, 0}));
+    ORRERY_ASSIGN(slab.region, ArenaRegion::take(arena_, {ring_ ? kRingName : kPagesName, Holds::kv, bytes, 0, 0, 0}));
     slab.pages.resize(missing);
     for (size_t i = missing; i-- > 0;) {   // so that pages are taken in ascending order
       Page& page = slab.pages[i];

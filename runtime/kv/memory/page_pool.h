@@ -30,12 +30,13 @@ struct Page {
 
 class PagePool {
  public:
-  PagePool(Arena* arena, const KvFormat& format) : arena_(arena), format_(format) {}
+  // ring: the pages hold a window of the context.
+  PagePool(Arena* arena, const KvFormat& format, bool ring = false) : arena_(arena), format_(format), ring_(ring) {}
 
   const KvFormat& format() const { return format_; }
 
   // The region of n_pages more pages, in the arena or in the reservoir.
-  static Region layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir);
+  static Region layout(const KvFormat& format, uint64_t n_pages, bool in_reservoir, bool ring = false);
 
   // Pages that exist without a reservation: in slabs that a fork's shared pages keep alive, or because slabs hold whole units of
   // kPagesTogether.
@@ -62,6 +63,7 @@ class PagePool {
   const AccountRef account_ = AccountRef::current();   // of the model: slabs outlive the session that needs them first
   Arena* arena_;
   KvFormat format_;
+  const bool ring_;
   mutable std::mutex mutex_;
   std::list<Slab> slabs_;
   Page* free_ = nullptr;

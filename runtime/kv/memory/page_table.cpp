@@ -1,5 +1,6 @@
 #include "runtime/kv/memory/page_table.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace orrery::kv {
@@ -9,14 +10,15 @@ constexpr uint32_t kTokens = static_cast<uint32_t>(kPageTokens);
 constexpr size_t kAtOnce = 256;   // pieces in one transfer: a layer of a page each
 }
 
-PageTable::PageTable(std::shared_ptr<PagePool> pool, uint32_t max_pages) : pool_(std::move(pool)) {
+PageTable::PageTable(std::shared_ptr<PagePool> pool, uint32_t max_pages, uint32_t window, uint32_t most_held)
+    : pool_(std::move(pool)), window_(window), most_held_(most_held) {
   pages_.reserve(max_pages);
   addresses_.reserve(max_pages);
 }
 
 uint32_t PageTable::n_shared() const {
   uint32_t n = 0;
-  for (const Page* page : pages_) n += pool_->shared(page);
+  for (uint32_t i = first_; i < pages_.size(); ++i) n += pool_->shared(pages_[i]);
   return n;
 }
 
@@ -26,10 +28,38 @@ void PageTable::for_each_layer(F f) const {
     f(format().head_offset(layer, 0), static_cast<uint64_t>(layer) * format().layer_bytes());
 }
 
+uint32_t PageTable::first_in_reach(uint32_t n_tokens) const {
+  // The token at n_tokens sees itself and window - 1 tokens ahead of it.
+  return ring() && n_tokens + 1 > window_ ? (n_tokens + 1 - window_) / kTokens : 0;
+}
+
+bool PageTable::holds_window(uint32_t n_tokens) const {
+  return first_ <= first_in_reach(n_tokens) && pages_.size() >= (n_tokens + kTokens - 1) / kTokens;
+}
+
+void PageTable::make_room(uint32_t n_tokens) {
+  if (!ring()) return;
+  for (const uint32_t end = first_in_reach(n_tokens); n_held() >= most_held_ && first_ < end; ++first_) {
+    pool_->drop(std::exchange(pages_[first_], nullptr));
+    addresses_[first_] = 0;
+  }
+}
+
+Status PageTable::take_window(Backend* backend, uint32_t n_tokens) {
+  truncate(0);
+  first_ = first_in_reach(n_tokens);
+  pages_.assign(first_, nullptr);
+  addresses_.assign(first_, 0);
+  Status status = make_writable(backend, first_ * kTokens, n_tokens);
+  if (!status.ok()) truncate(0);
+  return status;
+}
+
 Status PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
   for (uint32_t i = from / kTokens; i < (to + kTokens - 1) / kTokens; ++i) {
     const bool is_new = i >= pages_.size();
     if (!is_new && !pool_->shared(pages_[i])) continue;
+    if (is_new) make_room(from);
     Page* const taken = pool_->take();
     if (Status ready = pool_->wait(*taken); !ready.ok()) {
       pool_->drop(taken);
@@ -54,10 +84,11 @@ Status PageTable::make_writable(Backend* backend, uint32_t from, uint32_t to) {
 void PageTable::truncate(uint32_t n_tokens) {
   const size_t keep = (n_tokens + kTokens - 1) / kTokens;
   while (pages_.size() > keep) {
-    pool_->drop(pages_.back());
+    if (pages_.back()) pool_->drop(pages_.back());
     pages_.pop_back();
     addresses_.pop_back();
   }
+  first_ = std::min(first_, n_pages());
 }
 
 void PageTable::download(Backend* backend, uint32_t first, uint32_t end, std::byte* to) const {
@@ -84,10 +115,11 @@ void PageTable::upload(Backend* backend, uint32_t first, uint32_t end, const std
 
 void PageTable::share(const PageTable& other) {
   truncate(0);
+  first_ = other.first_;
   for (Page* page : other.pages_) {
-    pool_->share(page);
+    if (page) pool_->share(page);
     pages_.push_back(page);
-    addresses_.push_back(page->address);
+    addresses_.push_back(page ? page->address : 0);
   }
 }
 

@@ -92,14 +92,14 @@ void group_layers(Description* d) {
     if (d->layer(i).mixer != Mixer::attention || d->layer(i).attention.kv_of >= 0) continue;
     const AttentionShape& a = d->layer(i).attention;
     const auto same = [&](const KvGroup& g) {
-      return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim && g.scale == a.scale;
+      return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim && g.scale == a.scale && g.window == a.window;
     };
     auto group = std::find_if(d->groups.begin(), d->groups.end(), same);
-    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, a.scale, {}, {}, 0});
+    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, a.scale, a.window, {}, {}, 0});
     group->layers.push_back(i);
     group->windows.push_back(a.window);
   }
-  std::stable_partition(d->groups.begin(), d->groups.end(), [](const KvGroup& g) { return std::count(g.windows.begin(), g.windows.end(), 0) > 0; });
+  std::stable_partition(d->groups.begin(), d->groups.end(), [](const KvGroup& g) { return g.window == 0; });
   uint64_t first_key = 0;
   for (size_t g = 0; g < d->groups.size(); ++g) {
     KvGroup& group = d->groups[g];

@@ -104,13 +104,14 @@ struct LayerShape {
   uint64_t state_floats() const;    // of a recurrent mixer; else 0
 };
 
-// Layers whose KV has equal shape, and whose queries have equal scales. Each group has pages of its own. Policies, residency and profiles know
-// group 0 alone.
+// Layers whose KV has equal shape, whose queries have equal scales, and which see equal windows. Each group has pages of its own. Policies,
+// residency and profiles know group 0 alone.
 struct KvGroup {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
   float scale = 0.0f;
+  int32_t window = 0;               // 0: none
   std::vector<int32_t> layers;      // that have their own KV, ascending
-  std::vector<int32_t> windows;     // each layer's window; 0: none
+  std::vector<int32_t> windows;     // (layers): `window`, as policies take it
   uint64_t first_key = 0;           // where its keys begin among one token's keys of all groups, in values
 
   int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }

@@ -22,10 +22,10 @@ struct Row {
 
 void print_table(const orrery_plan_result& plan, const orrery_session_options& session, bool pinned, Output& out) {
   const bool shrunk = session.n_context == 0 && plan.fits && plan.n_context < plan.trained_context;
-  const char* const beside = plan.policy == std::string("full") ? "recurrent states" : "compressed heads, states";
+  const char* const rest = plan.policy == std::string("full") ? "windows, recurrent states" : "compressed, windows, states";
   const Row arena[] = {{"weights in the arena", plan.weights_bytes},
                        {"KV cache, full heads", plan.full_kv_bytes},
-                       {beside, plan.compressed_kv_bytes},
+                       {rest, plan.compressed_kv_bytes},
                        {"digests, other summaries", plan.digests_bytes},
                        {"staging", plan.staging_bytes},
                        {"workspace", plan.workspace_bytes}};

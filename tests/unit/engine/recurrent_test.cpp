@@ -1,6 +1,7 @@
-// Models with recurrent layers. A state cannot be taken back, so whatever cuts a session's tokens restores an earlier state and computes what is
-// missing: the bits are a fresh session's, and checkpoints bound what is computed again. (session_test.cpp runs these models through rewinds,
-// forks, parking and files, too.)
+// Models with recurrent layers, and models with layers whose KV is a ring. A recurrent state cannot be taken back, and a ring only as far as it
+// reaches, so whatever cuts a session's tokens restores an earlier state and computes what is missing: the bits are a fresh session's, and
+// checkpoints bound what is computed again. (session_test.cpp runs these models through rewinds, forks, parking and files, too; ring_test.cpp has
+// what is of rings alone.)
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,8 +48,10 @@ std::vector<int32_t> from(const std::vector<int32_t>& tokens, size_t first) {
   return {tokens.begin() + static_cast<ptrdiff_t>(first), tokens.end()};
 }
 
-// Every kind of recurrent layer: gated delta nets, short convolutions (also with experts, and beside windows), Mamba2.
+// Every kind of recurrent layer: gated delta nets, short convolutions (also with experts, and next to windows), Mamba2.
 class EngineRecurrent : public ::testing::TestWithParam<const char*> {};
+// These, and rings: of windows of 5 to 20 tokens, which take 1,024.
+class EngineState : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(EngineRecurrent, TheNextPromptComputesAFewTokensAgain) {
   const auto model = open_spec(GetParam(), runtime_options(2));
@@ -70,7 +73,7 @@ TEST_P(EngineRecurrent, TheNextPromptComputesAFewTokensAgain) {
   expect_same(found, answer(fresh.get(), next));
 }
 
-TEST_P(EngineRecurrent, LongPromptsHaveCheckpoints) {
+TEST_P(EngineState, LongPromptsHaveCheckpoints) {
   const auto model = open_spec(GetParam(), runtime_options(2));
   const auto session = open_session(model, kContext, KvType::f16, 512);
   const std::vector<int32_t> prompt = random_prompt(6500, 3);
@@ -89,7 +92,7 @@ TEST_P(EngineRecurrent, LongPromptsHaveCheckpoints) {
 }
 
 TEST(EngineRecurrentState, NoMoreCheckpointsThanAreKept) {
-  RecurrentState state(open_spec("qwen35")->description());
+  RecurrentState state(open_spec("qwen35")->description(), KvType::f16);
   for (uint32_t i = 1; i <= 40; ++i) {
     state.add_checkpoint(100 * i, std::make_shared<std::vector<std::byte>>());
     EXPECT_LE(state.checkpoints().size(), RecurrentState::kMostCheckpoints);
@@ -98,7 +101,7 @@ TEST(EngineRecurrentState, NoMoreCheckpointsThanAreKept) {
 
 // The template of this chat drops an answer's reasoning when the next question comes. So the next turn cannot reuse the answer's KV, nor a state
 // after the question. A turn computes the new tokens, the answer without its reasoning, and at most one page and kTail tokens of the old prompt.
-TEST_P(EngineRecurrent, ATurnComputesWhatIsNewAndLittleElse) {
+TEST_P(EngineState, ATurnComputesWhatIsNewAndLittleElse) {
   const auto model = open_spec(GetParam(), runtime_options(2));
   const auto session = open_session(model, kContext, KvType::f16, 128);
   std::vector<int32_t> chat = random_prompt(300, 20);
@@ -117,7 +120,7 @@ TEST_P(EngineRecurrent, ATurnComputesWhatIsNewAndLittleElse) {
 }
 
 // A cancelled step, at any layer, leaves a state of no known number of tokens.
-TEST_P(EngineRecurrent, ACancelledPromptContinuesAsAFreshOne) {
+TEST_P(EngineState, ACancelledPromptContinuesAsAFreshOne) {
   const auto model = open_spec(GetParam(), runtime_options(1));
   const std::vector<int32_t> prompt = random_prompt(3000, 4);
   const auto fresh = open_session(model, kContext, KvType::f16, 64);
@@ -141,7 +144,7 @@ TEST_P(EngineRecurrent, ACancelledPromptContinuesAsAFreshOne) {
   EXPECT_GT(n_cancelled, 0u);
 }
 
-TEST_P(EngineRecurrent, ASavedStateIsNotComputedAgain) {
+TEST_P(EngineState, ASavedStateIsNotComputedAgain) {
   const auto model = open_spec(GetParam(), runtime_options(2));
   const auto session = open_session(model, 1024, KvType::f16);
   answer(session.get(), random_prompt(300, 5), 5);
@@ -168,7 +171,7 @@ TEST_P(EngineRecurrent, ASavedStateIsNotComputedAgain) {
   EXPECT_EQ(engine::SessionFile::load(fresh.get(), file, "buffer").code(), Code::bad_session);
 }
 
-TEST_P(EngineRecurrent, SessionsThatDecodeTogetherHaveTheirOwnStates) {
+TEST_P(EngineState, SessionsThatDecodeTogetherHaveTheirOwnStates) {
   std::vector<std::vector<int32_t>> prompts;
   for (uint64_t i = 0; i < 3; ++i) prompts.push_back(random_prompt(40 + 30 * i, 10 + i));
   expect_together_as_alone(open_spec(GetParam(), runtime_options(2)), prompts, 10);
@@ -208,12 +211,17 @@ TEST_P(EngineRecurrent, WhatCannotBeTakenBackIsRefused) {
   refused(options, "asks for a layer's queries one layer ahead");
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, EngineRecurrent, ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd"),
-                         [](const auto& tested) {
-                           std::string name = tested.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+std::string name_of(const ::testing::TestParamInfo<const char*>& tested) {
+  std::string name = tested.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Kinds, EngineRecurrent,
+                         ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd"), name_of);
+INSTANTIATE_TEST_SUITE_P(Kinds, EngineState,
+                         ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd", "gemma3",
+                                           "gemma3-flags", "gpt-oss", "muse", "gemma4-moe-alike"),
+                         name_of);
 
 // What a sequence keeps, counted by hand.
 TEST(EngineRecurrentState, HasTheBytesOfItsLayers) {

@@ -252,6 +252,70 @@ TEST(KvPages, RandomSequencesKeepTheirOwnTokensAndGiveEverythingBack) {
   }
 }
 
+// A ring under random growth, cuts, forks and new starts. Every token in reach of a window has its own stamp, and the ring never holds more pages
+// than it may.
+TEST(KvPages, ARingHoldsEveryWindow) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    MemoryBackend backend;
+    const uint32_t window = 1 + static_cast<uint32_t>(random.below(200)), chunk = 1 + static_cast<uint32_t>(random.below(100));
+    const uint32_t most = (window + chunk + 63) / 64 + 1 + static_cast<uint32_t>(random.below(3));
+    ASSERT_TRUE(backend.reserve_arena(64 * kFormat.page_bytes()).ok());
+    Arena arena(&backend, 64 * kFormat.page_bytes());
+    const auto pool = std::make_shared<PagePool>(&arena, kFormat);
+    auto reserved = PageReservation::make(pool, 2 * most);
+    ASSERT_TRUE(reserved.ok());
+    PageTable ring(pool, 100, window, most), fork(pool, 100, window, most);
+    std::map<uint32_t, uint64_t> stamps, of_fork;   // by position
+    uint64_t stamp = 0;
+    int cuts_in_reach = 0, cuts_out_of_reach = 0;
+    const auto slot = [&](const PageTable& table, uint32_t p) { return reinterpret_cast<uint64_t*>(table.view().pages[p / 64] + p % 64 * kFormat.token_bytes()); };
+    const auto grow = [&](PageTable* table, std::map<uint32_t, uint64_t>* of, uint32_t from, uint32_t n) {
+      ASSERT_TRUE(table->make_writable(&backend, from, from + n).ok());
+      for (uint32_t p = from; p < from + n; ++p) *slot(*table, p) = (*of)[p] = ++stamp;
+    };
+    const auto check = [&](const PageTable& table, const std::map<uint32_t, uint64_t>& of, uint32_t end) {
+      ASSERT_LE(table.n_held(), most);
+      ASSERT_EQ(table.n_pages(), (end + 63) / 64);
+      ASSERT_TRUE(table.holds_window(end));
+      for (uint32_t p = end - std::min(end, window - 1); p < end; ++p) ASSERT_EQ(*slot(table, p), of.at(p)) << p << " of " << end;
+      ASSERT_LE((end + 63) / 64 - table.first_in_reach(end), window_pages(window));
+    };
+    uint32_t end = 0;
+    for (int i = 0; i < 300; ++i) {
+      const uint64_t dice = random.below(12);
+      if (dice == 0 && end > 0) {
+        const auto to = static_cast<uint32_t>(random.below(end));
+        ring.truncate(to);
+        if (ring.holds_window(to)) {
+          end = to, ++cuts_in_reach;
+        } else {   // starts anew, as from a checkpoint, which has whole pages
+          ++cuts_out_of_reach;
+          end = to;
+          ASSERT_TRUE(ring.take_window(&backend, end).ok());
+          for (uint32_t p = ring.first_in_reach(end) * 64; p < end; ++p) *slot(ring, p) = stamps[p] = ++stamp;
+        }
+      } else if (dice == 1) {
+        fork.share(ring);
+        of_fork = stamps;
+        const uint32_t n = 1 + static_cast<uint32_t>(random.below(chunk));
+        grow(&fork, &of_fork, end, n);
+        check(fork, of_fork, end + n);
+      } else if (end + chunk < 5000) {
+        const uint32_t n = 1 + static_cast<uint32_t>(random.below(chunk));
+        grow(&ring, &stamps, end, n);
+        end += n;
+      }
+      check(ring, stamps, end);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_GT(cuts_in_reach + cuts_out_of_reach, 5);
+    fork.truncate(0), ring.truncate(0);
+    EXPECT_EQ(ring.n_held(), 0u);
+  }
+}
+
 // An arena of so many pages, and a pool in it.
 class KvPool : public ::testing::Test {
  protected:

@@ -21,8 +21,8 @@ json kv_heads(const char* name, const char* family, std::vector<int32_t> n) {
 TEST(ModelShortConv, LayersAreByTheirKvHeads) {
   EXPECT_EQ(kinds_of(described(spec_of("lfm2"))), "cfcfafcfaf");
   EXPECT_EQ(kinds_of(described(spec_of("lfm2moe"))), "cfaecece");
-  EXPECT_EQ(described(spec_of("lfm2-taps")).kv().windows, (std::vector<int32_t>{20}));
-  EXPECT_EQ(described(spec_of("lfm2")).kv().windows, (std::vector<int32_t>{0, 0}));
+  EXPECT_EQ(described(spec_of("lfm2-taps")).kv().window, 20);
+  EXPECT_EQ(described(spec_of("lfm2")).kv().window, 0);
   const Description d = described(spec_of("lfm2moe"));
   EXPECT_EQ(d.layers[1].experts.router.gating, Gating::sigmoid);
   EXPECT_TRUE(d.layers[1].experts.router.normalised);

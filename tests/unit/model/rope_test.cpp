@@ -229,12 +229,16 @@ TEST(ModelRope, WhatOverridesDo) {
 }
 
 TEST(ModelWindows, AreHonouredWhereTheFamilyDefinesThem) {
-  using Windows = std::vector<int32_t>;
-  EXPECT_EQ(read(load_model_spec("phi3-window"))->kv().windows, (Windows{24, 24}));
-  EXPECT_EQ(read(load_model_spec("phi3"))->kv().windows, (Windows{0, 0}));
-  EXPECT_EQ(read(load_model_spec("llama-window-key"))->kv().windows, (Windows{0, 0}));
-  EXPECT_EQ(read(plus("phi3-window", "phi3.attention.sliding_window_pattern", "u32", 2))->kv().windows,
-            (Windows{24, 0}));
+  EXPECT_EQ(read(load_model_spec("phi3-window"))->kv().window, 24);
+  EXPECT_EQ(read(load_model_spec("phi3"))->kv().window, 0);
+  EXPECT_EQ(read(load_model_spec("llama-window-key"))->kv().window, 0);
+  // Of two layers the first has a window. The group of the other one comes first.
+  auto d = read(plus("phi3-window", "phi3.attention.sliding_window_pattern", "u32", 2));
+  ASSERT_EQ(d->groups.size(), 2u);
+  EXPECT_EQ(d->groups[0].window, 0);
+  EXPECT_EQ(d->groups[0].layers, (std::vector<int32_t>{1}));
+  EXPECT_EQ(d->groups[1].window, 24);
+  EXPECT_EQ(d->groups[1].layers, (std::vector<int32_t>{0}));
 }
 
 }  // namespace

@@ -346,7 +346,7 @@ pub struct orrery_plan_result {
     pub weights_bytes: u64,
     /// KV of heads that are full on the device; of whole contexts in units of 256 tokens
     pub full_kv_bytes: u64,
-    /// KV of compressed heads on the device; states of recurrent layers
+    /// KV of compressed heads and of windows; recurrent states
     pub compressed_kv_bytes: u64,
     /// page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES
     pub digests_bytes: u64,
@@ -959,7 +959,7 @@ extern "C" {
     /// (RazorAttention, section 3.2).
     /// tokens of all texts, one text behind the other; n_tokens (n_texts): of each text, at least 16
     /// The same texts give the same profile under any number of threads. It takes the memory of one session of the
-    /// longest text and n_steps, of at least 1,025 tokens. Windowed layers are scored as if they had no window;
+    /// longest text and n_steps, of at least 1,025 tokens. Layers with a window are not scored, unless all have one:
     /// policies skip them. ORRERY_CANCELLED: by `progress`.
     pub fn orrery_calibrate(model: *mut orrery_model, tokens: *const i32, n_tokens: *const usize, n_texts: usize, options: *const orrery_calibrate_options, calibration: *mut *mut orrery_calibration, error: *mut orrery_error) -> orrery_status;
     /// Writes the profile as JSON, for orrery_session_options.head_profile. See "Sizes out"; not NUL-terminated.

@@ -1161,7 +1161,7 @@ pub struct PlanResult {
     pub weights_bytes: u64,
     /// KV of heads that are full on the device; of whole contexts in units of 256 tokens
     pub full_kv_bytes: u64,
-    /// KV of compressed heads on the device; states of recurrent layers
+    /// KV of compressed heads and of windows; recurrent states
     pub compressed_kv_bytes: u64,
     /// page digests, low-rank keys, compensation tokens: ORRERY_REGION_SUMMARIES
     pub digests_bytes: u64,
