@@ -10,6 +10,7 @@
 #include "command.h"
 #include "json_file.h"
 #include "settings.h"
+#include "shapes/described_model.h"
 
 namespace orrery::tool {
 namespace {
@@ -280,14 +281,14 @@ void print_tensors(const std::string& description, Output& out) {
 }
 
 int inspect_file(const Args& args, Output& out) {
-  const std::string& path = args.words()[0];
-  const std::string description = inspect(model_file(path));
+  const DescribedModel described(args);
+  const std::string description = inspect(described.path());
   if (args.has("--json")) {
     out.text(description + "\n");
     return kExitOk;
   }
   print_summary(description, out);
-  print_memory(model_file(path), description, out);
+  print_memory(described.path(), description, out);
   if (args.has("--metadata")) print_metadata(description, out);
   if (args.has("--tensors")) print_tensors(description, out);
   return kExitOk;
@@ -298,17 +299,19 @@ int inspect_file(const Args& args, Output& out) {
 const Command& inspect_command() {
   static const Command command = {
       "inspect",
-      "MODEL.gguf [--metadata] [--tensors] [--json]",
+      "MODEL.gguf | --shape NAME [--metadata] [--tensors] [--json]",
       "the contents of a model file",
       "Architecture, shape, context, tokenizer, chat templates, and parameters by type, from the file's header alone. This\n"
       "takes no noticeable time at any model size. For a split model, name any of its parts.\n",
       {{"Options",
         {{"--metadata", nullptr, "Every key with its value; long values are cut."},
          {"--tensors", nullptr, "Every tensor with its type, shape and bytes."},
-         {"--json", nullptr, "The whole description, as JSON."}}}},
+         {"--json", nullptr, "The whole description, as JSON."},
+         DescribedModel::option()}}},
       "  orrery inspect model.gguf\n"
-      "  orrery inspect model.gguf --json | jq '.metadata[\"general.architecture\"]'\n",
-      1,
+      "  orrery inspect model.gguf --json | jq '.metadata[\"general.architecture\"]'\n"
+      "  orrery inspect --shape gemma-4-26b-a4b\n",
+      0,
       1,
       inspect_file};
   return command;

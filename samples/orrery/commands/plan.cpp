@@ -5,6 +5,7 @@
 #include "commands/loss.h"
 #include "json_file.h"
 #include "settings.h"
+#include "shapes/described_model.h"
 
 #include <cctype>
 #include <optional>
@@ -99,12 +100,12 @@ double share_of(const orrery_plan_result& plan) {
 }
 
 // Nothing: the whole KV is kept, or the policy was not measured with these options.
-std::optional<ExpectedLoss> loss_of(const Args& args, const orrery_plan_result& plan, const orrery_session_options& session) {
+std::optional<ExpectedLoss> loss_of(const std::string& path, const orrery_plan_result& plan, const orrery_session_options& session) {
   if (share_of(plan) >= 1 || session.n_policy_options > 0 || session.device_kv_type != 0 || session.speculate == ORRERY_SPECULATE_POLICY)
     return std::nullopt;
   std::string policy = plan.policy;
   if (policy == "auto" && !in_place(plan)) policy = "auto by window";   // by codes its tokens are read in place
-  return expected_loss(policy, architecture_of(args.words()[0]), share_of(plan));
+  return expected_loss(policy, architecture_of(path), share_of(plan));
 }
 
 // share: of the tokens that stay within reach.
@@ -146,6 +147,8 @@ std::string kind_of(const orrery_plan_region& region) {
 }
 
 int print_plan(const Args& args, Output& out) {
+  const DescribedModel described(args);
+  const char* const path = described.path().c_str();
   const orrery_runtime_options runtime = runtime_options(args);
   const orrery_model_options model = model_options(args);
   const SessionSettings session_settings(args);
@@ -154,19 +157,18 @@ int print_plan(const Args& args, Output& out) {
   orrery_plan_result_init(&plan, sizeof plan);
   const bool pinned = runtime.reservoir_mode == ORRERY_RESERVOIR_PINNED;
   call([&](orrery_error* error) {
-    return orrery_plan(model_file(args.words()[0]).c_str(), &runtime, &model, &session, &plan, error);
+    return orrery_plan(path, &runtime, &model, &session, &plan, error);
   });
   Regions regions(1);
   call([&](orrery_error* error) {
     size_t n = 0;
-    const char* path = args.words()[0].c_str();
     const orrery_status status = orrery_plan_regions(path, &runtime, &model, &session, nullptr, 0, &n, error);
     if (status != ORRERY_OK) return status;
     regions.resize(n);
     orrery_plan_region_init(regions.data(), sizeof regions[0]);
     return orrery_plan_regions(path, &runtime, &model, &session, regions.data(), regions.size(), &n, error);
   });
-  const std::optional<ExpectedLoss> loss = loss_of(args, plan, session);
+  const std::optional<ExpectedLoss> loss = loss_of(path, plan, session);
   if (args.has("--json")) {
     Json list = Json::array();
     for (const orrery_plan_region& region : regions)
@@ -213,20 +215,21 @@ int print_plan(const Args& args, Output& out) {
 const Command& plan_command() {
   static const Command command = {
       "plan",
-      "MODEL.gguf [options]",
+      "MODEL.gguf | --shape NAME [options]",
       "the memory of a model and a session, and whether it fits",
       "Reads only the model's header. The bytes are exact: a session opened with the same options uses these bytes and no\n"
       "more. The last table names every region: its columns add up to the summary above it. The exit code is 0 if the\n"
       "session fits the budget, 4 if it does not. Under a KV policy it also says what loss to expect of the answers, as it was\n"
       "measured on published models.\n",
-      {{"Options", {{"--json", nullptr, "The plan as a JSON object, in bytes."}}},
+      {{"Options", {{"--json", nullptr, "The plan as a JSON object, in bytes."}, DescribedModel::option()}},
        session_group(),
        runtime_group(),
        model_group()},
       "  orrery plan model.gguf --context 131072 --kv-type q8_0\n"
       "  orrery plan model.gguf --context 32768 --budget 2GiB && orrery chat model.gguf --context 32768 "
-      "--budget 2GiB\n",
-      1,
+      "--budget 2GiB\n"
+      "  orrery plan --shape qwen3.6-35b-a3b --context 131072 --budget 16GiB\n",
+      0,
       1,
       print_plan};
   return command;

@@ -12,6 +12,8 @@
 #include "system/terminal.h"
 #include "system/windows_text.h"
 
+#include <winioctl.h>   // behind windows.h
+
 namespace orrery::tool {
 namespace {
 
@@ -142,6 +144,23 @@ bool truncate_file(int fd, uint64_t bytes) {
   if (::SetFileInformationByHandle(handle_of(fd), FileEndOfFileInfo, &end, sizeof end)) return true;
   set_errno();
   return false;
+}
+
+std::string make_hollow_file(std::string_view head, uint64_t bytes) {
+  wchar_t folder[MAX_PATH + 1], name[MAX_PATH + 1];
+  if (::GetTempPathW(MAX_PATH + 1, folder) == 0 || ::GetTempFileNameW(folder, L"orr", 0, name) == 0) return set_errno(), "";
+  const std::string path = utf8(name);
+  const int fd = open_file(path, Access::append);
+  if (fd < 0) return "";
+  DWORD returned;
+  ::DeviceIoControl(handle_of(fd), FSCTL_SET_SPARSE, nullptr, 0, nullptr, 0, &returned, nullptr);   // a file system without holes takes the room
+  const bool made = write_all(fd, head) && truncate_file(fd, bytes);
+  const int reason = errno;
+  close_file(fd);
+  if (made) return path;
+  remove_file(path);
+  errno = reason;
+  return "";
 }
 
 int64_t file_bytes(int fd) {
