@@ -1,7 +1,7 @@
 // Writes the model that benchmarks run on: Llama-shaped, random weights of one type, a vocabulary of 32,000 tokens
 // that llama.cpp accepts too.  make_model TYPE FILE [tiny|small|mixture|LAYERS|MODEL]: 1.1 thousand million parameters, a
-// million, a tenth of the first, as many layers as that instead of 16, or the matrices of a published model (shapes.h),
-// vocabulary included. tiny has 640 tokens, for programs in emulation. mixture: 1.6 thousand million parameters, of which a token meets 300
+// million, a tenth of the first, as many layers as that instead of 16, or the matrices of a published model (shapes.h; or, of any family, the
+// tool's shapes/shapes.h, with tensors of several types as their files have), vocabulary included. tiny has 640 tokens, for programs in emulation. mixture: 1.6 thousand million parameters, of which a token meets 300
 // million: 64 experts of 768 in each layer, 8 of them chosen.
 // TYPE is a type of weights, or Q4_K_M: Q4_K, and Q6_K for the output and for some layers' V and down (shapes.h).
 #include <fcntl.h>
@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "shapes/shapes.h"
 #include "tests/bench/shapes.h"
 #include "tests/support/gguf_builder.h"
 #include "tests/support/random_blocks.h"
@@ -102,9 +103,40 @@ bool write_file(const char* path, const Bytes& header, const std::vector<Tensor>
   return close(file) == 0 && good;
 }
 
+// A published model of any family. Vectors in F32 are such that values stay finite: norms and factors are 1, the decay of recurrent layers is
+// -1, biases are 0; routers and convolutions are random.
+int write_shape(const tool::GgufHeader& shape, const char* path) {
+  const std::string text = shape.bytes();
+  const auto* const begin = reinterpret_cast<const std::byte*>(text.data());
+  const Bytes header(begin, begin + text.size());
+  std::map<std::pair<TensorType, uint64_t>, Bytes> patterns;   // by type and columns
+  const auto same = [](float value) { return orrery::testing::as_bytes(std::vector<float>(1 << 16, value)); };
+  const Bytes ones = same(1), zeros = same(0), minus_ones = same(-1);
+  std::vector<Tensor> tensors;
+  for (const tool::GgufHeader::Tensor& t : shape.tensors()) {
+    const auto has = [&](std::string_view part) { return t.name.find(part) != std::string::npos; };
+    const auto type = static_cast<TensorType>(t.type.id);
+    const uint64_t at = header.size() + t.offset, columns = t.dims[0];
+    const bool random = type != TensorType::f32 || has("ffn_gate_inp.weight") || has("conv1d.weight");
+    if (!random) {
+      tensors.push_back({at, t.bytes, has("ssm_a") ? &minus_ones : has(".bias") || has("sinks") ? &zeros : &ones, 0});
+      continue;
+    }
+    Bytes& pattern = patterns[{type, columns}];
+    const uint64_t n_rows = std::max<uint64_t>((uint64_t{1} << 21) / columns, 64);
+    if (pattern.empty()) pattern = random_blocks(type, n_rows * columns, patterns.size(), 1.0f / std::sqrt(static_cast<float>(columns)));
+    tensors.push_back({at, t.bytes, &pattern, tensors.size() * 37 % n_rows * row_bytes(type, columns)});
+  }
+  if (write_file(path, header, tensors)) return 0;
+  std::fprintf(stderr, "make_model: cannot write %s\n", path);
+  return 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 3)
+    if (const auto shape = tool::shape_header(std::string(argv[3]) + ':' + argv[1], true)) return write_shape(*shape, argv[2]);
   const bool mixed = argc >= 3 && std::string_view(argv[1]) == "Q4_K_M";
   const TypeTraits* traits = argc >= 3 ? type_traits_by_name(mixed ? "Q4_K" : argv[1]) : nullptr;
   if (traits == nullptr) {
