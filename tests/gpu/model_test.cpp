@@ -101,6 +101,19 @@ TEST(GpuModel, HeadsOf512TakeKvOfAtMostTwoBytes) {
   EXPECT_NE(std::string(refused.message()).find("heads of 512 dimensions with KV in F32"), std::string::npos) << refused.message();
 }
 
+// Of latent attention, the tests' small rows take F32, too.
+TEST(GpuModel, LatentRowsTakeKvInF16) {
+  const auto runtime = unwrap(engine::Runtime::create(on_cuda()));
+  EXPECT_TRUE(runtime->device().check_heads(576, KvType::f16, 512).ok());
+  for (const KvType type : {KvType::f32, KvType::q8_0, KvType::q4_0}) {
+    const Status refused = runtime->device().check_heads(576, type, 512);
+    EXPECT_EQ(refused.code(), Code::unsupported);
+    EXPECT_NE(std::string(refused.message()).find("keys and values at once with KV in " + std::string(kv_type_name(type)) + "; expected F16"), std::string::npos) << refused.message();
+  }
+  EXPECT_NE(std::string(runtime->device().check_heads(320, KvType::f16, 256).message()).find("rows of 320 values of which the first 256 are the value: 576 with 512"),
+            std::string::npos);
+}
+
 // The recurrent state on the device: cut tokens continue as in a fresh session, forks and files as the session itself.
 class GpuRecurrentModel : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuRecurrentModel, ::testing::Values("qwen35", "lfm2", "nemotron-h"),
