@@ -170,8 +170,12 @@ TEST(GpuModel, EveryTypeOfWeights) {
   }
 }
 
-TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
-  const auto model = open_spec("llama-plain", on_cuda());
+class GpuModelKinds : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, GpuModelKinds, ::testing::Values("llama-plain", "glm47"),
+                         [](const auto& tested) { return std::string(tested.param, 5); });
+
+TEST_P(GpuModelKinds, ChunksForksAndSavedSessionsDoNotShow) {
+  const auto model = open_spec(GetParam(), on_cuda());
   const std::vector<int32_t> prompt = prompt_of(*model, 100, 3);
   std::vector<int32_t> tokens;
   const auto whole = open_session(model, 160, KvType::f16);
@@ -191,10 +195,10 @@ TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
 }
 
 // A turn for each layer of a prompt: the residual stream passes through host memory.
-TEST(GpuModel, PartsOfAPromptDoNotShow) {
+TEST_P(GpuModelKinds, PartsOfAPromptDoNotShow) {
   engine::RuntimeOptions by_layers = on_cuda();
   by_layers.prompt_part_us = 0;
-  const auto whole = open_spec("llama-plain", on_cuda()), cut = open_spec("llama-plain", by_layers);
+  const auto whole = open_spec(GetParam(), on_cuda()), cut = open_spec(GetParam(), by_layers);
   const std::vector<int32_t> prompt = prompt_of(*whole, 40, 3);
   std::vector<int32_t> tokens, tokens_of_parts;
   const auto a = open_session(whole, 80, KvType::f16, 16), b = open_session(cut, 80, KvType::f16, 16);
