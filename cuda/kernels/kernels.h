@@ -156,7 +156,7 @@ void clamped_swiglu(Queue& queue, const float* gate, const float* up, float* out
 void squared_relu(Queue& queue, float* x, int64_t n);   // of n values in all
 void gate_rows(Queue& queue, float* x, const float* gates, int64_t n, int32_t n_rows);
 
-// ---- head_products.cu: HeadProducts (runtime/backend/head_products.h). quantized: of x, n_rows * n_heads rows, if the weight has blocks.
+// HeadProducts (runtime/backend/head_products.h). quantized: of x, n_rows * n_heads rows, if the weight has blocks.
 void multiply_heads(Queue& queue, const Weight& weight, int32_t n_heads, ConstRows x, Rows out, const QuantizedRows& quantized, int32_t n_rows);
 
 // ---- matmul_cublas.cu: a prompt's products through cuBLAS.

@@ -145,6 +145,16 @@ TEST(GpuAttendDecode, RowsOfSeveralSequences) {
   expect_as_plain(Phase::decode, {KvType::f16, 64, 2, 4, {70, 3, 129}, {3, 1, 2}});
 }
 
+// A model's scratch memory is planned for its largest heads, and serves layers whose heads are smaller: more of their rows run in a wave.
+TEST(GpuAttendDecode, ScratchOfLargeHeadsHoldsWavesOfSmallOnes) {
+  for (const int32_t n_heads : {1, 8, 20, 32, 64})
+    for (const int32_t context : {2048, 40000}) {
+      Case large{KvType::f16, 512, 1, n_heads, {}, {}}, small{KvType::f16, 64, 1, n_heads, {}, {}};
+      Machine m(true, limits(large));
+      EXPECT_GE(m->scratch_bytes(limits(large, context)), m->scratch_bytes(limits(small, context))) << n_heads << " heads, context " << context;
+    }
+}
+
 // A row's bits do not depend on other rows.
 TEST(GpuAttendDecode, ARowDoesNotKnowItsNeighbours) {
   const Case all{KvType::f16, 64, 2, 4, {150}, {5}};

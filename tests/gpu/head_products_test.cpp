@@ -1,4 +1,4 @@
-// Products of heads (cuda/kernels/head_products.cu): each head of a row has the bits of its own product at decode, and the inputs that the product
+// Products of heads (cuda/kernels/experts.cu): each head of a row has the bits of its own product at decode, and the inputs that the product
 // leaves out follow it.
 #include <algorithm>
 
