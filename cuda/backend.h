@@ -46,7 +46,7 @@ uint64_t address(T* p) {
 }
 
 class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperations, KvSummaries, LowRankOperations, KeyCodeOperations,
-                          ShortlistOperations, RecurrentOperations, ExpertOperations {
+                          ShortlistOperations, RecurrentOperations, ExpertOperations, HeadProducts {
  public:
   // cuda_backend.cpp
   static Result<std::unique_ptr<Backend>> make(const Options& options);
@@ -57,7 +57,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   uint64_t pinned_bytes() const override { return pinned_bytes_; }
   Status reserve_arena(uint64_t bytes) override;
   Ptr<std::byte> arena() const override { return {address(arena_)}; }
-  Status check_heads(int32_t head_dim, KvType type) const override;
+  Status check_heads(int32_t head_dim, KvType type, int32_t shared_values) const override;
   Status check_recurrent(const DeltaNetShape* shape) const override;
   Status check_mamba2(const Mamba2Shape& shape) const override;
   Status check_experts(const RouterShape& router) const override;
@@ -72,6 +72,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   ShortlistOperations* shortlists() override { return this; }
   RecurrentOperations* recurrent() override { return this; }
   ExpertOperations* experts() override { return this; }
+  HeadProducts* head_products() override { return this; }
   size_t graph_nodes() const { return graphs_.n_nodes(); }
   bool has_cublas() const { return cublas_ != nullptr; }
   Waits waits() const { return {queue_.n_waits() + ahead_queue_.n_waits(), queue_.waited_ns() + ahead_queue_.waited_ns()}; }
@@ -134,6 +135,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void clamped_swiglu(Ptr<const float> gate, Ptr<const float> up, Ptr<float> out, int64_t n) override;
   void squared_relu(Ptr<float> x, int64_t n) override;
   void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
+  void multiply_heads(const Weight& weight, int32_t n_heads, Ptr<const float> x, int64_t x_dim, Ptr<float> out, int64_t out_dim) override;
 
   // jobs.cpp
   void digest(Span<const DigestJob> jobs, const DigestShape& shape) override;

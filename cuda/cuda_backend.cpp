@@ -129,9 +129,15 @@ Status CudaBackend::reserve_arena(uint64_t bytes) {
   return ok_status();
 }
 
-Status CudaBackend::check_heads(int32_t head_dim, KvType type) const {
-  if (attends(type, head_dim)) return ok_status();
-  if (attends(KvType::f16, head_dim))
+Status CudaBackend::check_heads(int32_t head_dim, KvType type, int32_t shared_values) const {
+  if (attends(type, head_dim, shared_values)) return ok_status();
+  if (shared_values > 0 && attends(KvType::f16, head_dim, shared_values))
+    return error(Code::unsupported, "the CUDA backend has no attention for rows of %d values that are keys and values at once with KV in %s; expected F16", head_dim,
+                 kv_type_name(type));
+  if (shared_values > 0)
+    return error(Code::unsupported, "the CUDA backend has no attention for rows of %d values of which the first %d are the value: 576 with 512", head_dim,
+                 shared_values);
+  if (attends(KvType::f16, head_dim, 0))
     return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions with KV in %s; expected F16 or a coarser type", head_dim,
                  kv_type_name(type));
   return error(Code::unsupported, "the CUDA backend has no attention for heads of %d dimensions: 32, 64, 80, 96, 128, 256 or 512", head_dim);

@@ -66,7 +66,7 @@ size_t heads_to_cache(Span<const Operation> operations, HeadRows* rows, const Op
   if (i >= operations.size() || operations[i].kind != Operation::Kind::append_kv) return 0;
   const Operation &q = *rotated[0], &k = *rotated[1], &last = operations[i++];
   const KvFormat& kv = last.attention.kv;
-  if (last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads || k.dim != kv.head_dim ||
+  if (kv.shared_values > 0 || last.in.data != k.out.data || last.in.stride != k.out.stride || k.n_vectors != kv.n_kv_heads || k.dim != kv.head_dim ||
       q.dim != k.dim || q.n_rows != last.n_rows || k.n_rows != last.n_rows || q.n_rot != k.n_rot || q.flag != k.flag || kv.head_dim > 256)
     return 0;
   rows->q = q.out, rows->k = k.out, rows->v = last.in2;
@@ -130,6 +130,14 @@ void run_experts(Queue& queue, const StepContext& c, const Operation& op) {
   expert_products(queue, op.products, op.router, op.in, op.router.of_rows != 0, rows, op.n_rows);
 }
 
+void run_head_products(Queue& queue, const StepContext& c, const Operation& op) {
+  const Weight& weight = op.products.list[0].weight;
+  const int32_t n_inputs = op.n_rows * op.n_vectors;
+  const QuantizedRows rows = quantized_rows(c.quantized_at, n_inputs, weight.n_cols);   // but for `scales`, which only prefill's products need
+  if (!is_float(weight.type)) quantize_rows(queue, op.in, weight.n_cols, n_inputs, rows);
+  multiply_heads(queue, weight, op.n_vectors, op.in, op.out, rows, op.n_rows);
+}
+
 // Returns whether it has quantized the next operation's input.
 bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const Operation* next) {
   const Attention& a = op.attention;
@@ -141,8 +149,8 @@ bool run_attend(Queue& queue, const StepContext& c, const Operation& op, const O
       attend_prefill(queue, c.device, c.step, a, op.in, op.out, op.n_rows, {});
     return false;
   }
-  const int64_t width = int64_t{a.n_heads} * a.kv.head_dim;
-  const bool quantized = a.kv.head_dim % 32 == 0 && padded_columns(width) == width && rows_feed(c, op.out, width, op.n_rows, next);
+  const int64_t width = int64_t{a.n_heads} * a.kv.value_dim();
+  const bool quantized = a.kv.value_dim() % 32 == 0 && padded_columns(width) == width && rows_feed(c, op.out, width, op.n_rows, next);
   const QuantizedRows to = quantized_rows(c.quantized_at, op.n_rows, width);
   attend_decode(queue, c.device, c.step, a, op.in, op.out, quantized ? &to : nullptr, op.first_row, op.n_rows, c.max_context,
                 c.attend_scratch);
@@ -217,6 +225,7 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
       case Operation::Kind::clamped_swiglu: clamped_swiglu(queue, op.in.data, op.in2.data, op.out.data, op.dim * op.n_rows); break;
       case Operation::Kind::squared_relu: squared_relu(queue, op.out.data, op.dim * op.n_rows); break;
       case Operation::Kind::gate_rows: gate_rows(queue, op.out.data, op.in.data, op.dim, op.n_rows); break;
+      case Operation::Kind::head_products: run_head_products(queue, c, op); break;
       case Operation::Kind::shortlist:
         shortlist(queue, c.step, op.first_row, op.in.data, op.dim, reinterpret_cast<std::byte*>(op.out.data));
         break;

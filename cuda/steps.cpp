@@ -26,6 +26,7 @@ void set_format(KvFormat* to, const KvFormat& from) {
   to->n_layers = from.n_layers;
   to->n_kv_heads = from.n_kv_heads;
   to->head_dim = from.head_dim;
+  to->shared_values = from.shared_values;
 }
 
 // The device may have a list of the head's tiles already.
@@ -334,6 +335,15 @@ void CudaBackend::gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) {
   op.out = {device(x), n};
   op.in = {device(gates), 1};
   op.dim = n;
+}
+
+void CudaBackend::multiply_heads(const Weight& weight, int32_t n_heads, Ptr<const float> x, int64_t x_dim, Ptr<float> out, int64_t out_dim) {
+  Operation& op = note(Operation::Kind::head_products, n_rows());
+  set_weight(&op.products.list[0].weight, weight);
+  op.products.n = 1;
+  op.in = {device(x), x_dim};
+  op.out = {device(out), out_dim};
+  op.n_vectors = n_heads;
 }
 
 void CudaBackend::rope(Ptr<float> x, int64_t stride, int32_t n_heads, int32_t head_dim, int32_t table) {

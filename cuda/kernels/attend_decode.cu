@@ -56,7 +56,7 @@ struct DecodeWork {
   KvPlace place;
   ConstRows q;
   Rows out;
-  float* partial_o;      // (n_rows, n_heads, max_splits, head_dim)
+  float* partial_o;      // (n_rows, n_heads, max_splits, value_dim)
   float2* partial_ml;    // (n_rows, n_heads, max_splits)
   int32_t first_row, n_rows, rows_log2, n_kv_heads, group, max_splits;   // rows_log2: of n_rows, rounded up to a power of two
   float scale;           // times log2(e): weights are powers of two
@@ -75,8 +75,8 @@ __device__ __forceinline__ Splits splits_of(const KeySpan& span) {
   return {tokens, first, (span.last > span.first ? (span.last + tokens - 1) / tokens - first : 0) + n_compensation_tokens};
 }
 
-// Finds a thread block's item. All warps search, and find the same one. Items are numbered by KV head, tile of queries, split, row: each
-// row has the splits of the longest one. `split` is -1 where the item's row has fewer.
+// Finds a thread block's item. All warps search, and find the same one. Items are numbered by KV head, split, tile of queries, row, so that
+// tiles of queries find their keys in the second-level cache. Each row has the splits of the longest one. `split` is -1 where the item's row has fewer.
 struct Item {
   int row, kv_head, first_query, split;   // row: within the wave; first_query: query head within the group
 };
@@ -98,8 +98,8 @@ __device__ bool find_item(const DecodeWork& w, int item, Item* found) {
     const int total = __shfl_sync(kAllLanes, sum, 31);
     if (item < total) {
       const int owner = __popc(__ballot_sync(kAllLanes, sum <= item));   // the first lane of a team
-      const int rest = item - __shfl_sync(kAllLanes, sum - count, owner), splits = __shfl_sync(kAllLanes, most, owner);
-      const int of_row = rest % w.n_rows, tile = rest / w.n_rows / splits, split = rest / w.n_rows % splits;
+      const int rest = item - __shfl_sync(kAllLanes, sum - count, owner);
+      const int of_row = rest % w.n_rows, tile = rest / w.n_rows % n_query_tiles, split = rest / w.n_rows / n_query_tiles;
       const bool has = split < __shfl_sync(kAllLanes, n_splits, owner + of_row);
       *found = {of_row, base + (owner >> w.rows_log2), tile * G::kQueries, has ? split : -1};
       return true;
@@ -111,25 +111,25 @@ __device__ bool find_item(const DecodeWork& w, int item, Item* found) {
 
 // A strip in shared memory, and the fragments of its keys and values. A head's dimensions may come in any order, as long as both factors of
 // a product agree on it. In all types but F16, a lane takes values that lie side by side.
-template <KvType kType, int kDim>
-struct Strip : KvLayout<kType, kDim> {
-  using L = KvLayout<kType, kDim>;
+template <KvType kType, int kDim, int kShared>
+struct Strip : KvLayout<kType, kDim, kShared> {
+  using L = KvLayout<kType, kDim, kShared>;
   static constexpr bool kBlocks = in_blocks(kType);
-  static constexpr int kSteps = kDim / 16;
+  static constexpr int kSteps = kDim / 16, kValueSteps = L::kValueDim / 16;
   static constexpr int kParts = kType == KvType::f32 ? 2 : 1;   // halves that represent a value
 
   // A thread block's queries as fragments, (kSteps, 32 lanes).
   static constexpr int kQueryBytes = kSteps * 32 * 16;
-  static constexpr int kMergeBytes = G::kWarps * G::kQueries * kDim * 4;
+  static constexpr int kMergeBytes = G::kWarps * G::kQueries * L::kValueDim * 4;
   static constexpr int kFixedBytes = G::kWarps * G::kQueries * 8;   // ml
   // The pieces of a strip that take turns in shared memory: 1: all; 2: K, then V.
   static constexpr int kMostOfToken = (kMostSharedBytes - kQueryBytes - kFixedBytes) / (G::kWarps * G::kStrip) - 16;
   static constexpr int kPieces = L::kTokenBytes <= kMostOfToken ? 1 : 2;
-  static constexpr int kPartBytes = L::kTokenBytes / kPieces, kValueAt = kPieces == 1 ? L::kKeyBytes : 0;
+  static constexpr int kPartBytes = L::kTokenBytes / kPieces, kValueAt = kPieces == 1 ? L::kValueFrom : 0;
   static constexpr int kPitch = kPartBytes + (kBlocks ? 0 : 16);   // + 16 bytes: eight rows meet different banks
   static constexpr int kBytes = G::kStrip * kPitch + (kBlocks ? 16 : 0);
   static constexpr int kSharedBytes = kQueryBytes + (G::kWarps * kBytes > kMergeBytes ? G::kWarps * kBytes : kMergeBytes);
-  static_assert(kSharedBytes + kFixedBytes <= kMostSharedBytes && (kPieces == 1 || !kBlocks), "no GPU of the list has so much shared memory");
+  static_assert(kSharedBytes + kFixedBytes <= kMostSharedBytes && (kPieces == 1 || (!kBlocks && kShared == 0)), "no GPU of the list has so much shared memory");
 
   // Copies tokens [first, last) of the strip at `from`, and zeros for the other tokens, because their V is multiplied by 0. Returns the
   // strip's start in shared memory. Slots of quantized types lie at any address: the first 16-byte piece may begin before them.
@@ -208,11 +208,11 @@ struct Strip : KvLayout<kType, kDim> {
   }
 
   static __device__ __forceinline__ float scale(const std::byte* strip, int key, int is_value, int block) {
-    return half_at(strip + key * kPitch + (is_value ? L::kKeyBytes + block * L::kValueBlockBytes : block * L::kKeyBlockBytes));
+    return half_at(strip + key * kPitch + (is_value ? L::kValueFrom + block * L::kValueBlockBytes : block * L::kKeyBlockBytes));
   }
 };
 
-// A lane's share of a warp's results: query lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1 of each 8 dimensions.
+// A lane's share of a warp's results for values of kDim dimensions: query lane / 4, columns 2 (lane % 4) and 2 (lane % 4) + 1 of each 8 dimensions.
 template <int kDim>
 struct Partial {
   static constexpr bool kSummed = kDim > 256;
@@ -223,10 +223,10 @@ struct Partial {
 constexpr float kWeightScale = 16.0f;   // keeps weights times V's small scales within the range of halves
 
 // fetch() is called before the first product with V, where V takes K's place.
-template <KvType kType, int kDim, class F>
-__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<kDim>* to,
+template <class S, class F>
+__device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4* queries, int first, int last, int lane, Partial<S::kValueDim>* to,
                                              const F& fetch) {
-  using S = Strip<kType, kDim>;
+  constexpr int kDim = S::kValueDim;
   const int t = lane % 4;
   float s[2][2] = {};   // scores; [n][e]: key 8 n + 2 t + e
   float c[2][4] = {};
@@ -278,7 +278,7 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
     split_halves(p[0], p[1], &a[0], &a[1]);
     split_halves(p[2], p[3], &a[2], &a[3]);
   }
-  ORRERY_UNROLL for (int k = 0; k < S::kSteps; ++k) {
+  ORRERY_UNROLL for (int k = 0; k < S::kValueSteps; ++k) {
     if (S::kPieces > 1 && k == 0) fetch();
     if (S::kBlocks && k % 2 == 0) {
       float weight[4];
@@ -310,9 +310,8 @@ __device__ __forceinline__ void attend_strip(const std::byte* strip, const uint4
 }
 
 // Writes an item's queries as fragments: rows 0-7 are the queries as halves, rows 8-15 the rounding errors as halves.
-template <KvType kType, int kDim>
+template <class S, int kDim>
 __device__ __forceinline__ void load_queries(const float* q, int n_queries, float scale, uint4* queries) {
-  using S = Strip<kType, kDim>;
   for (int i = static_cast<int>(threadIdx.x); i < S::kSteps * 32; i += G::kThreads) {
     const int k = i / 32, query = i % 32 / 4, at = query * kDim + S::query_dim(k, i % 4);
     uint4 a = make_uint4(0, 0, 0, 0);
@@ -347,10 +346,11 @@ __device__ __forceinline__ void attend_compensation_token(const KeySpan& span, c
 template <KvType kType, int kDim>
 [[maybe_unused]] inline constexpr int kLeastBlocks = kType == KvType::f32 && kDim == 32 ? 4 : 0;
 
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kShared>
 __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend_decode_kernel(DecodeWork w) {
   start_early();
-  using S = Strip<kType, kDim>;
+  using S = Strip<kType, kDim, kShared>;
+  constexpr int kOut = S::kValueDim;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   uint4* queries = dynamic_shared<uint4>();
   std::byte* strips = dynamic_shared<std::byte>() + S::kQueryBytes;
@@ -368,17 +368,19 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
     const float* q = w.q.data + (w.first_row + item.row) * w.q.stride + static_cast<int64_t>(head) * kDim;
     const int64_t to =
         (static_cast<int64_t>(item.row) * (w.n_kv_heads * w.group) + head) * w.max_splits + item.split;   // the first query's
-    if (has_compensation_token(span) && item.split + 1 == splits.count) {
-      const float* logs = span.compensation_logs ? span.compensation_logs + item.first_query : nullptr;
-      attend_compensation_token<kDim>(span, logs, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
-      continue;
+    if constexpr (kShared == 0) {   // others have no compensation tokens
+      if (has_compensation_token(span) && item.split + 1 == splits.count) {
+        const float* logs = span.compensation_logs ? span.compensation_logs + item.first_query : nullptr;
+        attend_compensation_token<kDim>(span, logs, q, n_queries, w.scale, w.partial_o + to * kDim, w.partial_ml + to, w.max_splits);
+        continue;
+      }
     }
-    load_queries<kType, kDim>(q, n_queries, w.scale, queries);
+    load_queries<S, kDim>(q, n_queries, w.scale, queries);
     __syncthreads();
 
-    Partial<kDim> part;
-    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
-      ORRERY_UNROLL for (int j = 0; j < Partial<kDim>::kEach; ++j) part.o[i][j] = 0.0f;
+    Partial<kOut> part;
+    ORRERY_UNROLL for (int i = 0; i < kOut / 8; ++i) {
+      ORRERY_UNROLL for (int j = 0; j < Partial<kOut>::kEach; ++j) part.o[i][j] = 0.0f;
     }
     part.m = -INFINITY, part.l = 0.0f;
     for (int page = first / kPageTokens; page * kPageTokens < last; ++page) {
@@ -389,7 +391,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
       copy_async_commit();
       copy_async_wait<0>();
       __syncwarp();
-      attend_strip<kType, kDim>(tokens, queries, first - at, last - at, lane, &part, [&] {
+      attend_strip<S>(tokens, queries, first - at, last - at, lane, &part, [&] {
         if constexpr (S::kPieces == 1) return;
         __syncwarp();   // every lane has read K
         S::copy(strip, from + S::kPartBytes, first - at, last - at, lane);
@@ -404,32 +406,32 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
 
     // Merges the warps' results, in order.
     __syncthreads();
-    float* all = reinterpret_cast<float*>(strips);   // (kWarps, kQueries, kDim)
+    float* all = reinterpret_cast<float*>(strips);   // (kWarps, kQueries, kOut)
     const int query = lane / 4, t = lane % 4;
     if (t == 0) ml[warp][query] = make_float2(part.m, part.l);
     constexpr float kUnscale = S::kBlocks ? 1.0f / kWeightScale : 1.0f;
-    ORRERY_UNROLL for (int i = 0; i < kDim / 8; ++i) {
+    ORRERY_UNROLL for (int i = 0; i < kOut / 8; ++i) {
       ORRERY_UNROLL for (int e = 0; e < 2; ++e) {
         float sum = part.o[i][e];
-        if constexpr (!Partial<kDim>::kSummed) sum += part.o[i][e + 2];
-        all[(warp * G::kQueries + query) * kDim + S::value_dim(i / 2, i % 2, 2 * t + e)] = sum * kUnscale;
+        if constexpr (!Partial<kOut>::kSummed) sum += part.o[i][e + 2];
+        all[(warp * G::kQueries + query) * kOut + S::value_dim(i / 2, i % 2, 2 * t + e)] = sum * kUnscale;
       }
     }
     __syncthreads();
-    for (int i = thread; i < n_queries * (kDim / 4); i += G::kThreads) {
-      const int g = i / (kDim / 4), dim = i % (kDim / 4) * 4;
+    for (int i = thread; i < n_queries * (kOut / 4); i += G::kThreads) {
+      const int g = i / (kOut / 4), dim = i % (kOut / 4) * 4;
       float m = -INFINITY, l = 0.0f;
       for (int v = 0; v < G::kWarps; ++v) m = fmaxf(m, ml[v][g].x);
       float4 o = make_float4(0, 0, 0, 0);
       for (int v = 0; v < G::kWarps; ++v) {
         if (ml[v][g].y == 0.0f) continue;
         const float weight = exp2_approx(ml[v][g].x - m);
-        const float4 x = *reinterpret_cast<const float4*>(all + (v * G::kQueries + g) * kDim + dim);
+        const float4 x = *reinterpret_cast<const float4*>(all + (v * G::kQueries + g) * kOut + dim);
         o.x = fmaf(weight, x.x, o.x), o.y = fmaf(weight, x.y, o.y), o.z = fmaf(weight, x.z, o.z), o.w = fmaf(weight, x.w, o.w);
         l = fmaf(weight, ml[v][g].y, l);
       }
       const int64_t at = to + int64_t{g} * w.max_splits;
-      *reinterpret_cast<float4*>(w.partial_o + at * kDim + dim) = o;
+      *reinterpret_cast<float4*>(w.partial_o + at * kOut + dim) = o;
       if (dim == 0) w.partial_ml[at] = make_float2(m, l);
     }   // no barrier here: the next item's queries lie elsewhere, and its strips are copied behind a barrier
   }
@@ -439,7 +441,7 @@ __global__ void __launch_bounds__(G::kThreads, kLeastBlocks<kType, kDim>) attend
 // order. A warp writes 32 dimensions at a time: one group of the quantized row, if kQuantize.
 constexpr int kMergeWarps = 8;
 template <bool kQuantize, int kMost>
-__global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWork w, int head_dim, QuantizedRows quantized) {
+__global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWork w, int value_dim, QuantizedRows quantized) {
   start_early();
   const int n_heads = w.n_kv_heads * w.group, head = static_cast<int>(blockIdx.x) % n_heads, row = static_cast<int>(blockIdx.x) / n_heads;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -464,38 +466,39 @@ __global__ void __launch_bounds__(32 * kMergeWarps) merge_splits_kernel(DecodeWo
     l = fmaf(weight, part.y, l);
     ORRERY_UNROLL for (int j = 0; j < kParts; ++j) {
       const int dim = 128 * j + 4 * lane;
-      if (dim >= head_dim) continue;
-      const float4 x = *reinterpret_cast<const float4*>(w.partial_o + (first + i) * head_dim + dim);
+      if (dim >= value_dim) continue;
+      const float4 x = *reinterpret_cast<const float4*>(w.partial_o + (first + i) * value_dim + dim);
       o[j].x = fmaf(weight, x.x, o[j].x), o[j].y = fmaf(weight, x.y, o[j].y);
       o[j].z = fmaf(weight, x.z, o[j].z), o[j].w = fmaf(weight, x.w, o[j].w);
     }
   }
   ORRERY_UNROLL for (int j = 0; j < kParts; ++j)
-    if (128 * j + 4 * lane < head_dim) *reinterpret_cast<float4*>(&sums[warp][128 * j + 4 * lane]) = o[j];
+    if (128 * j + 4 * lane < value_dim) *reinterpret_cast<float4*>(&sums[warp][128 * j + 4 * lane]) = o[j];
   if (lane == 0) totals[warp] = l;
   __syncthreads();
   ORRERY_UNROLL for (int at = 0; at < kMost; at += 32 * kMergeWarps) {
     const int dim = at + static_cast<int>(threadIdx.x);
-    if (dim >= head_dim) return;
+    if (dim >= value_dim) return;
     float total = w.sinks ? exp2_approx(sink - m) : 0.0f, sum = 0.0f;
     for (int v = 0; v < kMergeWarps; ++v) total += totals[v], sum += sums[v][dim];
     const float value = total == 0.0f ? 0.0f : sum / total;
-    w.out.data[(w.first_row + row) * w.out.stride + static_cast<int64_t>(head) * head_dim + dim] = value;
-    if constexpr (kQuantize) quantize_group(value, quantized, w.first_row + row, (head * head_dim + dim) / 32);
+    w.out.data[(w.first_row + row) * w.out.stride + static_cast<int64_t>(head) * value_dim + dim] = value;
+    if constexpr (kQuantize) quantize_group(value, quantized, w.first_row + row, (head * value_dim + dim) / 32);
   }
 }
 
 }  // namespace attend_decode_cu
 using namespace attend_decode_cu;
 
+// Waves of layers whose heads are smaller, or fewer, have more rows: up to kPartialBytes in all.
 uint64_t attend_scratch_bytes(const DeviceShape&, const StepLimits& limits) {
   const uint64_t row_bytes = row_partial_bytes(limits.n_heads, most_splits(std::max(limits.max_context, 1)), limits.head_dim);
-  return static_cast<uint64_t>(wave_rows(limits.max_rows, row_bytes)) * row_bytes;
+  return std::max(row_bytes, std::min(kPartialBytes, static_cast<uint64_t>(wave_rows(limits.max_rows, 0)) * row_bytes));
 }
 
 void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step, const Attention& shape, ConstRows q, Rows out,
                    const QuantizedRows* quantized, int32_t first_row, int32_t n_rows, int32_t max_context, std::byte* scratch) {
-  const int32_t dim = shape.kv.head_dim;
+  const int32_t dim = shape.kv.head_dim, value_dim = shape.kv.value_dim();
   DecodeWork w = {};
   w.step = step, w.place = kv_place(shape), w.q = q, w.out = out;
   w.n_kv_heads = shape.kv.n_kv_heads;
@@ -503,27 +506,27 @@ void attend_decode(Queue& queue, const DeviceShape& device, const StepView& step
   w.max_splits = most_splits(max_context);
   w.scale = shape.scale * 1.44269504088896f;
   w.sinks = shape.sinks;
-  const int32_t wave = wave_rows(n_rows, row_partial_bytes(shape.n_heads, w.max_splits, dim));
+  const int32_t wave = wave_rows(n_rows, row_partial_bytes(shape.n_heads, w.max_splits, value_dim));
   w.partial_o = reinterpret_cast<float*>(scratch);
-  w.partial_ml = reinterpret_cast<float2*>(w.partial_o + int64_t{wave} * shape.n_heads * w.max_splits * dim);
-  if (!attends(shape.kv.type, dim)) return void(queue.check(DriverError::invalid_value, kNoSuchHead));
+  w.partial_ml = reinterpret_cast<float2*>(w.partial_o + int64_t{wave} * shape.n_heads * w.max_splits * value_dim);
+  if (!attends(shape.kv.type, dim, shape.kv.shared_values)) return void(queue.check(DriverError::invalid_value, kNoSuchHead));
   const int32_t end_row = first_row + n_rows;
   for (w.first_row = first_row; w.first_row < end_row; w.first_row += wave) {
     w.n_rows = std::min(wave, end_row - w.first_row);
     for (w.rows_log2 = 0; 1 << w.rows_log2 < w.n_rows;) ++w.rows_log2;
     const int64_t most_items = int64_t{w.n_rows} * w.n_kv_heads * ((w.group + G::kQueries - 1) / G::kQueries) * w.max_splits;
     const unsigned grid = static_cast<unsigned>(std::min<int64_t>(most_items, int64_t{device.n_sms} * G::kBlocksPerSm));
-    with_kv_type(shape.kv.type, dim, [&](auto type, auto head_dim) {
+    with_kv_type(shape.kv.type, dim, shape.kv.shared_values, [&](auto type, auto head_dim, auto shared) {
       constexpr KvType kType = decltype(type)::value;
-      constexpr int kDim = decltype(head_dim)::value;
-      launch<attend_decode_kernel<kType, kDim>>(queue, {Dim3(grid), Dim3(G::kThreads), Strip<kType, kDim>::kSharedBytes, true}, w);
+      constexpr int kDim = decltype(head_dim)::value, kShared = decltype(shared)::value;
+      launch<attend_decode_kernel<kType, kDim, kShared>>(queue, {Dim3(grid), Dim3(G::kThreads), Strip<kType, kDim, kShared>::kSharedBytes, true}, w);
     });
     const Geometry merging = {Dim3(static_cast<unsigned>(w.n_rows * shape.n_heads)), Dim3(32 * kMergeWarps), 0, true};
     const QuantizedRows rows = quantized ? *quantized : QuantizedRows{};
-    if (dim > 256)
-      quantized ? launch<merge_splits_kernel<true, 512>>(queue, merging, w, dim, rows) : launch<merge_splits_kernel<false, 512>>(queue, merging, w, dim, rows);
+    if (value_dim > 256)
+      quantized ? launch<merge_splits_kernel<true, 512>>(queue, merging, w, value_dim, rows) : launch<merge_splits_kernel<false, 512>>(queue, merging, w, value_dim, rows);
     else
-      quantized ? launch<merge_splits_kernel<true, 256>>(queue, merging, w, dim, rows) : launch<merge_splits_kernel<false, 256>>(queue, merging, w, dim, rows);
+      quantized ? launch<merge_splits_kernel<true, 256>>(queue, merging, w, value_dim, rows) : launch<merge_splits_kernel<false, 256>>(queue, merging, w, value_dim, rows);
   }
 }
 

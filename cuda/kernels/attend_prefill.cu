@@ -16,12 +16,12 @@ namespace orrery::cuda {
 
 namespace attend_prefill_cu {
 
-template <KvType kType, int kDim>
-struct Prefill : KvLayout<kType, kDim> {
-  using L = KvLayout<kType, kDim>;
+template <KvType kType, int kDim, int kShared>
+struct Prefill : KvLayout<kType, kDim, kShared> {
+  using L = KvLayout<kType, kDim, kShared>;
   static constexpr int kWarps = kDim > 128 ? 4 : 8, kThreads = 32 * kWarps;
   static constexpr int kParts = kDim > 256 ? 2 : 1;           // warps that share 16 queries, each with a part of the output
-  static constexpr int kOutDims = kDim / kParts;              // of such a part
+  static constexpr int kOutDims = L::kValueDim / kParts;      // of such a part
   static constexpr int kQueries = 16 * kWarps / kParts, kQueryLanes = 2 * kQueries;
   static constexpr int kKeys = kDim <= 128 ? kPageTokens : kDim > 256 || kType == KvType::f32 ? 16 : 32;   // of a step
   static constexpr bool kUnpacks = kType != KvType::f16;      // a step is unpacked to halves
@@ -30,7 +30,8 @@ struct Prefill : KvLayout<kType, kDim> {
   static constexpr int kBlocks = kDim <= 32 ? 2 : 1;          // thread blocks that an SM has registers for, at least
   static constexpr int kSteps = kDim / 16;
   static constexpr int kPitch = 2 * kDim + 16;                // of a K or V; + 16 bytes: eight rows meet different banks
-  static constexpr int kStageBytes = 2 * kKeys * kPitch;      // K, then V
+  static constexpr int kVectors = kShared > 0 ? 1 : 2;        // of a token: K, then V, or K alone
+  static constexpr int kStageBytes = kVectors * kKeys * kPitch;
   static constexpr int kRawBytes = kRaw ? kKeys * L::kTokenBytes : 0;
   static constexpr int kQueryBytes = kQueriesInRegisters ? 0 : kSteps * kQueryLanes * 16;
   static constexpr int kSharedBytes = kQueryBytes + kRawBytes + (kUnpacks ? 1 : 2) * kStageBytes;
@@ -57,9 +58,9 @@ __device__ __forceinline__ const std::byte* tile_of(const PrefillWork& w, const 
 }
 
 // Begins to copy a step's keys and values to shared memory. F16: tokens outside of the span become zeros.
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kShared>
 __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile, const KeySpan& span, int first) {
-  using P = Prefill<kType, kDim>;
+  using P = Prefill<kType, kDim, kShared>;
   if constexpr (P::kUnpacks && !P::kRaw) return;   // unpack_step() reads the tokens where they lie
   const std::byte* from = tile + first % kPageTokens * P::kTokenBytes;
   const int thread = static_cast<int>(threadIdx.x), begin = max(span.first - first, 0), end = min(span.last - first, P::kKeys);
@@ -67,7 +68,7 @@ __device__ __forceinline__ void fetch_step(std::byte* to, const std::byte* tile,
     for (int i = begin * P::kTokenBytes / 16 + thread; i * 16 < end * P::kTokenBytes; i += P::kThreads)
       copy_async_16(to + i * 16, from + i * 16);
   } else {
-    constexpr int kPerToken = P::kTokenBytes / 16, kPerVector = kPerToken / 2;
+    constexpr int kPerToken = P::kTokenBytes / 16, kPerVector = kPerToken / P::kVectors;
     for (int i = thread; i < P::kKeys * kPerToken; i += P::kThreads) {
       const int token = i / kPerToken, at = i % kPerToken, is_value = at / kPerVector;
       copy_async_16(to + (is_value * P::kKeys + token) * P::kPitch + at % kPerVector * 16, from + i * 16, token >= begin && token < end ? 16 : 0);
@@ -98,9 +99,9 @@ __device__ __forceinline__ uint4 unpack_eight(const std::byte* vector, int at) {
   }
 }
 // Unpacks the step's K (kPart 0), its V (1), or both (2), which have one type.
-template <KvType kType, int kDim, int kPart>
+template <KvType kType, int kDim, int kShared, int kPart>
 __device__ __forceinline__ void unpack_part(std::byte* to, const std::byte* raw, int first, int last) {
-  using P = Prefill<kType, kDim>;
+  using P = Prefill<kType, kDim, kShared>;
   constexpr KvType kOne = kPart == 1 ? P::kValueType : P::kKeyType;
   constexpr int kParts = kPart == 2 ? 2 : 1;
   ORRERY_UNROLL_TWICE for (int i = static_cast<int>(threadIdx.x); i < P::kKeys * kParts * (kDim / 8); i += P::kThreads) {
@@ -110,20 +111,22 @@ __device__ __forceinline__ void unpack_part(std::byte* to, const std::byte* raw,
     *reinterpret_cast<uint4*>(to + (is_value * P::kKeys + token) * P::kPitch + at * 2) = halves;
   }
 }
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kShared>
 __device__ __forceinline__ void unpack_step(std::byte* to, const std::byte* raw, int first, int last) {
-  if constexpr (part_type(kType, 0) == part_type(kType, 1)) {
-    unpack_part<kType, kDim, 2>(to, raw, first, last);
+  if constexpr (kShared > 0) {
+    unpack_part<kType, kDim, kShared, 0>(to, raw, first, last);
+  } else if constexpr (part_type(kType, 0) == part_type(kType, 1)) {
+    unpack_part<kType, kDim, kShared, 2>(to, raw, first, last);
   } else {   // one after the other: a warp's lanes take the same way
-    unpack_part<kType, kDim, 0>(to, raw, first, last);
-    unpack_part<kType, kDim, 1>(to, raw, first, last);
+    unpack_part<kType, kDim, kShared, 0>(to, raw, first, last);
+    unpack_part<kType, kDim, kShared, 1>(to, raw, first, last);
   }
 }
 
 // A warp's 16 queries. A lane holds parts of queries lane / 4 (index 0) and lane / 4 + 8 (index 1).
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kShared>
 struct Tile {
-  using P = Prefill<kType, kDim>;
+  using P = Prefill<kType, kDim, kShared>;
   uint4 queries[P::kQueriesInRegisters ? P::kSteps : 1];
   float o[P::kOutDims / 8][4];
   float m[2], l[2];
@@ -132,23 +135,23 @@ struct Tile {
 
 // Moves a lane's state to memory at a segment's end, or back at the next one's start: o to `out` from dimension `first_dim` on, and m and l
 // of the query's four lanes to KeySegment::m_and_l. Every part of a query's output has the same m and l.
-template <KvType kType, int kDim, class Move>
+template <KvType kType, int kDim, int kShared, class Move>
 __device__ __forceinline__ void carry(const PrefillWork& w, const int* row, const int* head, int first_dim, bool with_m_and_l, const Move& move,
-                                      Tile<kType, kDim>* tile) {
+                                      Tile<kType, kDim, kShared>* tile) {
   const int t = static_cast<int>(threadIdx.x) % 4, n_heads = w.group * w.n_kv_heads;
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     if (row[r] < 0) continue;
     float* m_and_l = w.keys.m_and_l + (static_cast<int64_t>(row[r]) * n_heads + head[r]) * KeySegment::kFloats + 2 * t;
     if (with_m_and_l) move(m_and_l, &tile->m[r]), move(m_and_l + 1, &tile->l[r]);
-    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + first_dim + 2 * t;
-    ORRERY_UNROLL for (int i = 0; i < Prefill<kType, kDim>::kOutDims / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]), move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
+    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * Prefill<kType, kDim, kShared>::kValueDim + first_dim + 2 * t;
+    ORRERY_UNROLL for (int i = 0; i < Prefill<kType, kDim, kShared>::kOutDims / 8; ++i) move(out + 8 * i, &tile->o[i][2 * r]), move(out + 8 * i + 1, &tile->o[i][2 * r + 1]);
   }
 }
 
-template <KvType kType, int kDim>
+template <KvType kType, int kDim, int kShared>
 __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4* shared_queries, int first, int window, bool all_seen,
-                                            Tile<kType, kDim>* tile) {
-  using P = Prefill<kType, kDim>;
+                                            Tile<kType, kDim, kShared>* tile) {
+  using P = Prefill<kType, kDim, kShared>;
   const int lane = static_cast<int>(threadIdx.x) % 32, part = static_cast<int>(threadIdx.x) / 32 % P::kParts;
   float s[P::kKeys / 8][4];
   ORRERY_UNROLL for (int i = 0; i < P::kKeys / 8; ++i) {
@@ -194,7 +197,7 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
     ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) tile->o[i][2 * r] *= decay, tile->o[i][2 * r + 1] *= decay;
   }
 
-  const std::byte* values = stage + (P::kKeys + lane % 16) * P::kPitch + lane / 16 * 16 + part * P::kOutDims * 2;
+  const std::byte* values = stage + ((P::kVectors - 1) * P::kKeys + lane % 16) * P::kPitch + lane / 16 * 16 + part * P::kOutDims * 2;
   ORRERY_UNROLL for (int i = 0; i < P::kKeys / 16; ++i) {
     const uint32_t a[4] = {pack_halves(s[2 * i][0], s[2 * i][1]), pack_halves(s[2 * i][2], s[2 * i][3]),
                            pack_halves(s[2 * i + 1][0], s[2 * i + 1][1]), pack_halves(s[2 * i + 1][2], s[2 * i + 1][3])};
@@ -207,9 +210,9 @@ __device__ __forceinline__ void attend_step(const std::byte* stage, const uint4*
   }
 }
 
-template <KvType kType, int kDim>
-__global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType, kDim>::kBlocks) attend_prefill_kernel(PrefillWork w) {
-  using P = Prefill<kType, kDim>;
+template <KvType kType, int kDim, int kShared>
+__global__ void __launch_bounds__(Prefill<kType, kDim, kShared>::kThreads, Prefill<kType, kDim, kShared>::kBlocks) attend_prefill_kernel(PrefillWork w) {
+  using P = Prefill<kType, kDim, kShared>;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32 / P::kParts, lane = thread % 32, t = lane % 4;
   const int out_part = thread / 32 % P::kParts, first_dim = out_part * P::kOutDims;   // the warp's part of the output
   const int first_row = static_cast<int>(gridDim.x - 1 - blockIdx.x) * w.tile_rows, end_row = min(first_row + w.tile_rows, w.n_rows);
@@ -219,7 +222,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
   std::byte* raw = dynamic_shared<std::byte>() + P::kQueryBytes;
   std::byte* stages = raw + P::kRawBytes;
 
-  Tile<kType, kDim> tile;
+  Tile<kType, kDim, kShared> tile;
   int row[2], head[2];
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     const int query = warp * 16 + r * 8 + lane / 4;
@@ -243,7 +246,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
   ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) {
     ORRERY_UNROLL for (int j = 0; j < 4; ++j) tile.o[i][j] = 0.0f;
   }
-  if (w.keys.goes_on) carry<kType, kDim>(w, row, head, first_dim, true, [](float* there, float* here) { *here = *there; }, &tile);
+  if (w.keys.goes_on) carry<kType, kDim, kShared>(w, row, head, first_dim, true, [](float* there, float* here) { *here = *there; }, &tile);
 
   for (int run = first_row; run < end_row;) {   // a run: rows of one sequence with consecutive positions
     const Row start = w.step.rows[run];
@@ -263,7 +266,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
     }
 
     const int begin = max(span.first / P::kKeys * P::kKeys, w.keys.first), end = min(span.last, w.keys.end);
-    if (begin < end) fetch_step<kType, kDim>(P::kRaw ? raw : stages, tile_of(w, span, kv_head, begin / kPageTokens), span, begin);
+    if (begin < end) fetch_step<kType, kDim, kShared>(P::kRaw ? raw : stages, tile_of(w, span, kv_head, begin / kPageTokens), span, begin);
     for (int first = begin, turn = 0; first < end; first += P::kKeys, turn ^= 1) {
       const int next = first + P::kKeys;
       std::byte* stage = stages + (P::kUnpacks ? 0 : turn * P::kStageBytes);
@@ -271,22 +274,22 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
       __syncthreads();   // the step has arrived, and no warp reads the step before any more
       if constexpr (P::kUnpacks) {
         const std::byte* from = P::kRaw ? raw : tile_of(w, span, kv_head, first / kPageTokens) + first % kPageTokens * P::kTokenBytes;
-        unpack_step<kType, kDim>(stage, from, span.first - first, span.last - first);
+        unpack_step<kType, kDim, kShared>(stage, from, span.first - first, span.last - first);
         __syncthreads();
       }
       if (next < end)
-        fetch_step<kType, kDim>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, tile_of(w, span, kv_head, next / kPageTokens), span,
+        fetch_step<kType, kDim, kShared>(P::kRaw ? raw : stages + (turn ^ 1) * P::kStageBytes, tile_of(w, span, kv_head, next / kPageTokens), span,
                                 next);
       if (first > most || (least >= 0 && next <= first_visible(least, w.place.window)))
         continue;   // the warp's queries see none of the keys
       const bool all_seen = next - 1 <= least && first >= first_visible(most, w.place.window);
-      attend_step<kType, kDim>(stage, shared_queries, first, w.place.window, all_seen, &tile);
+      attend_step<kType, kDim, kShared>(stage, shared_queries, first, w.place.window, all_seen, &tile);
     }
     __syncthreads();   // before the next run's keys are copied
     run = run_end;
   }
 
-  if (!w.keys.is_last) return carry<kType, kDim>(w, row, head, first_dim, out_part == 0, [](float* there, float* here) { *there = *here; }, &tile);
+  if (!w.keys.is_last) return carry<kType, kDim, kShared>(w, row, head, first_dim, out_part == 0, [](float* there, float* here) { *there = *here; }, &tile);
   ORRERY_UNROLL for (int r = 0; r < 2; ++r) {
     float l = tile.l[r];
     l += __shfl_xor_sync(kAllLanes, l, 1);
@@ -299,7 +302,7 @@ __global__ void __launch_bounds__(Prefill<kType, kDim>::kThreads, Prefill<kType,
       l = fmaf(l, kept, exp2_approx(sink - most));
     }
     const float inverse = l == 0.0f ? 0.0f : kept / l;
-    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * kDim + first_dim + 2 * t;
+    float* out = w.out.data + row[r] * w.out.stride + static_cast<int64_t>(head[r]) * P::kValueDim + first_dim + 2 * t;
     ORRERY_UNROLL for (int i = 0; i < P::kOutDims / 8; ++i) out[8 * i] = tile.o[i][2 * r] * inverse,
                                                              out[8 * i + 1] = tile.o[i][2 * r + 1] * inverse;
   }
@@ -310,11 +313,11 @@ using namespace attend_prefill_cu;
 
 void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, const Attention& shape, ConstRows q, Rows out, int32_t n_rows,
                     const KeySegment& keys) {
-  if (!attends(shape.kv.type, shape.kv.head_dim)) return void(queue.check(DriverError::invalid_value, kNoSuchHead));
-  with_kv_type(shape.kv.type, shape.kv.head_dim, [&](auto type, auto head_dim) {
+  if (!attends(shape.kv.type, shape.kv.head_dim, shape.kv.shared_values)) return void(queue.check(DriverError::invalid_value, kNoSuchHead));
+  with_kv_type(shape.kv.type, shape.kv.head_dim, shape.kv.shared_values, [&](auto type, auto head_dim, auto shared) {
     constexpr KvType kType = decltype(type)::value;
-    constexpr int kDim = decltype(head_dim)::value;
-    using P = Prefill<kType, kDim>;
+    constexpr int kDim = decltype(head_dim)::value, kShared = decltype(shared)::value;
+    using P = Prefill<kType, kDim, kShared>;
     PrefillWork w = {};
     w.step = step, w.place = kv_place(shape), w.q = q, w.out = out;
     w.n_rows = n_rows;
@@ -327,7 +330,7 @@ void attend_prefill(Queue& queue, const DeviceShape&, const StepView& step, cons
     w.sinks = shape.sinks;
     const unsigned n_tiles = static_cast<unsigned>((n_rows + w.tile_rows - 1) / w.tile_rows);
     const Dim3 grid(n_tiles, static_cast<unsigned>(shape.kv.n_kv_heads * w.n_parts));
-    launch<attend_prefill_kernel<kType, kDim>>(queue, {grid, Dim3(P::kThreads), P::kSharedBytes}, w);
+    launch<attend_prefill_kernel<kType, kDim, kShared>>(queue, {grid, Dim3(P::kThreads), P::kSharedBytes}, w);
   });
 }
 

@@ -1,10 +1,12 @@
 // Mixtures of experts (runtime/backend/experts.h): the choice, the order of slots, the products, and their sum. The
-// host knows none of the results: grids are sized for the number of rows, and a thread block reads its expert on the device.
+// host knows none of the results: grids are sized for the number of rows, and a thread block reads its expert on the device. And products of heads
+// (runtime/backend/head_products.h), which are those of experts that every row takes.
 //
 // Choice: a warp has a row, and finds its best experts one after another, each the largest of keys that order as scores do. Order: one thread
 // block; a thread has an expert and reads all choices, so slots are sorted by row. Products: a warp has an output (two outputs of more rows), as
 // in matmul_decode.cu, with the same order of sums, so a slot has the bits of the row's own product at decode. A thread block has up to kMostRows
-// slots of one expert, from a slot on whose place among the expert's is a multiple of that; the thread blocks of other slots end at once.
+// slots of one expert, from a slot on whose place among the expert's is a multiple of that; the thread blocks of other slots end at once. Of heads, a thread
+// block has one head and up to kMostRows rows; a head's first one also copies the inputs that follow the product.
 #include "cuda/device/launch.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/kernels/products.cuh"
@@ -107,27 +109,11 @@ struct ExpertArgs : UnitArgs {
   int32_t n_blocks;      // thread blocks of a slot
 };
 
-// With a bound of its own: ptxas spills a few bytes for more blocks on an SM, otherwise.
-template <class Unit, int kRows>
-__global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_products_kernel(const __grid_constant__ ExpertArgs a) {
-  constexpr int kOuts = kRows > 1 ? 2 : 1, kUnroll = kRows > 1 ? 1 : 4;
-  start_early();
-  const int slot = static_cast<int>(blockIdx.x) / a.n_blocks, index = static_cast<int>(blockIdx.x) % a.n_blocks;
-  const int owner = a.owners[slot], first = a.first_slots[owner];
-  if ((slot - first) % kRows != 0) return;
-  const int n = min(kRows, a.first_slots[owner + 1] - slot);
-  const int p = a.products.product_of(index);
-  const DeviceProduct& product = a.products.list[p];
-  const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
-  const int64_t team = static_cast<int64_t>(index - a.products.first_block[p]) * (kProductThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2);
-  const int64_t n_out = product.weight.n_rows, first_out = team * kOuts;
-  const std::byte* weights[kOuts];
-#pragma unroll
-  for (int o = 0; o < kOuts; ++o) weights[o] = weights_of(product) + static_cast<uint64_t>(owner) * product.expert_stride + min(first_out + o, n_out - 1) * a.planes.bytes;
-  int rows[kRows];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) rows[r] = a.rows ? a.rows[min(slot + r, slot + n - 1)] : min(slot + r, slot + n - 1);
-  float sums[kOuts][kRows] = {};
+// sums = the products of n of kRows rows of the input with kOuts rows of weights, by the lanes of a team: every lane has the result.
+template <class Unit, int kRows, int kOuts>
+__device__ __forceinline__ void multiply_rows(const UnitArgs& a, const std::byte* const (&weights)[kOuts], const int (&rows)[kRows], int n, int lanes, int lane,
+                                              float (&sums)[kOuts][kRows]) {
+  constexpr int kUnroll = kRows > 1 ? 1 : 4;
   const auto add = [&](const typename Unit::Loaded (&loaded)[kOuts], int unit) {
     typename Unit::Weights w[kOuts];
 #pragma unroll
@@ -162,6 +148,30 @@ __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_pro
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
       for (int i = lanes / 2; i > 0; i /= 2) sums[o][r] = __fadd_rn(sums[o][r], __shfl_xor_sync(0xFFFFFFFFu, sums[o][r], i));
+}
+
+// With a bound of its own: ptxas spills a few bytes for more blocks on an SM, otherwise.
+template <class Unit, int kRows>
+__global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) expert_products_kernel(const __grid_constant__ ExpertArgs a) {
+  constexpr int kOuts = kRows > 1 ? 2 : 1;
+  start_early();
+  const int slot = static_cast<int>(blockIdx.x) / a.n_blocks, index = static_cast<int>(blockIdx.x) % a.n_blocks;
+  const int owner = a.owners[slot], first = a.first_slots[owner];
+  if ((slot - first) % kRows != 0) return;
+  const int n = min(kRows, a.first_slots[owner + 1] - slot);
+  const int p = a.products.product_of(index);
+  const DeviceProduct& product = a.products.list[p];
+  const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int64_t team = static_cast<int64_t>(index - a.products.first_block[p]) * (kProductThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2);
+  const int64_t n_out = product.weight.n_rows, first_out = team * kOuts;
+  const std::byte* weights[kOuts];
+#pragma unroll
+  for (int o = 0; o < kOuts; ++o) weights[o] = weights_of(product) + static_cast<uint64_t>(owner) * product.expert_stride + min(first_out + o, n_out - 1) * a.planes.bytes;
+  int rows[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) rows[r] = a.rows ? a.rows[min(slot + r, slot + n - 1)] : min(slot + r, slot + n - 1);
+  float sums[kOuts][kRows] = {};
+  multiply_rows<Unit>(a, weights, rows, n, lanes, lane, sums);
   if (lane != 0) return;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -204,6 +214,44 @@ __global__ void __launch_bounds__(kThreads) gate_rows_kernel(float* x, const flo
   if (i < n) x[row * n + i] *= 1.0f / (1.0f + expf(-gates[row]));
 }
 
+struct HeadArgs : UnitArgs {
+  const std::byte* weights;
+  float* out;
+  int64_t out_dim;
+  int32_t n_heads, n_out, n_rows, n_copied;
+};
+
+template <class Unit, int kRows>
+__global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) head_products_kernel(const __grid_constant__ HeadArgs a) {
+  constexpr int kOuts = kRows > 1 ? 2 : 1;
+  start_early();
+  const int head = static_cast<int>(blockIdx.y), first_row = static_cast<int>(blockIdx.z) * kRows, n = min(kRows, a.n_rows - first_row);
+  const auto vector_of = [&](int r) { return (first_row + min(r, n - 1)) * a.n_heads + head; };
+  if (blockIdx.x == 0)
+    for (int i = static_cast<int>(threadIdx.x); i < n * a.n_copied; i += kProductThreads) {
+      const int64_t vector = vector_of(i / a.n_copied);
+      a.out[vector * a.out_dim + a.n_out + i % a.n_copied] = a.x.data[vector * a.x.stride + a.n_cols + i % a.n_copied];
+    }
+  const int lanes = 1 << a.lanes_log2, lane = static_cast<int>(threadIdx.x) & (lanes - 1);
+  const int first_out = (static_cast<int>(blockIdx.x) * (kProductThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2)) * kOuts;
+  const std::byte* weights[kOuts];
+#pragma unroll
+  for (int o = 0; o < kOuts; ++o) weights[o] = a.weights + static_cast<uint64_t>(head * a.n_out + min(first_out + o, a.n_out - 1)) * a.planes.bytes;
+  int rows[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) rows[r] = vector_of(r);
+  float sums[kOuts][kRows] = {};
+  multiply_rows<Unit>(a, weights, rows, n, lanes, lane, sums);
+  if (lane != 0) return;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (r >= n) break;
+#pragma unroll
+    for (int o = 0; o < kOuts; ++o)
+      if (first_out + o < a.n_out) a.out[rows[r] * a.out_dim + first_out + o] = sums[o][r];
+  }
+}
+
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
 template <class Unit, int kRows>
@@ -217,6 +265,19 @@ template <class Unit>
 void launch_experts(Queue& queue, const ExpertArgs& a, const DeviceRouter& r, int32_t n_rows) {
   if (n_rows == 1) launch_experts<Unit, 1>(queue, a, r.n_used);   // each expert has one slot at most
   else launch_experts<Unit, kMostRows>(queue, a, n_rows * r.n_used);
+}
+
+template <class Unit, int kRows>
+void launch_heads(Queue& queue, const HeadArgs& a) {
+  const int32_t outs = (kProductThreads >> a.lanes_log2) * (kRows > 1 ? 2 : 1);
+  const Dim3 grid(static_cast<unsigned>((a.n_out + outs - 1) / outs), static_cast<unsigned>(a.n_heads), static_cast<unsigned>((a.n_rows + kRows - 1) / kRows));
+  launch<head_products_kernel<Unit, kRows>>(queue, {grid, Dim3(kProductThreads), 0, true}, a);
+}
+
+template <class Unit>
+void launch_heads(Queue& queue, const HeadArgs& a) {
+  if (a.n_rows == 1) launch_heads<Unit, 1>(queue, a);
+  else launch_heads<Unit, kMostRows>(queue, a);
 }
 
 }  // namespace experts_cu
@@ -240,6 +301,21 @@ void expert_products(Queue& queue, const Products& products, const DeviceRouter&
     with_block_type(weight.type, [&](auto type) { launch_experts<BlockUnit<type()>>(queue, a, r, n_rows); });
     with_float_type(weight.type, [&](auto type) { launch_experts<FloatUnit<type()>>(queue, a, r, n_rows); });
   });
+}
+
+void multiply_heads(Queue& queue, const Weight& weight, int32_t n_heads, ConstRows x, Rows out, const QuantizedRows& quantized, int32_t n_rows) {
+  HeadArgs a = {};
+  a.x = x;
+  a.quantized = quantized;
+  a.set(weight);
+  a.weights = reinterpret_cast<const std::byte*>(weight.data.address);
+  a.out = out.data, a.out_dim = out.stride;
+  a.n_heads = n_heads, a.n_rows = n_rows;
+  a.n_out = static_cast<int32_t>(weight.n_rows / n_heads);
+  const int64_t left = x.stride - weight.n_cols, room = out.stride - a.n_out;
+  a.n_copied = static_cast<int32_t>(left < room ? left : room);
+  with_block_type(weight.type, [&](auto type) { launch_heads<BlockUnit<type()>>(queue, a); });
+  with_float_type(weight.type, [&](auto type) { launch_heads<FloatUnit<type()>>(queue, a); });
 }
 
 void add_experts(Queue& queue, const DeviceRouter& r, float* x, const float* y, int64_t n, int32_t n_rows, bool accumulate) {

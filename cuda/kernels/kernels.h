@@ -156,6 +156,9 @@ void clamped_swiglu(Queue& queue, const float* gate, const float* up, float* out
 void squared_relu(Queue& queue, float* x, int64_t n);   // of n values in all
 void gate_rows(Queue& queue, float* x, const float* gates, int64_t n, int32_t n_rows);
 
+// HeadProducts (runtime/backend/head_products.h). quantized: of x, n_rows * n_heads rows, if the weight has blocks.
+void multiply_heads(Queue& queue, const Weight& weight, int32_t n_heads, ConstRows x, Rows out, const QuantizedRows& quantized, int32_t n_rows);
+
 // ---- matmul_cublas.cu: a prompt's products through cuBLAS.
 class Cublas;
 // Offsets in the scratch memory of these products, in bytes.
@@ -194,7 +197,11 @@ void keep_queries(Queue& queue, const StepView& step, int32_t layer, ConstRows q
 
 // ---- attend_decode.cu, attend_prefill.cu
 // Whether attention has kernels for heads of this size: 32, 64, 96, 128, 256; 512 unless the KV type is F32; 16 and 80 if it is F32 or F16.
-constexpr bool attends(KvType type, int32_t head_dim) {
+// Of rows whose first shared_values values are V: 576 with 512 in F16; 48 with 32 and 96 with 64 in F32 and F16.
+constexpr bool attends(KvType type, int32_t head_dim, int32_t shared_values) {
+  if (shared_values > 0)
+    return (head_dim == 576 && shared_values == 512 && type == KvType::f16) ||
+           (((head_dim == 48 && shared_values == 32) || (head_dim == 96 && shared_values == 64)) && (type == KvType::f32 || type == KvType::f16));
   return head_dim == 32 || head_dim == 64 || head_dim == 96 || head_dim == 128 || head_dim == 256 ||
          (head_dim == 512 && type != KvType::f32) ||
          ((head_dim == 16 || head_dim == 80) && (type == KvType::f32 || type == KvType::f16));

@@ -29,6 +29,7 @@ struct AppendWork {
   int64_t n_warps;
   KvType type, heads_type;
   bool to_heads;
+  int32_t n_parts;   // of a token: 2, K and V; or 1, K alone (KvFormat::shared_values)
 };
 
 // Stores a lane's value of a block of K or V in its page, and in its slot if w.to_heads. With F32 and F16 some lanes may be absent.
@@ -37,7 +38,7 @@ __device__ __forceinline__ void store_in_cache(const AppendWork& w, int row, int
   const KvType type = part_type(w.type, is_value), slot_type = part_type(w.heads_type, is_value);
   std::byte* page = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.pages, r.sequence)[w.first_page + r.position / kPageTokens]);
   const uint64_t token = static_cast<uint64_t>(head) * kPageTokens + static_cast<uint64_t>(r.position % kPageTokens);
-  std::byte* to = page + w.layer_offset + token * static_cast<uint64_t>(kv_bytes(w.type, 2 * w.head_dim));
+  std::byte* to = page + w.layer_offset + token * static_cast<uint64_t>(kv_bytes(w.type, w.n_parts * w.head_dim));
   const float stored = store_value(type, x, to + is_value * value_at(w.type, w.head_dim), block, lane);
   if (!w.to_heads) return;   // the slot gets the stored value: a copy, or a conversion to the slot's type
   std::byte* slot = reinterpret_cast<std::byte*>(of_sequence(w.step, w.step.heads, r.sequence)[w.layer * w.n_kv_heads + head].append_at);
@@ -50,8 +51,8 @@ __global__ void __launch_bounds__(kThreads) append_kv_kernel(AppendWork w) {
   if (i >= w.n_warps) return;
   const int block = static_cast<int>(i % w.n_blocks);
   i /= w.n_blocks;
-  const int is_value = static_cast<int>(i % 2);
-  i /= 2;
+  const int is_value = static_cast<int>(i % w.n_parts);
+  i /= w.n_parts;
   const int head = static_cast<int>(i % w.n_kv_heads), row = w.first_row + static_cast<int>(i / w.n_kv_heads);
   if (block * 32 + lane >= w.head_dim) return;   // happens with F32 and F16 only, where no other lane waits
   const ConstRows from = is_value ? w.v : w.k;
@@ -152,7 +153,7 @@ AppendWork append_work(const StepView& step, const Attention& to, KvType heads_t
                        int32_t first_row) {
   const KvFormat& kv = to.kv;
   return {step, k, v, kv.head_offset(to.layer, 0), to.layer, kv.n_kv_heads, kv.head_dim, (kv.head_dim + 31) / 32,
-          first_row, to.first_page, 0, kv.type, heads_type, to_heads};
+          first_row, to.first_page, 0, kv.type, heads_type, to_heads, kv.shared_values > 0 ? 1 : 2};
 }
 
 }  // namespace kv_cu
@@ -168,7 +169,7 @@ void rotate_and_append_kv(Queue& queue, const StepView& step, const HeadRows& ro
 void append_kv(Queue& queue, const StepView& step, const Attention& to, KvType heads_type, bool to_heads, ConstRows k, ConstRows v,
                int32_t first_row, int32_t n_rows) {
   AppendWork w = append_work(step, to, heads_type, to_heads, k, v, first_row);
-  w.n_warps = int64_t{2} * n_rows * to.kv.n_kv_heads * w.n_blocks;
+  w.n_warps = int64_t{w.n_parts} * n_rows * to.kv.n_kv_heads * w.n_blocks;
   launch<append_kv_kernel>(queue, {Dim3(blocks(w.n_warps, kWarps)), Dim3(kThreads)}, w);
 }
 

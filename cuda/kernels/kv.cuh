@@ -26,14 +26,17 @@ ORRERY_HOST_DEVICE constexpr int kv_bytes(KvType type, int n) {
 }
 ORRERY_HOST_DEVICE constexpr int value_at(KvType type, int head_dim) { return kv_bytes(part_type(type, 0), head_dim); }
 
-template <KvType kType, int kDim>
+// kShared: KvFormat::shared_values.
+template <KvType kType, int kDim, int kShared>
 struct KvLayout {
   static constexpr KvType kKeyType = part_type(kType, 0), kValueType = part_type(kType, 1);
-  static constexpr int kKeyBytes = kv_bytes(kKeyType, kDim), kValueBytes = kv_bytes(kValueType, kDim);
-  static constexpr int kTokenBytes = kKeyBytes + kValueBytes;        // K, then V
+  static constexpr int kValueDim = kShared > 0 ? kShared : kDim;
+  static constexpr int kKeyBytes = kv_bytes(kKeyType, kDim), kValueBytes = kShared > 0 ? 0 : kv_bytes(kValueType, kDim);
+  static constexpr int kTokenBytes = kKeyBytes + kValueBytes;        // K, then V, if it is not a part of K
+  static constexpr int kValueFrom = kShared > 0 ? 0 : kKeyBytes;     // from a token's K to its V
   static constexpr int kKeyBlockBytes = kv_bytes(kKeyType, 32), kValueBlockBytes = kv_bytes(kValueType, 32);   // of 32 values
   static_assert(kKeyType == key_type(kType) && kKeyBytes == key_bytes(kType, kDim) && kValueType == value_type(kType) &&
-                kValueBytes == value_bytes(kType, kDim) && kTokenBytes == kv_bytes(kType, 2 * kDim), "as runtime/backend/kv.h");
+                (kShared > 0 || (kValueBytes == value_bytes(kType, kDim) && kTokenBytes == kv_bytes(kType, 2 * kDim))), "as runtime/backend/kv.h");
 };
 
 template <KvType kType>
@@ -41,35 +44,52 @@ using KvTypeIs = std::integral_constant<KvType, kType>;
 template <int kDim>
 using DimIs = std::integral_constant<int, kDim>;
 
-// The one table of head sizes. Calls body(KvTypeIs<type>{}, DimIs<head_dim>{}).
+// The one table of head sizes. Calls body(KvTypeIs<type>{}, DimIs<head_dim>{}, DimIs<KvFormat::shared_values>{}).
 template <KvType kType, class F>
-void with_head_dim(int head_dim, const F& body) {
+void with_latent_dim(int head_dim, const F& body) {
+  switch (head_dim) {
+    case 48:   // the tests' models have such rows
+      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<48>{}, DimIs<32>{});
+      return;
+    case 96:
+      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<96>{}, DimIs<64>{});
+      return;
+    case 576:   // of DeepSeek-V2 and its kin. In F32 decode has no registers for it
+      if constexpr (kType == KvType::f16) body(KvTypeIs<kType>{}, DimIs<576>{}, DimIs<512>{});
+      return;
+    default: return;
+  }
+}
+template <KvType kType, class F>
+void with_head_dim(int head_dim, int shared_values, const F& body) {
+  constexpr DimIs<0> kNone;
+  if (shared_values > 0) return with_latent_dim<kType>(head_dim, body);
   switch (head_dim) {
     case 16:   // the tests' models have such heads
-      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<16>{});
+      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<16>{}, kNone);
       return;
-    case 32: return body(KvTypeIs<kType>{}, DimIs<32>{});
-    case 64: return body(KvTypeIs<kType>{}, DimIs<64>{});
+    case 32: return body(KvTypeIs<kType>{}, DimIs<32>{}, kNone);
+    case 64: return body(KvTypeIs<kType>{}, DimIs<64>{}, kNone);
     case 80:
-      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<80>{});
+      if constexpr (!in_blocks(kType)) body(KvTypeIs<kType>{}, DimIs<80>{}, kNone);
       return;
-    case 96: return body(KvTypeIs<kType>{}, DimIs<96>{});
-    case 128: return body(KvTypeIs<kType>{}, DimIs<128>{});
-    case 256: return body(KvTypeIs<kType>{}, DimIs<256>{});
+    case 96: return body(KvTypeIs<kType>{}, DimIs<96>{}, kNone);
+    case 128: return body(KvTypeIs<kType>{}, DimIs<128>{}, kNone);
+    case 256: return body(KvTypeIs<kType>{}, DimIs<256>{}, kNone);
     case 512:   // in F32 decode has no registers for it
-      if constexpr (kType != KvType::f32) body(KvTypeIs<kType>{}, DimIs<512>{});
+      if constexpr (kType != KvType::f32) body(KvTypeIs<kType>{}, DimIs<512>{}, kNone);
       return;
     default: return;   // attends() is false
   }
 }
 template <class F>
-void with_kv_type(KvType type, int head_dim, const F& body) {
+void with_kv_type(KvType type, int head_dim, int shared_values, const F& body) {
   switch (type) {
-    case KvType::f32: return with_head_dim<KvType::f32>(head_dim, body);
-    case KvType::f16: return with_head_dim<KvType::f16>(head_dim, body);
-    case KvType::q8_0: return with_head_dim<KvType::q8_0>(head_dim, body);
-    case KvType::q4_0: return with_head_dim<KvType::q4_0>(head_dim, body);
-    case KvType::k8v4: return with_head_dim<KvType::k8v4>(head_dim, body);
+    case KvType::f32: return with_head_dim<KvType::f32>(head_dim, shared_values, body);
+    case KvType::f16: return with_head_dim<KvType::f16>(head_dim, shared_values, body);
+    case KvType::q8_0: return with_head_dim<KvType::q8_0>(head_dim, shared_values, body);
+    case KvType::q4_0: return with_head_dim<KvType::q4_0>(head_dim, shared_values, body);
+    case KvType::k8v4: return with_head_dim<KvType::k8v4>(head_dim, shared_values, body);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "runtime/backend/device.h"
 #include "runtime/backend/experts.h"
 #include "runtime/backend/fetch.h"
+#include "runtime/backend/head_products.h"
 #include "runtime/backend/key_codes.h"
 #include "runtime/backend/keys.h"
 #include "runtime/backend/kv.h"
@@ -103,6 +104,7 @@ class Backend : public Device, public StepOperations {
   virtual KvMoves* kv_moves() { return nullptr; }
   virtual RecurrentOperations* recurrent() { return nullptr; }     // not null where check_recurrent() accepts a shape
   virtual ExpertOperations* experts() { return nullptr; }          // not null where check_experts() accepts a router
+  virtual HeadProducts* head_products() { return nullptr; }
   virtual KeyOperations* keys() { return nullptr; }
   virtual FetchOperations* fetches() { return nullptr; }           // not null where BackendInfo::fetches
   virtual KvSummaries* summaries() { return nullptr; }

@@ -67,9 +67,9 @@ class Device {
   virtual Ptr<std::byte> arena() const = 0;
 
   // Whether attention exists for heads of this size with KV of this type: ok, or unsupported. Asked with F16 when a model is planned or loaded, and
-  // with a session's types.
-  virtual Status check_heads(int32_t head_dim, KvType type = KvType::f16) const {
-    (void)head_dim, (void)type;
+  // with a session's types. shared_values: KvFormat's.
+  virtual Status check_heads(int32_t head_dim, KvType type = KvType::f16, int32_t shared_values = 0) const {
+    (void)head_dim, (void)type, (void)shared_values;
     return ok_status();
   }
   // The same of a gated delta net, and of gated attention and short convolutions (null).

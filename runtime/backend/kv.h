@@ -47,14 +47,17 @@ inline constexpr int32_t kPagesTogether = 4;
 
 // How one model's KV lies in pages: [layer][page, of kPagesTogether][kv head][token][K (head_dim), V (head_dim)]. One layer of a page,
 // one head of that layer, and one token of that head are each contiguous. A page's address is the address of its first layer.
+// With shared_values, a token is K alone, and its first values are V: latent attention (MLA) stores one row for both.
 struct KvFormat {
   KvType type = KvType::f16;
   int32_t n_layers = 0, n_kv_heads = 0, head_dim = 0;
+  int32_t shared_values = 0;         // > 0: V is the first shared_values values of K. KV policies know no such tokens
 
+  int32_t value_dim() const { return shared_values > 0 ? shared_values : head_dim; }   // of V, so of attention's output
   uint64_t key_bytes() const { return orrery::key_bytes(type, static_cast<uint64_t>(head_dim)); }       // K of one token and head
-  uint64_t value_bytes() const { return orrery::value_bytes(type, static_cast<uint64_t>(head_dim)); }   // V
+  uint64_t value_bytes() const { return shared_values > 0 ? 0 : orrery::value_bytes(type, static_cast<uint64_t>(head_dim)); }   // V, if stored apart
   uint64_t token_bytes() const { return key_bytes() + value_bytes(); }
-  uint64_t token_values() const { return 2 * static_cast<uint64_t>(head_dim); }
+  uint64_t token_values() const { return (shared_values > 0 ? 1 : 2) * static_cast<uint64_t>(head_dim); }
   uint64_t head_bytes() const { return kPageTokens * token_bytes(); }               // one page of one head
   uint64_t layer_bytes() const { return static_cast<uint64_t>(n_kv_heads) * head_bytes(); }   // of a page
   uint64_t layer_stride() const { return kPagesTogether * layer_bytes(); }                   // from one layer of a page to the next

@@ -188,11 +188,11 @@ class StepOperations {
   }
 
   // Writes the rows' keys and values, (n_kv_heads, head_dim) at k and v + row * stride, to their KV pages of `layer` (and to the slots
-  // of Step::heads).
+  // of Step::heads). v: null where values are a part of the keys (KvFormat::shared_values).
   virtual void append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v, int64_t stride) = 0;
 
   // Causal attention of the rows' queries over their sequences' pages of `layer`, up to and including each row's own position, which
-  // append_kv() has written; or over Step::heads. out: (n_rows, n_heads * head_dim).
+  // append_kv() has written; or over Step::heads. out: (n_rows, n_heads * KvFormat::value_dim()).
   virtual void attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const AttendShape& shape) = 0;
 
   // out[i] = activation(gate[i]) * up[i], (n_rows, n) each, rows `stride` floats apart in the inputs.

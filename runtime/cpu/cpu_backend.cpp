@@ -19,6 +19,7 @@
 #include "runtime/cpu/formats/blocks.h"
 #include "runtime/cpu/digests.h"
 #include "runtime/cpu/experts.h"
+#include "runtime/cpu/head_products.h"
 #include "runtime/cpu/items.h"
 #include "runtime/cpu/kernels/kernels.h"
 #include "runtime/cpu/key_codes.h"
@@ -42,7 +43,7 @@ constexpr uint64_t kPastCaches = 1 << 20;
 bool quantized_type(TensorType type) { return block_format(type) != nullptr; }
 
 class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, LowRankOperations, KeyCodeOperations, RecurrentOperations,
-                         ExpertOperations {
+                         ExpertOperations, HeadProducts {
  public:
   // `n_processors`: there are for this process. set_threads() stays within what scratch memory is planned for.
   CpuBackend(const Kernels& kernels, std::unique_ptr<ThreadPool> pool, int32_t n_processors, bool traces)
@@ -112,6 +113,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   Status check_recurrent(const DeltaNetShape*) const override { return ok_status(); }
   Status check_mamba2(const Mamba2Shape&) const override { return ok_status(); }
   ExpertOperations* experts() override { return this; }
+  HeadProducts* head_products() override { return this; }
   Status check_experts(const RouterShape&) const override { return ok_status(); }
 
   Status set_scratch(Ptr<std::byte> scratch, const StepLimits& limits) override {
@@ -198,6 +200,9 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   }
   void squared_relu(Ptr<float> x, int64_t n) override { cpu::squared_relu(experts_work(), host(x), n); }
   void gate_rows(Ptr<float> x, Ptr<const float> gates, int64_t n) override { cpu::gate_rows(experts_work(), host(x), host(gates), n); }
+  void multiply_heads(const Weight& weight, int32_t n_heads, Ptr<const float> x, int64_t x_dim, Ptr<float> out, int64_t out_dim) override {
+    cpu::multiply_heads(experts_work(), weight, n_heads, host(x), x_dim, host(out), out_dim);
+  }
 
  private:
   cpu::ExpertsWork experts_work() {
@@ -542,7 +547,7 @@ void CpuBackend::transform_rows(Ptr<float> x, int64_t stride, int32_t n_heads, i
 
 KvHead CpuBackend::kv_head(int64_t row, KvLayer layer, int32_t head) const {
   const KvPages pages = step_of(row).pages(layer.group);
-  return cpu::kv_head(pages.kv.type, pages.kv.head_dim, pages.sequences[static_cast<size_t>(row_at(row).sequence)].pages,
+  return cpu::kv_head(pages.kv.type, pages.kv.head_dim, pages.kv.shared_values, pages.sequences[static_cast<size_t>(row_at(row).sequence)].pages,
                       pages.kv.head_offset(layer.layer, head));
 }
 
@@ -562,7 +567,7 @@ void CpuBackend::append_kv(KvLayer layer, Ptr<const float> k, Ptr<const float> v
                          static_cast<uint64_t>(position % kPageTokens) * token_bytes(kv);
       const int64_t at = r * stride + static_cast<int64_t>(head) * dim;
       kernels_.store_kv(key_type(format.type), host(k) + at, dim, token);
-      kernels_.store_kv(value_type(format.type), host(v) + at, dim, token + kv.key_bytes);
+      if (v) kernels_.store_kv(value_type(format.type), host(v) + at, dim, token + kv.key_bytes);
       if (const HeadView* view = head_view(r, layer, head); view && view->append_at)
         convert_tokens(kernels_, reinterpret_cast<std::byte*>(view->append_at), step_of(r).heads_kv.type, token, format.type, 1, format.token_values());
     }
@@ -653,8 +658,8 @@ int32_t CpuBackend::heads_together(int32_t n_kv, int64_t n_splits) const {
 // equal tokens.
 void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const AttendShape& shape) {
   const KvFormat form = steps_[0].pages(layer.group).kv;
-  const int32_t dim = form.head_dim, n_kv = form.n_kv_heads, group = shape.n_heads / n_kv;
-  const int64_t floats = partial_floats(dim);
+  const int32_t dim = form.head_dim, value_dim = form.value_dim(), n_kv = form.n_kv_heads, group = shape.n_heads / n_kv;
+  const int64_t floats = partial_floats(value_dim);
   float* partials = reinterpret_cast<float*>(scratch_ + plan_.partials);
   struct Splits {
     int64_t first_key, last_key, first, count;   // count includes the compensation token's split
@@ -722,7 +727,7 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
       const int32_t head = static_cast<int32_t>(i.head);
       const HeadView* view = head_view(wave + i.row, layer, head);
       if (splits.has_mean && i.split + 1 == splits.count) {
-        i.kv = cpu::kv_head(KvType::f32, dim, &view->compensation_token.address, 0);
+        i.kv = cpu::kv_head(KvType::f32, dim, 0, &view->compensation_token.address, 0);
         i.last_key = 1, i.n_alike = view->compensation_weight, i.logs = host(view->compensation_logs);
         return i;
       }
@@ -731,7 +736,7 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
       i.last_key = std::min(start + kSplitTokens, splits.last_key);
       const KvFormat& slots = step_of(wave + i.row).heads_kv;
       i.gathered = view && view->positions ? view : nullptr;
-      i.kv = view && !i.gathered ? cpu::kv_head(slots.type, dim, view->tiles, 0) : kv_head(wave + i.row, layer, head);
+      i.kv = view && !i.gathered ? cpu::kv_head(slots.type, dim, 0, view->tiles, 0) : kv_head(wave + i.row, layer, head);
       if (view) i.exported = view->exported;
       return i;
     };
@@ -776,8 +781,8 @@ void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const 
       for (int64_t i = first; i < last; ++i) {
         const int64_t row = i / shape.n_heads, head = i % shape.n_heads;
         kernels_.merge_partials(partial(row, head, 0),
-                                splits_of(wave + row, static_cast<int32_t>(head / group)).count, floats, dim,
-                                shape.sinks ? host(shape.sinks) + head : nullptr, out + (wave + row) * shape.out_stride + head * dim);
+                                splits_of(wave + row, static_cast<int32_t>(head / group)).count, floats, value_dim,
+                                shape.sinks ? host(shape.sinks) + head : nullptr, out + (wave + row) * shape.out_stride + head * value_dim);
       }
     });
   }
@@ -811,7 +816,7 @@ void CpuBackend::attend_prefill(KvLayer layer, const float* q, float* out, const
         kv_head(row, layer, head),
         q + row * shape.q_stride + static_cast<int64_t>(first_head) * dim,
         shape.q_stride,
-        out + row * shape.out_stride + static_cast<int64_t>(first_head) * dim,
+        out + row * shape.out_stride + static_cast<int64_t>(first_head) * form.value_dim(),
         shape.out_stride,
         static_cast<int32_t>(std::min<int64_t>(block_rows, run->first_row + run->n_rows - row)),
         n_heads,

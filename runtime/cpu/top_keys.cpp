@@ -59,7 +59,7 @@ const float* query_of(const KeysJob& job, const KeysShape& shape, int32_t i) {
 
 KeyWeightsTask task_of(const KeysJob& job, const KeysShape& shape, const KeysWork& work, int64_t first_key, int64_t last_key, int32_t thread) {
   KeyWeightsTask task;
-  task.kv = kv_head(shape.kv.type, shape.kv.head_dim, job.tiles, job.offset);
+  task.kv = kv_head(shape.kv.type, shape.kv.head_dim, 0, job.tiles, job.offset);
   if (shape.keys_alone) task.kv.value_bytes = 0;
   task.first_key = first_key;
   task.last_key = last_key;

@@ -328,6 +328,57 @@ class Builder:
         return self.spec
 
 
+    def build_deepseek2(self, *, q_rank, rank, nope, value_dim, experts, dense=1, shared=1, bias=True, skipped=0):
+        """Latent attention. q_rank 0: queries have one matrix. experts: (n_experts, width), behind the first `dense` layers; shared: how many experts
+        every token takes. bias: experts are chosen with one. Blocks behind the last layer are not of the model."""
+        d, nh, rope = self.dim, self.heads[0], self.n_rot
+        self.key("attention.head_count_kv", "u32", 1)
+        if q_rank:
+            self.key("attention.q_lora_rank", "u32", q_rank)
+        for name, value in (("attention.kv_lora_rank", rank), ("attention.key_length", rank + rope), ("attention.value_length", rank),
+                            ("attention.key_length_mla", nope + rope), ("attention.value_length_mla", value_dim), ("leading_dense_block_count", dense),
+                            ("expert_shared_count", shared)):
+            self.key(name, "u32", value)
+        if skipped:
+            self.key("nextn_predict_layers", "u32", skipped)
+        stack = lambda name, n_in, n_out, n, gain=None: (self.matrix(name, n_in, n_out, gain), self.tensors[-1]["shape"].append(n))
+        self.tensors.append({"name": "token_embd.weight", "shape": [d, self.vocab], "scale": self.embed_scale, "offset": 0.0})
+        for il in range(self.layers):
+            p = f"blk.{il}."
+            self.norm(p + "attn_norm", d)
+            if q_rank:
+                self.matrix(p + "attn_q_a", d, q_rank)
+                self.norm(p + "attn_q_a_norm", q_rank, 1.5)
+                self.matrix(p + "attn_q_b", q_rank, nh * (nope + rope), 1.5)
+            else:
+                self.matrix(p + "attn_q", d, nh * (nope + rope), 2.0)
+            self.matrix(p + "attn_kv_a_mqa", d, rank + rope)
+            self.norm(p + "attn_kv_a_norm", rank, 1.2)
+            stack(p + "attn_k_b", nope, rank, nh)
+            self.tensors[-1]["scale"] = round(math.sqrt(3 / rank), 4)   # keys come from `rank` values
+            stack(p + "attn_v_b", rank, value_dim, nh)
+            self.matrix(p + "attn_output", nh * value_dim, d, 1.5)
+            self.norm(p + "ffn_norm", d)
+            if il < dense:
+                self.matrix(p + "ffn_gate", d, self.ff[il])
+                self.matrix(p + "ffn_up", d, self.ff[il])
+                self.matrix(p + "ffn_down", self.ff[il], d)
+                continue
+            self.experts(p, *experts)
+            if bias:
+                self.vector(p + "exp_probs_b.bias", experts[0], 0.3, 0.0)
+            if shared:
+                for name in ("ffn_gate_shexp", "ffn_up_shexp"):
+                    self.matrix(p + name, d, shared * experts[1])
+                self.matrix(p + "ffn_down_shexp", shared * experts[1], d)
+            if il >= self.layers - skipped:
+                self.matrix(p + "nextn.eh_proj", 2 * d, d)
+        self.norm("output_norm", d)
+        if not self.tied:
+            self.matrix("output", d, self.vocab)
+        return self.spec
+
+
 def llama3_factors(n_rot, base, factor, low_freq_factor, high_freq_factor, original):
     """Llama 3.1's divisors: 1 for short wavelengths, `factor` for long ones, a smooth passage between."""
     out = []
@@ -507,6 +558,18 @@ def cases():
     b.expert_keys(11, 4, 20, 40)
     b.key("expert_weights_norm", "bool", False).key("expert_weights_scale", "f32", 0.8)
     out.append(b.build_nemotron("emam", heads=3, groups=1, state=24, head_dim=20, experts=(11, 20), shared=40, taps=3))
+
+    b = B("glm47", "GLM-4.7-Flash: latent attention with low-rank queries, a dense layer, then experts of a sigmoid beside a shared one; a block that is "
+          "skipped", "deepseek2", dim=64, layers=4, heads=5, ff=96, vocab=128, n_rot=16, rope_base=1000000.0)
+    b.expert_keys(8, 3, 32)
+    b.key("expert_gating_func", "u32", 2).key("expert_weights_norm", "bool", True).key("expert_weights_scale", "f32", 1.8)
+    b.key("expert_group_count", "u32", 1).key("expert_group_used_count", "u32", 1)
+    out.append(b.build_deepseek2(q_rank=24, rank=32, nope=20, value_dim=24, experts=(8, 32), skipped=1))
+    b = yarn(B("deepseek2-lite", "DeepSeek-V2-Lite: queries of one matrix, YaRN in the scores alone, experts of a softmax, two shared ones; rows of whole "
+               "blocks of 32", "deepseek2", dim=64, layers=3, heads=12, ff=100, vocab=96, n_rot=32, eps=0.02, context=2048), 16.0, 32)
+    b.key("rope.scaling.yarn_log_multiplier", "f32", 0.0707)
+    b.expert_keys(11, 4, 20)
+    out.append(b.build_deepseek2(q_rank=0, rank=64, nope=32, value_dim=40, experts=(11, 20), shared=2, bias=False))
 
     fused = {"fused_qkv": True, "fused_up": True}
     out.append(B("phi3", "fused QKV and up, MHA, sliding_window 0", "phi3", dim=96, layers=2, heads=3, kv=3, ff=128,

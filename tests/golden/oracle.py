@@ -9,10 +9,11 @@ import math
 
 import numpy as np
 
+from oracle_deepseek2 import Deepseek2Layers
 from oracle_gemma4 import Gemma4Layers, gelu
 
 # Which rotary layout an architecture's files use: NORM turns neighbours (2i, 2i+1), NEOX turns halves (i, i + n_rot/2).
-ROPE_NORM = {"llama", "chatglm", "glm4", "mistral3", "muse-glimmer", "smollm3"}
+ROPE_NORM = {"llama", "chatglm", "glm4", "mistral3", "muse-glimmer", "smollm3", "deepseek2"}
 ROPE_NEOX = {"qwen2", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "phi3", "gemma3", "gemma4", "seed_oss", "gpt-oss", "lfm2", "lfm2moe", "nemotron_h_moe"}
 HYBRID = {"qwen35", "qwen35moe", "qwen3next"}   # gated delta nets, and gated attention
 PERIOD = {"gemma3": 6, "muse-glimmer": 4, "gpt-oss": 2}   # every nth layer has no window
@@ -22,7 +23,7 @@ def silu(x):
     return x / (1.0 + np.exp(-x))
 
 
-class Model(Gemma4Layers):
+class Model(Gemma4Layers, Deepseek2Layers):
     def __init__(self, keys: dict, tensors: dict, n_ctx: int):
         self.keys, self.n_ctx = keys, n_ctx
         self.w = {name: np.asarray(t, dtype=np.float64) for name, t in tensors.items()}
@@ -35,7 +36,7 @@ class Model(Gemma4Layers):
         self.n_heads = self.per_layer("attention.head_count")
         self.n_kv_heads = self.per_layer("attention.head_count_kv", self.n_heads)
         self.head_dim = self.key("attention.key_length", self.n_embd // self.n_heads[0])
-        assert self.key("attention.value_length", self.head_dim) == self.head_dim
+        assert self.arch == "deepseek2" or self.key("attention.value_length", self.head_dim) == self.head_dim
         self.n_rot = self.key("rope.dimension_count", self.head_dim)
         self.windows = [self.window_of(il) for il in range(self.n_layers)]
         full = self.rope_frequencies()
@@ -108,7 +109,7 @@ class Model(Gemma4Layers):
             magnitude *= grown(1.0) / grown(float(np.float32(self.key("rope.scaling.yarn_log_multiplier", 0.0))))
         else:
             assert kind in ("none", "longrope"), kind
-        return freq, magnitude
+        return freq, self.rotary_magnitude() if self.arch == "deepseek2" else magnitude
 
     def rope(self, il, x, positions):
         """x (tokens, heads, head_dim), turned in its first dimensions, two for each frequency."""
@@ -326,6 +327,8 @@ class Model(Gemma4Layers):
             x = x * self.embedding_scale()
         if self.arch == "gemma4":
             return self.logits(self.gemma4_layers(tokens, x, positions))
+        if self.arch == "deepseek2":
+            return self.logits(self.deepseek2_layers(x, positions))
         if self.arch == "muse-glimmer":
             x = self.norm(x, None)
         post_eps = 1e-8 if self.arch == "muse-glimmer" else None

@@ -48,11 +48,27 @@ std::vector<T> array_of(const std::string& archive, const std::string& name) {
   throw std::runtime_error("no array " + name);
 }
 
+// The bytes of a GGUF file with one more number among its keys. Another key follows, so that both take a multiple of 32 bytes and tensors stay aligned.
+std::vector<std::byte> with_key(const std::string& file, const std::string& key, uint32_t value) {
+  const auto bytes_of = [](auto n) { return std::string(reinterpret_cast<const char*>(&n), sizeof n); };
+  const auto text = [&](const std::string& s) { return bytes_of(uint64_t{s.size()}) + s; };
+  constexpr uint32_t kU32 = 4, kText = 8;
+  std::string added = text(key) + bytes_of(kU32) + bytes_of(value) + text("general.description") + bytes_of(kText);
+  const size_t whole = (added.size() + 8 + 31) / 32 * 32;
+  added += text(std::string(whole - added.size() - 8, '.'));
+  const std::string out = file.substr(0, 16) + bytes_of(number<uint64_t>(file, 16) + 2) + added + file.substr(24);
+  const auto* const begin = reinterpret_cast<const std::byte*>(out.data());
+  return {begin, begin + out.size()};
+}
+
 class TinyModels : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
   if (shared_path("tiny-models").empty()) GTEST_SKIP() << "no shared tiny models";
-  const std::string file = shared_path(std::string("tiny-models/") + GetParam() + ".gguf");
+  std::string file = shared_path(std::string("tiny-models/") + GetParam() + ".gguf");
+  const TempDir dir;
+  if (GetParam() == std::string("glm47flash"))   // its converter writes no gating function, and it is not as large as models whose gating is known
+    file = dir.write("glm47flash.gguf", with_key(read_file(file), "deepseek2.expert_gating_func", 2));
   const std::string goldens = read_file(shared_path(std::string("tiny-models/") + GetParam() + ".npz"));
   const auto ids = array_of<int64_t>(goldens, "ids");
   const auto expected = array_of<float>(goldens, "full");
@@ -85,7 +101,7 @@ TEST_P(TinyModels, GiveTheLogitsOfTheirFamily) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TinyModels, ::testing::Values("qwen35", "qwen3moe", "qwen35moe", "qwen3next", "gemma3", "muse", "ministral3", "gptoss", "gptoss_hot",
-                                                                 "gptoss_trunc", "lfm2", "nemotronh", "gemma4", "gemma4b", "gemma4moe"),
+                                                                 "gptoss_trunc", "lfm2", "nemotronh", "gemma4", "gemma4b", "gemma4moe", "glm47flash"),
                          [](const auto& tested) { return std::string(tested.param); });
 
 }  // namespace

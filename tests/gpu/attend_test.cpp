@@ -23,6 +23,7 @@ struct Case {
   std::vector<int32_t> rows;             // the number of each sequence's last tokens that are rows of the step
   int32_t window = 0;
   bool sinks = false;                    // of other size for each query head
+  int32_t shared_values = 0;             // KvFormat's
 };
 
 StepLimits limits(const Case& c, int32_t max_context = 2048) {
@@ -38,15 +39,16 @@ StepLimits limits(const Case& c, int32_t max_context = 2048) {
 // Outputs with the gaps between strided rows, which stay NaN. first_query: the first of the random values that are queries.
 template <class Made = Pages>
 std::vector<float> attend(Machine* m, Phase phase, const Case& c, size_t first_query = 0) {
-  const KvFormat kv = kv_format(c.type, 2, c.n_kv_heads, c.dim);
+  const KvFormat kv = kv_format(c.type, 2, c.n_kv_heads, c.dim, c.shared_values);
   std::vector<Row> rows;
   for (size_t s = 0; s < c.lengths.size(); ++s)
     for (int32_t p = c.lengths[s] - c.rows[s]; p < c.lengths[s]; ++p) rows.push_back({0, p, static_cast<int32_t>(s)});
-  const size_t width = static_cast<size_t>(c.n_kv_heads * c.group * c.dim), q_stride = width + 16, out_stride = width + 3;
+  const size_t width = static_cast<size_t>(c.n_kv_heads * c.group * c.dim), q_stride = width + 16;
+  const size_t out_width = static_cast<size_t>(c.n_kv_heads * c.group * kv.value_dim()), out_stride = out_width + 3;
   std::vector<float> queries = normal_values(first_query + (rows.size() - 1) * q_stride + width, 3, 2.0f);
   queries.erase(queries.begin(), queries.begin() + static_cast<ptrdiff_t>(first_query));
   Buffer<float> sinks(m, normal_values(static_cast<size_t>(c.n_kv_heads * c.group), 9, 4.0f));
-  Buffer<float> q(m, queries), out(m, (rows.size() - 1) * out_stride + width);
+  Buffer<float> q(m, queries), out(m, (rows.size() - 1) * out_stride + out_width);
   std::vector<std::unique_ptr<Made>> pages;   // last: nothing waits for the device from here on
   std::vector<KvView> views;
   for (size_t s = 0; s < c.lengths.size(); ++s) {
@@ -86,6 +88,27 @@ TEST(GpuAttendDecode, EveryTypeAndHeadSize) {
       if (attends(type, dim)) expect_as_plain(Phase::decode, {type, dim, 2, 3, {77}, {1}});
 }
 
+// Latent attention: rows that are keys and values at once, for the query heads of all.
+Case latent(KvType type, int32_t dim, int32_t values, int32_t group, std::vector<int32_t> lengths, std::vector<int32_t> rows) {
+  return {type, dim, 1, group, std::move(lengths), std::move(rows), 0, false, values};
+}
+TEST(GpuAttendDecode, ValuesThatAreAPartOfKeys) {
+  for (const KvType type : {KvType::f32, KvType::f16})
+    for (const int32_t group : {1, 5, 12, 20}) {
+      expect_as_plain(Phase::decode, latent(type, 48, 32, group, {77}, {1}));
+      expect_as_plain(Phase::decode, latent(type, 96, 64, group, {130, 3}, {2, 1}));
+    }
+  for (const int32_t length : {1, 17, 64, 200}) expect_as_plain(Phase::decode, latent(KvType::f16, 576, 512, 20, {length}, {1}));
+}
+TEST(GpuAttendPrefill, ValuesThatAreAPartOfKeys) {
+  for (const KvType type : {KvType::f32, KvType::f16})
+    for (const int32_t group : {1, 5, 12, 20}) {
+      expect_as_plain(Phase::prefill, latent(type, 48, 32, group, {83}, {11}));
+      expect_as_plain(Phase::prefill, latent(type, 96, 64, group, {130, 20}, {30, 20}));
+    }
+  for (const int32_t length : {1, 17, 90}) expect_as_plain(Phase::prefill, latent(KvType::f16, 576, 512, 20, {length}, {std::min(length, 21)}));
+}
+
 TEST(GpuAttendDecode, EveryGroup) {
   for (const int32_t group : {1, 2, 7, 8, 9, 17}) expect_as_plain(Phase::decode, {KvType::f16, 64, 2, group, {130}, {1}});
   for (const int32_t group : {1, 2, 4, 8, 9}) expect_as_plain(Phase::decode, {KvType::f16, 512, 2, group, {130}, {1}});
@@ -122,6 +145,16 @@ TEST(GpuAttendDecode, RowsOfSeveralSequences) {
   expect_as_plain(Phase::decode, {KvType::f16, 64, 2, 4, {70, 3, 129}, {3, 1, 2}});
 }
 
+// A model's scratch memory is planned for its largest heads, and serves layers whose heads are smaller: more of their rows run in a wave.
+TEST(GpuAttendDecode, ScratchOfLargeHeadsHoldsWavesOfSmallOnes) {
+  for (const int32_t n_heads : {1, 8, 20, 32, 64})
+    for (const int32_t context : {2048, 40000}) {
+      Case large{KvType::f16, 512, 1, n_heads, {}, {}}, small{KvType::f16, 64, 1, n_heads, {}, {}};
+      Machine m(true, limits(large));
+      EXPECT_GE(m->scratch_bytes(limits(large, context)), m->scratch_bytes(limits(small, context))) << n_heads << " heads, context " << context;
+    }
+}
+
 // A row's bits do not depend on other rows.
 TEST(GpuAttendDecode, ARowDoesNotKnowItsNeighbours) {
   const Case all{KvType::f16, 64, 2, 4, {150}, {5}};
@@ -153,7 +186,7 @@ TEST(GpuAttendDecode, EachRowHasTheBitsOfAStepOfItsOwn) {
 #ifdef ORRERY_EMULATED
 // The order of threads does not change results: no barrier is missing.
 TEST(GpuAttendDecode, ThreadsRunInAnyOrder) {
-  for (const Case& c : {Case{KvType::f32, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::f16, 64, 2, 9, {200, 90}, {1, 2}},
+  for (const Case& c : {latent(KvType::f16, 576, 512, 20, {90}, {1}), latent(KvType::f32, 48, 32, 20, {90}, {1}), Case{KvType::f32, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::f16, 64, 2, 9, {200, 90}, {1, 2}},
                         Case{KvType::q8_0, 64, 2, 9, {200, 90}, {1, 2}}, Case{KvType::q4_0, 64, 2, 9, {200, 90}, {1, 2}},
                         Case{KvType::k8v4, 64, 2, 9, {200, 90}, {1, 2}},
                         Case{KvType::f16, 512, 1, 4, {90}, {1}}, Case{KvType::k8v4, 512, 1, 4, {90}, {1}}}) {
@@ -311,6 +344,7 @@ const Case kStaged[] = {{KvType::f16, 64, 2, 3, {700}, {90}},     {KvType::f16, 
                         {KvType::q8_0, 32, 2, 17, {600}, {30}},   {KvType::q4_0, 64, 1, 4, {500}, {21}, 70}, {KvType::f32, 80, 2, 1, {330}, {10}},
                         {KvType::k8v4, 32, 2, 3, {500}, {21}, 70},       {KvType::f16, 64, 2, 3, {300}, {20}, 0, true},
                         {KvType::f16, 256, 1, 2, {300}, {70}, 1}, {KvType::f16, 512, 1, 8, {140}, {9}},
+                         latent(KvType::f16, 576, 512, 20, {140}, {9}), latent(KvType::f32, 48, 32, 5, {200}, {9}),
                          {KvType::f16, 128, 2, 4, {400}, {1}},      {KvType::f16, 32, 2, 2, {70, 200}, {10, 100}}};
 StepLimits staged_limits(const Case& c, uint64_t bytes) {
   StepLimits l = limits(c);

@@ -11,10 +11,10 @@
 
 namespace orrery::testing {
 
-inline KvFormat kv_format(KvType type, int32_t n_layers, int32_t n_kv_heads, int32_t head_dim) {
+inline KvFormat kv_format(KvType type, int32_t n_layers, int32_t n_kv_heads, int32_t head_dim, int32_t shared_values = 0) {
   KvFormat kv;
   kv.type = type;
-  kv.n_layers = n_layers, kv.n_kv_heads = n_kv_heads, kv.head_dim = head_dim;
+  kv.n_layers = n_layers, kv.n_kv_heads = n_kv_heads, kv.head_dim = head_dim, kv.shared_values = shared_values;
   return kv;
 }
 
@@ -23,7 +23,9 @@ inline void store_token(const KvFormat& kv, int32_t slot, Random* random, std::b
   std::vector<float> x(kv.token_values());
   for (uint32_t head = 0; head < static_cast<uint32_t>(kv.n_layers * kv.n_kv_heads); ++head) {
     for (float& v : x) v = random->normal();
-    write_tokens(kv.type, x.data(), static_cast<uint64_t>(kv.head_dim), 1, page + kv.head_offset(head) + static_cast<uint64_t>(slot) * kv.token_bytes());
+    std::byte* const at = page + kv.head_offset(head) + static_cast<uint64_t>(slot) * kv.token_bytes();
+    if (kv.shared_values > 0) write_key(kv.type, x.data(), static_cast<uint64_t>(kv.head_dim), at);
+    else write_tokens(kv.type, x.data(), static_cast<uint64_t>(kv.head_dim), 1, at);
   }
 }
 // Tokens of one head: (n, K and V).

@@ -101,6 +101,19 @@ TEST(GpuModel, HeadsOf512TakeKvOfAtMostTwoBytes) {
   EXPECT_NE(std::string(refused.message()).find("heads of 512 dimensions with KV in F32"), std::string::npos) << refused.message();
 }
 
+// Of latent attention, the tests' small rows take F32, too.
+TEST(GpuModel, LatentRowsTakeKvInF16) {
+  const auto runtime = unwrap(engine::Runtime::create(on_cuda()));
+  EXPECT_TRUE(runtime->device().check_heads(576, KvType::f16, 512).ok());
+  for (const KvType type : {KvType::f32, KvType::q8_0, KvType::q4_0}) {
+    const Status refused = runtime->device().check_heads(576, type, 512);
+    EXPECT_EQ(refused.code(), Code::unsupported);
+    EXPECT_NE(std::string(refused.message()).find("keys and values at once with KV in " + std::string(kv_type_name(type)) + "; expected F16"), std::string::npos) << refused.message();
+  }
+  EXPECT_NE(std::string(runtime->device().check_heads(320, KvType::f16, 256).message()).find("rows of 320 values of which the first 256 are the value: 576 with 512"),
+            std::string::npos);
+}
+
 // The recurrent state on the device: cut tokens continue as in a fresh session, forks and files as the session itself.
 class GpuRecurrentModel : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuRecurrentModel, ::testing::Values("qwen35", "lfm2", "nemotron-h"),
@@ -157,8 +170,12 @@ TEST(GpuModel, EveryTypeOfWeights) {
   }
 }
 
-TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
-  const auto model = open_spec("llama-plain", on_cuda());
+class GpuModelKinds : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, GpuModelKinds, ::testing::Values("llama-plain", "glm47"),
+                         [](const auto& tested) { return std::string(tested.param, 5); });
+
+TEST_P(GpuModelKinds, ChunksForksAndSavedSessionsDoNotShow) {
+  const auto model = open_spec(GetParam(), on_cuda());
   const std::vector<int32_t> prompt = prompt_of(*model, 100, 3);
   std::vector<int32_t> tokens;
   const auto whole = open_session(model, 160, KvType::f16);
@@ -178,10 +195,10 @@ TEST(GpuModel, ChunksForksAndSavedSessionsDoNotShow) {
 }
 
 // A turn for each layer of a prompt: the residual stream passes through host memory.
-TEST(GpuModel, PartsOfAPromptDoNotShow) {
+TEST_P(GpuModelKinds, PartsOfAPromptDoNotShow) {
   engine::RuntimeOptions by_layers = on_cuda();
   by_layers.prompt_part_us = 0;
-  const auto whole = open_spec("llama-plain", on_cuda()), cut = open_spec("llama-plain", by_layers);
+  const auto whole = open_spec(GetParam(), on_cuda()), cut = open_spec(GetParam(), by_layers);
   const std::vector<int32_t> prompt = prompt_of(*whole, 40, 3);
   std::vector<int32_t> tokens, tokens_of_parts;
   const auto a = open_session(whole, 80, KvType::f16, 16), b = open_session(cut, 80, KvType::f16, 16);

@@ -335,7 +335,11 @@ TEST(Models, InspectNamesExpertsWindowsAndWhatIsNotComputed) {
   const std::string gemma4 = inspected("gemma4-alike");   // a table of 168 x 128 numbers
   EXPECT_NE(gemma4.find("\nshared KV       3 layers read that of others\n"), std::string::npos) << gemma4;
   EXPECT_NE(gemma4.find("\nper layer       24 more numbers of a token, from a table that stays in host memory, 84.00 KiB\n"), std::string::npos) << gemma4;
-  for (const char* row : {"\nexperts ", "\nwindows ", "\nnot computed ", "\nshared KV ", "\nper layer "}) EXPECT_EQ(inspected("qwen3").find(row), std::string::npos) << row;
+  const std::string glm = inspected("glm47");
+  EXPECT_NE(glm.find("\nlatent KV       48 numbers of a token in each layer, of which the first 32 are values\n"), std::string::npos) << glm;
+  EXPECT_NE(glm.find("no policy divides latent KV"), std::string::npos) << glm;
+  EXPECT_NE(glm.find("\nnot computed    1 layer, which guesses tokens\n"), std::string::npos) << glm;
+  for (const char* row : {"\nexperts ", "\nwindows ", "\nnot computed ", "\nshared KV ", "\nper layer ", "\nlatent KV "}) EXPECT_EQ(inspected("qwen3").find(row), std::string::npos) << row;
 }
 
 }  // namespace

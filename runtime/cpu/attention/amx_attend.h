@@ -91,6 +91,7 @@ class TiledAttention : public BlockAttention<kSteps, TiledAttention<kSteps>> {
   }
 
  private:
+  using Base::kValueSteps;
   using Base::keys;
   using Base::lanes;
   using Base::o;
@@ -101,7 +102,7 @@ class TiledAttention : public BlockAttention<kSteps, TiledAttention<kSteps>> {
   // Alternates a few tile instructions with some vector instructions. Tiles are stored a while after their products were issued.
   template <bool kSoften, bool kNext, bool kLast>
   __m512i work(int64_t b) {
-    constexpr int kSlots = 4 * kSteps * (kNext && kLast ? 2 : 1);
+    constexpr int kSlots = kNext ? 4 * (kSteps + (kLast ? kValueSteps : 0)) : 4 * kValueSteps;
     __m512i seen = V::zero_i();
     int slot = 0;
     const auto soften = [&] {
@@ -138,7 +139,7 @@ class TiledAttention : public BlockAttention<kSteps, TiledAttention<kSteps>> {
     }
     if (kLast) {
 #pragma GCC unroll 8
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kValueSteps; ++step) {
         add_value_tiles<0>(values(step), o(b - 1, step));
         if (step == 0) end_values(lanes(b - 1).sum);
         if (step > 0) store_tile<1>(o(b - 1, step - 1) + kQueries * kQueries);
@@ -151,7 +152,7 @@ class TiledAttention : public BlockAttention<kSteps, TiledAttention<kSteps>> {
         store_tile<0>(o(b - 1, step));
         soften();
       }
-      store_tile<1>(o(b - 1, kSteps - 1) + kQueries * kQueries);
+      store_tile<1>(o(b - 1, kValueSteps - 1) + kQueries * kQueries);
     }
     written();
     return seen;

@@ -71,7 +71,7 @@ float unit_at(int32_t i) {
 }
 
 // A head's shape. kDim: kernels for this head_dim alone, with fully unrolled loops (with F16 and 64 dimensions, a sixth faster from
-// memory, on an AMD EPYC with AVX2). 0: any head_dim.
+// memory, on an AMD EPYC with AVX2). 0: any head_dim, and V may be a part of K.
 template <KvType kType, int kDim>
 struct DecodeHead {
   static constexpr KvType kKeys = key_type(kType), kValues = value_type(kType);
@@ -79,11 +79,12 @@ struct DecodeHead {
   static constexpr uint64_t kHalfBytes = (kKeyBytes + kValueBytes) / 2;
   const KvHead& kv;
   int32_t dim() const { return kDim > 0 ? kDim : kv.head_dim; }
-  uint64_t key_bytes() const { return kDim > 0 ? kKeyBytes : kv.key_bytes; }
+  int32_t value_dim() const { return kDim > 0 ? kDim : kv.value_dim; }
+  uint64_t value_at() const { return kDim > 0 ? kKeyBytes : cpu::value_at(kv); }
   uint64_t token_bytes() const { return kDim > 0 ? kKeyBytes + kValueBytes : cpu::token_bytes(kv); }
   // The scale of V's block b, from where K's block b lies.
   const uint8_t* value_scale(const uint8_t* key_block, int b) const {
-    return key_block + key_bytes() - static_cast<uint64_t>(b) * (block_bytes(kKeys) - block_bytes(kValues));
+    return key_block + value_at() - static_cast<uint64_t>(b) * (block_bytes(kKeys) - block_bytes(kValues));
   }
   uint64_t half_bytes() const { return token_bytes() / 2; }   // of a token: scores prefetch half of the next tile, values the other
 };
@@ -168,9 +169,9 @@ void decode_scores(const DecodeHead<kType, kDim>& head, const std::byte* tile, c
 // written out for each query, a whole vector at a time. Values past a token's queries are overwritten by the next token.
 template <KvType kType, int kDim, int G>
 void scale_weights(const DecodeHead<kType, kDim>& head, const std::byte* tile, int first, int last, const DecodeScratch& s) {
-  for (int b = 0; b < head.dim() / 32; ++b) {
+  for (int b = 0; b < head.value_dim() / 32; ++b) {
     float* out = s.weights + b * kTile * G;
-    const uint8_t* scale = block_of<value_type(kType)>(tile + static_cast<uint64_t>(first) * head.token_bytes() + head.key_bytes(), b);
+    const uint8_t* scale = block_of<value_type(kType)>(tile + static_cast<uint64_t>(first) * head.token_bytes() + head.value_at(), b);
     for (int t = first; t < last; ++t, scale += head.token_bytes()) V::store(out + t * G, V::set_half(scale));
     for (int i = first * G; i < last * G; i += V::kLanes) V::store(out + i, V::mul(V::load(out + i), V::load(s.scores + i)));
   }
@@ -187,11 +188,11 @@ void decode_values_block(const DecodeHead<kType, kDim>& head, const std::byte* t
   V::F o[N * C];
   ORRERY_UNROLL for (int i = 0; i < N * C; ++i)
     o[i] = V::mul(V::load(out + i / C * dim + i % C * V::kLanes), V::set(decay[i / C]));
-  const std::byte* value = tile + static_cast<uint64_t>(first) * head.token_bytes() + head.key_bytes();
+  const std::byte* value = tile + static_cast<uint64_t>(first) * head.token_bytes() + head.value_at();
   const float* weights = (in_blocks(kType) ? s.weights + chunk / kBlockChunks * kTile * G : s.scores) + first * G;
   // This pass prefetches its share of the next tile's second half. Some lines are prefetched twice.
   constexpr int kLines = (C * V::kLanes * (kType == KvType::f32 ? 4 : kType == KvType::f16 ? 2 : 1) + 63) / 64;
-  const uint64_t chunks = static_cast<uint64_t>(head.dim() / V::kLanes + (part != 0));
+  const uint64_t chunks = static_cast<uint64_t>(head.value_dim() / V::kLanes + (part != 0));
   const uint64_t step = head.half_bytes() * C / chunks;
   const std::byte* soon = next + kTile * head.half_bytes() * (chunks + static_cast<uint64_t>(chunk)) / chunks +
                           static_cast<uint64_t>(first) * step;
@@ -218,7 +219,7 @@ template <KvType kType, int kDim, int G, int N>
 void decode_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last,
                    const float* decay, const DecodeScratch& s) {
   constexpr int kChunks = V::kAccumulators / G;
-  const int whole = head.dim() / V::kLanes, left = head.dim() % V::kLanes;
+  const int whole = head.value_dim() / V::kLanes, left = head.value_dim() % V::kLanes;
   if (in_blocks(kType)) scale_weights<kType, kDim, G>(head, tile, first, last, s);
   int c = 0;
   for (; c + kChunks <= whole; c += kChunks)
@@ -318,7 +319,7 @@ template <KvType kType, int kDim, int G, int N = G>
 void decode_queries(const DecodeTask& t, int first_query, int n) {
   constexpr bool kIntegers = by_integers(kType);
   const DecodeHead<kType, kDim> head{t.kv};
-  const int32_t head_dim = head.dim(), dim = padded_dim(head_dim);
+  const int32_t head_dim = head.dim(), dim = padded_dim(head_dim), value_dim = padded_dim(head.value_dim());
   V::F m[kDecodeHeads], l[kDecodeHeads];
   for (int32_t h = 0; h < t.n_heads; ++h) {
     const DecodeScratch s(t.scratch, dim, h);
@@ -367,9 +368,9 @@ void decode_queries(const DecodeTask& t, int first_query, int n) {
       partial[0] = ms[g];
       partial[1] = ls[g];
       if constexpr (kIntegers)
-        for (int32_t i = 0; i < dim; i += 4) __builtin_memcpy(partial + 16 + block_dim_at<V>(i), s.o + g * dim + i, 4 * sizeof(float));
+        for (int32_t i = 0; i < value_dim; i += 4) __builtin_memcpy(partial + 16 + block_dim_at<V>(i), s.o + g * dim + i, 4 * sizeof(float));
       else
-        for (int32_t i = 0; i < dim; ++i) partial[16 + dim_at<value_type(kType)>(i)] = s.o[g * dim + i] * unit_at<value_type(kType)>(i);
+        for (int32_t i = 0; i < value_dim; ++i) partial[16 + dim_at<value_type(kType)>(i)] = s.o[g * dim + i] * unit_at<value_type(kType)>(i);
     }
   }
   if (t.exported.weights != nullptr) V::finish_stores();
@@ -404,7 +405,7 @@ void decode_group(const DecodeTask& t) {
 
 template <KvType kType>
 void decode_type(const DecodeTask& t) {
-  switch (t.kv.head_dim) {
+  switch (t.kv.value_bytes > 0 ? t.kv.head_dim : 0) {
     case 64:
       return decode_group<kType, 64>(t);
     case 128:
@@ -435,12 +436,12 @@ inline float power_of_two(float x) {
   return lanes[0];
 }
 
-inline void merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, const float* sink, float* out) {
+inline void merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t value_dim, const float* sink, float* out) {
   float m = sink ? *sink * kLog2E : -kInfinity, l = 0;
   for (int64_t i = 0; i < n; ++i)
     if (partials[i * partial_stride] > m) m = partials[i * partial_stride];
-  const int32_t whole = head_dim / V::kLanes * V::kLanes;
-  for (int32_t j = 0; j < head_dim; ++j) out[j] = 0;
+  const int32_t whole = value_dim / V::kLanes * V::kLanes;
+  for (int32_t j = 0; j < value_dim; ++j) out[j] = 0;
   for (int64_t i = 0; i < n; ++i) {
     const float* partial = partials + i * partial_stride;
     if (partial[1] == 0) continue;
@@ -448,20 +449,20 @@ inline void merge_partials(const float* partials, int64_t n, int64_t partial_str
     l += weight * partial[1];
     for (int32_t j = 0; j < whole; j += V::kLanes)
       V::store(out + j, V::fma(V::set(weight), V::load(partial + 16 + j), V::load(out + j)));
-    for (int32_t j = whole; j < head_dim; ++j) out[j] += weight * partial[16 + j];
+    for (int32_t j = whole; j < value_dim; ++j) out[j] += weight * partial[16 + j];
   }
   if (sink) l += power_of_two(*sink * kLog2E - m);
   const float inverse = l == 0 ? 0.0f : 1.0f / l;
-  for (int32_t j = 0; j < head_dim; ++j) out[j] *= inverse;
+  for (int32_t j = 0; j < value_dim; ++j) out[j] *= inverse;
 }
 
 // ---- Prefill ----
 
 struct PrefillScratch {
   float* keys;           // (padded_dim, kTile): transposed
-  float* values;         // (kTile, padded_dim)
+  float* values;         // (kTile, padded_dim of V)
   float* q;              // (kQueryTile, padded_dim), scaled
-  float* o;              // (kQueryTile, padded_dim)
+  float* o;              // (kQueryTile, padded_dim of V)
   float* scores;         // (kQueryTile, kTile)
   float *m, *l, *decay;  // (kQueryTile)
 };
@@ -500,11 +501,11 @@ struct OfType {
 // Converts slots [first, last) of a tile to floats. Other slots and the padding become zeros.
 template <KvType kType>
 void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, const PrefillScratch& s) {
-  const int32_t dim = padded_dim(kv.head_dim);
-  const int whole = kv.head_dim / V::kLanes, left = kv.head_dim % V::kLanes;
+  const int32_t dim = padded_dim(kv.head_dim), value_dim = padded_dim(kv.value_dim);
   const uint64_t n_bytes = token_bytes(kv);
-  const auto chunk = [&](auto type, const std::byte* vector, int i) {
+  const auto chunk = [&](auto type, const std::byte* vector, int i, int32_t n) {
     constexpr KvType kOne = decltype(type)::value;
+    const int whole = n / V::kLanes, left = n % V::kLanes;
     if (i < whole) return load_chunk<kOne>(vector, i);
     return i == whole && left ? load_last<kOne>(vector, i, left) : V::zero();
   };
@@ -516,9 +517,10 @@ void convert_tile(const KvHead& kv, const std::byte* tile, int first, int last, 
       for (int j = 0; j < V::kLanes; ++j) {
         const bool in = t + j >= first && t + j < last;
         const std::byte* key = tile + static_cast<uint64_t>(t + j) * n_bytes;
-        rows[j] = in ? chunk(kKey, key, i) : V::zero();
-        V::store(s.values + static_cast<int64_t>(t + j) * dim + i * V::kLanes,
-                 in ? chunk(kValue, key + kv.key_bytes, i) : V::zero());
+        rows[j] = in ? chunk(kKey, key, i, kv.head_dim) : V::zero();
+        if (i * V::kLanes < value_dim)
+          V::store(s.values + static_cast<int64_t>(t + j) * value_dim + i * V::kLanes,
+                   in ? chunk(kValue, key + value_at(kv), i, kv.value_dim) : V::zero());
       }
       V::transpose(rows);
       for (int j = 0; j < V::kLanes; ++j)
@@ -552,15 +554,13 @@ void soften(float* scores, int from, int to, float* m, float* l, float* decay) {
 
 template <KvType kType>
 void prefill_group(const PrefillTask& t) {
-  const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim);
+  const int32_t head_dim = t.kv.head_dim, dim = padded_dim(head_dim), value_dim = padded_dim(t.kv.value_dim);
   const int n_queries = t.n_rows * t.n_heads;
   const PrefillScratch s = prefill_scratch(t.scratch, dim);
   for (int i = 0; i < n_queries; ++i) {
     const float* q = t.q + i / t.n_heads * t.q_stride + static_cast<int64_t>(i % t.n_heads) * head_dim;
-    for (int32_t j = 0; j < dim; ++j) {
-      s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? q[j] * (t.scale * kLog2E) : 0.0f;
-      s.o[static_cast<int64_t>(i) * dim + j] = 0;
-    }
+    for (int32_t j = 0; j < dim; ++j) s.q[static_cast<int64_t>(i) * dim + j] = j < head_dim ? q[j] * (t.scale * kLog2E) : 0.0f;
+    for (int32_t j = 0; j < value_dim; ++j) s.o[static_cast<int64_t>(i) * value_dim + j] = 0;
     s.m[i] = -kInfinity;
     s.l[i] = 0;
   }
@@ -588,8 +588,8 @@ void prefill_group(const PrefillTask& t) {
     const auto add_values = [&](int first_query, int n, int first, int last) {
       const int64_t at = first_query;
       const Gemm<Start::scale> output{
-          s.scores + at * kTile, kTile, s.values, dim, s.o + at * dim, dim, first, last, s.decay + at};
-      output.run(n, dim / V::kLanes);
+          s.scores + at * kTile, kTile, s.values, value_dim, s.o + at * value_dim, value_dim, first, last, s.decay + at};
+      output.run(n, value_dim / V::kLanes);
     };
     if (from(t.n_rows - 1) == 0 && to(0) == kTile) {
       add_values(0, n_queries, 0, kTile);
@@ -599,7 +599,7 @@ void prefill_group(const PrefillTask& t) {
     }
   }
   for (int i = 0; i < n_queries; ++i) {
-    float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * head_dim;
+    float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * t.kv.value_dim;
     float kept = 1, sum = s.l[i];   // in units of the larger of m and the sink
     if (t.sinks) {
       const float sink = t.sinks[i % t.n_heads] * kLog2E, most = sink > s.m[i] ? sink : s.m[i];
@@ -607,7 +607,7 @@ void prefill_group(const PrefillTask& t) {
       sum = sum * kept + power_of_two(sink - most);
     }
     const float inverse = sum == 0 ? 0.0f : kept / sum;
-    for (int32_t j = 0; j < head_dim; ++j) out[j] = s.o[static_cast<int64_t>(i) * dim + j] * inverse;
+    for (int32_t j = 0; j < t.kv.value_dim; ++j) out[j] = s.o[static_cast<int64_t>(i) * value_dim + j] * inverse;
   }
 }
 

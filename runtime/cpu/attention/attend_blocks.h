@@ -213,7 +213,7 @@ void block_values_part(const DecodeHead<kType, kDim>& head, const std::byte* til
   constexpr int kLines = static_cast<int>((C * (block_bytes(key_type(kType)) + block_bytes(value_type(kType))) / kPasses / kPerBlock + 63) / 64);   // of one token pair
   typename V::I sums[2 * Q * C];
   ORRERY_UNROLL for (int i = 0; i < 2 * Q * C; ++i) sums[i] = V::zero_i();
-  const std::byte* value = tile + static_cast<uint64_t>(from) * head.token_bytes() + head.key_bytes();
+  const std::byte* value = tile + static_cast<uint64_t>(from) * head.token_bytes() + head.value_at();
   const int32_t* words = s.words + unit / kPerBlock * kHalfTile * G + from * G + query;
   soon += static_cast<uint64_t>(from) * step;
   for (int t = from; t < to; ++t, value += head.token_bytes(), words += G, soon += step) {
@@ -248,12 +248,12 @@ template <class V, KvType kType, int kDim, int G, int N>
 void block_values(const DecodeHead<kType, kDim>& head, const std::byte* tile, const std::byte* next, int first, int last, const float* decay,
                   const BlockScratch<V>& s) {
   using Shape = BlockShape<V, kType, G>;
-  block_weights<V, G>(head.dim() / 32, s);
+  block_weights<V, G>(head.value_dim() / 32, s);
   const int from = last <= kHalfTile ? first : first >= kHalfTile ? first - kHalfTile : 0;
   const int to = last <= kHalfTile ? last : first >= kHalfTile ? last - kHalfTile : kHalfTile;
   constexpr int kQueries = V::kAccumulators / 2 < N ? V::kAccumulators / 2 : N, kUnits = V::kAccumulators / 2 / kQueries;
   constexpr int kPasses = (N + kQueries - 1) / kQueries;
-  const int n_units = head.dim() / Shape::kUnitDims;
+  const int n_units = head.value_dim() / Shape::kUnitDims;
   // Each pass prefetches its share of the next tile's second half.
   const uint64_t step = head.token_bytes() / static_cast<uint64_t>(n_units * kPasses);
   const std::byte* soon = next + kTile * head.half_bytes();

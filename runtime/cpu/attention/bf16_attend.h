@@ -20,7 +20,8 @@ namespace {
 
 constexpr int kQueries = kPackedRows;   // queries of a block
 constexpr int kStepDims = kBlock;   // dimensions of one product of keys and queries
-constexpr int kMostSteps = 8, kLargeSteps = 16;   // steps of a head: up to 256 dimensions, and of any larger one: 512
+// Steps of a head: up to 256 dimensions; of any larger one 512; and 576 of keys whose first 512 dimensions are the values (latent attention).
+constexpr int kMostSteps = 8, kLargeSteps = 16, kLatentSteps = 18;
 constexpr int64_t kTileBytes = 1024;
 constexpr int kKeys = kPageTokens, kPairs = kKeys / 2;
 static_assert(kKeys == 4 * kQueries, "four times sixteen scores of a query");
@@ -42,17 +43,20 @@ struct BlockScratch {
   std::byte* q;           // (blocks, dim / 32, 16 pairs of dims, kQueries, 2)
   float* o;               // (blocks, dim, kQueries)
 };
+// Here `dim` is that of keys and queries for `keys` and `q`, and that of values for the other arrays.
 
 // True if keys, values and the rest of a block's data exceed a first-level cache.
 constexpr bool in_two_passes(int64_t dim) { return dim > 64; }
 constexpr int64_t n_steps(int64_t head_dim) {
   const int64_t steps = (head_dim + kStepDims - 1) / kStepDims;
-  return steps > kMostSteps ? kLargeSteps : steps;
+  return steps > kLargeSteps ? kLatentSteps : steps > kMostSteps ? kLargeSteps : steps;
 }
+constexpr int64_t value_steps(int64_t steps) { return steps > kLargeSteps ? kLargeSteps : steps; }   // of a head with that many
 constexpr int64_t whole_dim(int64_t head_dim) { return n_steps(head_dim) * kStepDims; }
 
 // Lays out the arrays for `n_blocks` blocks in `scratch`, unless it is null. Returns their bytes.
-inline int64_t block_scratch(std::byte* scratch, int64_t dim, int64_t n_blocks, BlockScratch* s) {
+inline int64_t block_scratch(std::byte* scratch, int64_t steps, int64_t n_blocks, BlockScratch* s) {
+  const int64_t dim = steps * kStepDims, value_dim = value_steps(steps) * kStepDims;
   int64_t total = 0;
   const auto take = [&](int64_t bytes) {
     std::byte* at = scratch ? scratch + total : nullptr;
@@ -60,13 +64,13 @@ inline int64_t block_scratch(std::byte* scratch, int64_t dim, int64_t n_blocks, 
     return at;
   };
   s->keys = take(2 * dim * kKeys);
-  s->values = take(2 * dim * kKeys);
-  s->cleared = take(2 * dim * kKeys);
+  s->values = take(2 * value_dim * kKeys);
+  s->cleared = take(2 * value_dim * kKeys);
   for (float*& scores : s->scores) scores = reinterpret_cast<float*>(take(4 * kKeys * kQueries));
   s->weights = take((in_two_passes(dim) ? n_blocks : 2) * 2 * kKeys * kQueries);
   s->lanes = reinterpret_cast<BlockLanes*>(take(n_blocks * static_cast<int64_t>(sizeof(BlockLanes))));
   s->q = take(n_blocks * 2 * dim * kQueries);
-  s->o = reinterpret_cast<float*>(take(n_blocks * 4 * dim * kQueries));
+  s->o = reinterpret_cast<float*>(take(n_blocks * 4 * value_dim * kQueries));
   return total;
 }
 
@@ -84,16 +88,16 @@ template <KvType kType>
 bool convert_page_of(const KvHead& kv, const std::byte* page, int first, int last, const BlockScratch& s) {
   alignas(64) static constexpr int16_t kInterleaved[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
                                                            8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-  const int64_t dim = whole_dim(kv.head_dim);
+  const int64_t dim = whole_dim(kv.head_dim), value_dim = value_steps(n_steps(kv.head_dim)) * kStepDims;
   const auto in = [&](int t) { return t >= first && t < last; };
   const auto token = [&](int t) { return page + static_cast<uint64_t>(t) * token_bytes(kv); };
   const auto key = [&](int t, int i) { return in(t) ? chunk_of<key_type(kType)>(token(t), i, kv.head_dim) : V::zero(); };
-  const auto value = [&](int t, int i) { return in(t) ? chunk_of<value_type(kType)>(token(t) + kv.key_bytes, i, kv.head_dim) : V::zero(); };
+  const auto value = [&](int t, int i) { return in(t) ? chunk_of<value_type(kType)>(token(t) + value_at(kv), i, kv.value_dim) : V::zero(); };
   for (int t = 0; t < kKeys; ++t)
     for (int step = 0; step < dim / kStepDims; ++step)
       V::store_i(s.keys + (step * kKeys + t) * 64, rounded(key(t, 2 * step), key(t, 2 * step + 1)));
   V::F odd = V::zero();  // 0 * x is NaN where x is NaN or infinite
-  for (int i = 0; i < dim / kQueries; ++i)
+  for (int i = 0; i < value_dim / kQueries; ++i)
     for (int half = 0; half < 2; ++half) {
       V::F rows[kQueries];
       for (int pair = 0; pair < kQueries; ++pair) {
@@ -227,7 +231,7 @@ inline void raise_units(const float* scores, __mmask16 marked, int64_t dim, Bloc
 
 // ---- A task ----
 
-// Attention over kSteps * kStepDims dimensions. Path derives from it and does the products:
+// Attention over kSteps * kStepDims dimensions of keys, and value_steps(kSteps) * kStepDims dimensions of values. Path derives from it and does the products:
 //  work<kSoften, kNext, kLast>(b)   kSoften: turns block b's scores into weights and returns the bits of all of them. kNext: computes
 //                                   block b + 1's scores. kLast: multiplies block b - 1's weights with the values and sums the weights.
 //  add_weights(b)                   adds block b's weights to its sums
@@ -237,7 +241,7 @@ class BlockAttention {
  public:
   explicit BlockAttention(const PrefillTask& t)
       : t_(t), n_queries_(int64_t{t.n_rows} * t.n_heads), n_blocks_((n_queries_ + kQueries - 1) / kQueries) {
-    block_scratch(t.scratch, kDim, n_blocks_, &s_);
+    block_scratch(t.scratch, kSteps, n_blocks_, &s_);
   }
 
   void run() {
@@ -248,7 +252,8 @@ class BlockAttention {
   }
 
  protected:
-  static constexpr int64_t kDim = kSteps * kStepDims;
+  static constexpr int kValueSteps = static_cast<int>(value_steps(kSteps));
+  static constexpr int64_t kDim = kValueSteps * kStepDims;   // of values
   static constexpr bool kApart = in_two_passes(kDim);
 
   const std::byte* keys(int step) const { return s_.keys + step * 4 * kTileBytes; }
@@ -335,7 +340,7 @@ class BlockAttention {
         if (key >= from && key < to) __builtin_memcpy(s_.cleared + 2 * i, s_.values + 2 * i, 2);
       }
       const __mmask16 of_row = _mm512_cmpeq_epi32_mask(V::load_i(s_.lanes[b].row), V::set_i(static_cast<int32_t>(row)));
-      for (int step = 0; step < kSteps; ++step) {
+      for (int step = 0; step < kValueSteps; ++step) {
         alignas(64) float sums[kStepDims][kQueries];
         float* out = o(b, step);
         path().add_values(b, step, s_.cleared + step * 4 * kTileBytes, sums[0]);
@@ -355,17 +360,17 @@ class BlockAttention {
       sum = V::fma(sum, kept, power_of_two(V::sub(V::load(sinks), most)));
     }
     const V::F inverse = V::equal_select(sum, 0.0f, V::zero(), V::div(kept, sum));
-    for (int32_t d = 0; d < t_.kv.head_dim; d += kQueries) {
+    for (int32_t d = 0; d < t_.kv.value_dim; d += kQueries) {
       V::F rows[kQueries];
       for (int i = 0; i < kQueries; ++i) rows[i] = V::mul(V::load(o(b) + (d + i) * kQueries), inverse);
       V::transpose(rows);
       for (int i = 0; i < kQueries && b * kQueries + i < n_queries_; ++i) {
         const int64_t query = b * kQueries + i;
-        float* out = t_.out + query / t_.n_heads * t_.out_stride + query % t_.n_heads * t_.kv.head_dim + d;
-        if (t_.kv.head_dim - d >= kQueries)
+        float* out = t_.out + query / t_.n_heads * t_.out_stride + query % t_.n_heads * t_.kv.value_dim + d;
+        if (t_.kv.value_dim - d >= kQueries)
           V::store(out, rows[i]);
         else
-          V::store_part(out, rows[i], t_.kv.head_dim - d);
+          V::store_part(out, rows[i], t_.kv.value_dim - d);
       }
     }
   }
@@ -378,24 +383,27 @@ class BlockAttention {
 };
 
 // Kernels::attend_prefill, by Attention<kSteps>.
-template <template <int> class Attention, int kSteps = kLargeSteps>
+template <template <int> class Attention, int kSteps = kLatentSteps>
 void attend_blocks(const PrefillTask& t) {
   if (n_steps(t.kv.head_dim) == kSteps) return Attention<kSteps>(t).run();
-  if constexpr (kSteps == kLargeSteps)
+  if constexpr (kSteps == kLatentSteps)
+    attend_blocks<Attention, kLargeSteps>(t);
+  else if constexpr (kSteps == kLargeSteps)
     attend_blocks<Attention, kMostSteps>(t);
   else if constexpr (kSteps > 1)
     attend_blocks<Attention, kSteps - 1>(t);
 }
 
-// block_queries(): the queries of a task, at most `most`, and so few that queries and outputs have at most `values` numbers each.
+// block_queries(): the queries of a task, at most `most`, and so few that queries and outputs have at most `values` numbers each; at least
+// kQueryTile.
 // block_scratch_bytes(): the scratch memory for n_queries queries.
 constexpr int32_t block_queries(int32_t head_dim, int64_t most, int64_t values) {
   const int64_t fitting = values / whole_dim(head_dim);
-  return static_cast<int32_t>(fitting < most ? fitting : most);
+  return static_cast<int32_t>(fitting > most ? most : fitting < kQueryTile ? kQueryTile : fitting);
 }
 inline int64_t block_scratch_bytes(int32_t head_dim, int64_t n_queries) {
   BlockScratch s;
-  return block_scratch(nullptr, whole_dim(head_dim), (n_queries + kQueries - 1) / kQueries, &s);
+  return block_scratch(nullptr, n_steps(head_dim), (n_queries + kQueries - 1) / kQueries, &s);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ class VectorAttention : public BlockAttention<kSteps, VectorAttention<kSteps>> {
   explicit VectorAttention(const PrefillTask& t) : Base(t) {}
 
  private:
+  using Base::kValueSteps;
   using Base::keys;
   using Base::lanes;
   using Base::o;
@@ -63,7 +64,7 @@ class VectorAttention : public BlockAttention<kSteps, VectorAttention<kSteps>> {
 
   template <bool kSoften, bool kNext, bool kLast>
   __m512i work(int64_t b) {
-    constexpr int kSlots = (kNext ? 4 : 0) + (kLast ? 2 * kSteps : 0);
+    constexpr int kSlots = (kNext ? 4 : 0) + (kLast ? 2 * kValueSteps : 0);
     __m512i seen = V::zero_i();
     int slot = 0;
     const auto soften = [&](int n_slots) {
@@ -77,7 +78,7 @@ class VectorAttention : public BlockAttention<kSteps, VectorAttention<kSteps>> {
       soften(kSlots);
     }
     if (kLast) add_weights(b - 1);
-    for (int i = 0; i < 2 * kSteps && kLast; ++i) {
+    for (int i = 0; i < 2 * kValueSteps && kLast; ++i) {
       float* out = o(b - 1, 0) + i * kQueries * kQueries;
       multiply_values(b - 1, values(0) + 2 * i * kTileBytes, out, out);
       soften(kSlots);

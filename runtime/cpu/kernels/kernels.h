@@ -131,23 +131,26 @@ struct MatmulTask {
 // The place of one layer's tokens of one KV head.
 struct KvHead {
   KvType type;
-  int32_t head_dim;
+  int32_t head_dim, value_dim;
   const uint64_t* pages;  // page addresses of the sequence
   uint64_t offset;        // of this layer and head within a page
-  uint64_t key_bytes, value_bytes;  // of one K, and of one V behind it; value_bytes 0: tokens are K alone (only for KeyWeightsTask)
+  uint64_t key_bytes, value_bytes;  // of one K, and of one V behind it; value_bytes 0: V is the first value_dim values of K, or none (KeyWeightsTask)
 };
-static inline KvHead kv_head(KvType type, int32_t head_dim, const uint64_t* pages, uint64_t offset) {
+// shared_values: KvFormat's.
+static inline KvHead kv_head(KvType type, int32_t head_dim, int32_t shared_values, const uint64_t* pages, uint64_t offset) {
   const uint64_t dim = static_cast<uint64_t>(head_dim);
-  return {type, head_dim, pages, offset, key_bytes(type, dim), value_bytes(type, dim)};
+  const bool shares = shared_values > 0;
+  return {type, head_dim, shares ? shared_values : head_dim, pages, offset, key_bytes(type, dim), shares ? 0 : value_bytes(type, dim)};
 }
 static inline uint64_t token_bytes(const KvHead& kv) { return kv.key_bytes + kv.value_bytes; }
+static inline uint64_t value_at(const KvHead& kv) { return kv.value_bytes > 0 ? kv.key_bytes : 0; }   // from a token's K to its V
 static inline const std::byte* kv_tile(const KvHead& kv, int64_t tile) {  // tile = page: kPageTokens tokens
   return reinterpret_cast<const std::byte*>(kv.pages[tile] + kv.offset);
 }
 
 // The partial result of attention of one query over some keys: m, l = sum of exp(s - m), o = sum of exp(s - m) v; some kernels use
-// 2^(s - m). Layout in floats: m, l, 14 unused, o[head_dim], padded to whole 64 bytes.
-static inline int64_t partial_floats(int64_t head_dim) { return 16 + (head_dim + 15) / 16 * 16; }
+// 2^(s - m). Layout in floats: m, l, 14 unused, o[value_dim], padded to whole 64 bytes.
+static inline int64_t partial_floats(int64_t value_dim) { return 16 + (value_dim + 15) / 16 * 16; }
 
 // The attention weights of some queries that a decode step exports, tile by tile (ExportedWeights, KeyWeightsTask).
 struct WeightRows {
@@ -192,7 +195,7 @@ struct PrefillTask {
   KvHead kv;
   const float* q;  // (n_rows, n_heads of the group, head_dim), rows q_stride floats apart
   int64_t q_stride;
-  float* out;  // (n_rows, n_heads, head_dim), rows out_stride floats apart
+  float* out;  // (n_rows, n_heads, value_dim), rows out_stride floats apart
   int64_t out_stride;
   int32_t n_rows, n_heads;  // n_rows * n_heads <= Kernels::prefill_queries
   int64_t first_position;   // position of the first row; a row sees keys [max(0, position - window + 1), position]
@@ -393,8 +396,8 @@ struct Kernels {
   void (*store_kv)(KvType type, const float* x, int32_t n, std::byte* out);
   void (*move_tokens)(const MoveTask& task);
   void (*attend_decode)(const DecodeTask& task);
-  // out (head_dim) = the softmax-weighted mean of n partial results, merged in order. sink: null, or the logit of a further one without a value.
-  void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, const float* sink, float* out);
+  // out (value_dim) = the softmax-weighted mean of n partial results, merged in order. sink: null, or the logit of a further one without a value.
+  void (*merge_partials)(const float* partials, int64_t n, int64_t partial_stride, int32_t value_dim, const float* sink, float* out);
   float log_of_two;   // in the units of a partial result's m
   void (*attend_prefill)(const PrefillTask& task);
   int32_t (*prefill_queries)(KvType type, int32_t head_dim);  // queries of the fastest tasks; at least kQueryTile

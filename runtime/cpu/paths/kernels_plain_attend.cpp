@@ -22,19 +22,19 @@ float dot(const float* q, const float* key, int32_t dim) {
   return sum;
 }
 
-// Loads keys and values of the positions [first, last) of one tile: (kPageTokens, head_dim) each.
+// Loads keys and values of the positions [first, last) of one tile: (kPageTokens, head_dim) and (kPageTokens, value_dim).
 void load_tile(const KvHead& kv, int64_t first, int64_t last, float* keys, float* values) {
   const int64_t tile = first / kPageTokens, start = tile * kPageTokens;
   for (int64_t t = first - start; t < last - start; ++t) {
     const std::byte* token = kv_tile(kv, tile) + static_cast<uint64_t>(t) * token_bytes(kv);
     load_kv(key_tensor_type(kv.type), token, kv.head_dim, keys + t * kv.head_dim);
-    load_kv(value_tensor_type(kv.type), token + kv.key_bytes, kv.head_dim, values + t * kv.head_dim);
+    load_kv(value_tensor_type(kv.type), token + value_at(kv), kv.value_dim, values + t * kv.value_dim);
   }
 }
 
 // Adds the keys [first, last) of a tile, all visible, to a query's partial result. first < last.
 void add_keys(const float* q, float scale, const float* keys, const float* values, int64_t first,
-              int64_t last, int32_t dim, float* m, float* l, float* o) {
+              int64_t last, int32_t dim, int32_t value_dim, float* m, float* l, float* o) {
   float scores[kPageTokens];
   float largest = -INFINITY;
   for (int64_t t = first; t < last; ++t) {
@@ -47,11 +47,11 @@ void add_keys(const float* q, float scale, const float* keys, const float* value
   const float decay = *m == -INFINITY ? 0.0f : std::exp(*m - base);
   *m = new_m;
   *l *= decay;
-  for (int32_t i = 0; i < dim; ++i) o[i] *= decay;
+  for (int32_t i = 0; i < value_dim; ++i) o[i] *= decay;
   for (int64_t t = first; t < last; ++t) {
     const float p = std::exp(scores[t] - base);
     *l += p;
-    for (int32_t i = 0; i < dim; ++i) o[i] += p * values[t * dim + i];
+    for (int32_t i = 0; i < value_dim; ++i) o[i] += p * values[t * value_dim + i];
   }
 }
 
@@ -64,7 +64,7 @@ void decode_head(const DecodeTask& t) {
     float* partial = t.partials + h * t.partial_stride;
     partial[0] = -INFINITY;
     partial[1] = 0;
-    std::fill_n(partial + 16, t.kv.head_dim, 0.0f);
+    std::fill_n(partial + 16, t.kv.value_dim, 0.0f);
   }
   for (int64_t first = t.first_key; first < t.last_key;) {
     const int64_t start = first / kPageTokens * kPageTokens;
@@ -73,8 +73,8 @@ void decode_head(const DecodeTask& t) {
     for (int32_t h = 0; h < t.n_queries; ++h) {
       float* partial = t.partials + h * t.partial_stride;
       const float* q = t.q + static_cast<int64_t>(h) * t.kv.head_dim;
-      add_keys(q, t.scale, keys, values, first - start, last - start, t.kv.head_dim, &partial[0], &partial[1],
-               partial + 16);
+      add_keys(q, t.scale, keys, values, first - start, last - start, t.kv.head_dim, t.kv.value_dim, &partial[0],
+               &partial[1], partial + 16);
       if (t.exported.weights == nullptr) continue;
       float* row = t.exported.weights + h * t.exported.stride + first;
       for (int64_t k = 0; k < last - first; ++k) row[k] = dot(q, keys + k * t.kv.head_dim, t.kv.head_dim) * t.scale * kLog2E;
@@ -103,25 +103,25 @@ void plain_attend_decode(const DecodeTask& t) {
   }
 }
 
-void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t head_dim, const float* sink,
+void plain_merge_partials(const float* partials, int64_t n, int64_t partial_stride, int32_t value_dim, const float* sink,
                           float* out) {
   float m = sink ? *sink : -INFINITY, l = 0;
   for (int64_t i = 0; i < n; ++i) m = std::fmax(m, partials[i * partial_stride]);
-  std::fill_n(out, head_dim, 0.0f);
+  std::fill_n(out, value_dim, 0.0f);
   for (int64_t i = 0; i < n; ++i) {
     const float* partial = partials + i * partial_stride;
     if (partial[1] == 0) continue;
     const float weight = std::exp(partial[0] - m);
     l += weight * partial[1];
-    for (int32_t j = 0; j < head_dim; ++j) out[j] += weight * partial[16 + j];
+    for (int32_t j = 0; j < value_dim; ++j) out[j] += weight * partial[16 + j];
   }
   if (sink) l += std::exp(*sink - m);
   const float inverse = inverse_or_zero(l);
-  for (int32_t j = 0; j < head_dim; ++j) out[j] *= inverse;
+  for (int32_t j = 0; j < value_dim; ++j) out[j] *= inverse;
 }
 
 void plain_attend_prefill(const PrefillTask& t) {
-  const int32_t dim = t.kv.head_dim, n_queries = t.n_rows * t.n_heads;
+  const int32_t dim = t.kv.head_dim, value_dim = t.kv.value_dim, n_queries = t.n_rows * t.n_heads;
   float* keys = reinterpret_cast<float*>(t.scratch);
   float* values = keys + kPageTokens * dim;
   float* m = values + kPageTokens * dim;
@@ -129,7 +129,7 @@ void plain_attend_prefill(const PrefillTask& t) {
   float* o = l + kQueryTile;
   std::fill_n(m, n_queries, -INFINITY);
   std::fill_n(l, n_queries, 0.0f);
-  std::fill_n(o, static_cast<int64_t>(n_queries) * dim, 0.0f);
+  std::fill_n(o, static_cast<int64_t>(n_queries) * value_dim, 0.0f);
 
   const auto first_visible = [&](int64_t position) {
     return t.window > 0 ? std::max<int64_t>(0, position - t.window + 1) : 0;
@@ -144,13 +144,13 @@ void plain_attend_prefill(const PrefillTask& t) {
       const int64_t from = std::max(first, first_visible(position)), to = std::min(last, position + 1);
       if (from >= to) continue;
       const float* q = t.q + i / t.n_heads * t.q_stride + static_cast<int64_t>(i % t.n_heads) * dim;
-      add_keys(q, t.scale, keys, values, from - start, to - start, dim, &m[i], &l[i],
-               o + static_cast<int64_t>(i) * dim);
+      add_keys(q, t.scale, keys, values, from - start, to - start, dim, value_dim, &m[i], &l[i],
+               o + static_cast<int64_t>(i) * value_dim);
     }
     first = last;
   }
   for (int32_t i = 0; i < n_queries; ++i) {
-    float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * dim;
+    float* out = t.out + i / t.n_heads * t.out_stride + static_cast<int64_t>(i % t.n_heads) * value_dim;
     float kept = 1, sum = l[i];   // in units of the larger of m and the sink
     if (t.sinks) {
       const float sink = t.sinks[i % t.n_heads], most = std::fmax(m[i], sink);
@@ -158,7 +158,7 @@ void plain_attend_prefill(const PrefillTask& t) {
       sum = sum * kept + std::exp(sink - most);
     }
     const float inverse = kept * inverse_or_zero(sum);
-    for (int32_t j = 0; j < dim; ++j) out[j] = o[static_cast<int64_t>(i) * dim + j] * inverse;
+    for (int32_t j = 0; j < value_dim; ++j) out[j] = o[static_cast<int64_t>(i) * value_dim + j] * inverse;
   }
 }
 

@@ -80,6 +80,9 @@ Status SessionOptions::validate(const model::Description& h) const {
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
                  h.kv().head_dim);
+  if (h.shares_values() && key_type(kv_type) != value_type(kv_type))
+    return error(Code::unsupported, "KV in %s has keys and values of two types; in this model (latent attention) values are a part of the keys: expected F32, F16, "
+                 "Q8_0 or Q4_0", kv_type_name(kv_type));
   const char* type_name = kv_type_name(kv_type);
   const char* device_name = kv_type_name(resident);
   if (finer(resident, kv_type))
@@ -110,6 +113,9 @@ Status SessionOptions::check_policy_fits(const model::Description& h) const {
     if (h.groups[g].window == 0)
       return error(Code::unsupported, "policy %.40s chooses tokens for KV heads of one shape; the model's layers without a window have heads of %d and of "
                    "%d dimensions: expected policy full", policy.c_str(), h.kv().head_dim, h.groups[g].head_dim);
+  if (h.shares_values())
+    return error(Code::unsupported, "policy %.40s chooses keys and values of KV heads; in this model (latent attention) one row of %d values is both, for all "
+                 "query heads: expected policy full", policy.c_str(), h.kv().head_dim);
   if (h.shares_kv())
     return error(Code::unsupported, "policy %.40s chooses tokens by the queries of the layer that keeps them; in this model later layers read the KV of "
                  "earlier ones: expected policy full", policy.c_str());
@@ -118,7 +124,7 @@ Status SessionOptions::check_policy_fits(const model::Description& h) const {
 
 Status SessionOptions::check_device(const Device& on, const model::Description& h) const {
   for (const model::KvGroup& group : h.groups)
-    for (const KvType type : {kv_type, resident_type(h)}) ORRERY_TRY(on.check_heads(group.head_dim, type));
+    for (const KvType type : {kv_type, resident_type(h)}) ORRERY_TRY(on.check_heads(group.head_dim, type, group.shared_values));
   const BackendInfo device = on.info();
   if (speculate == Speculate::off) return ok_status();
   const char* mode = speculate == Speculate::ngram ? "ngram" : speculate == Speculate::policy ? "policy" : "draft";
@@ -189,6 +195,7 @@ KvType SessionOptions::form_type(const model::Description& h) const {
 }
 
 bool SessionOptions::centred(const model::Description& h) const {
+  if (h.shares_values()) return false;   // values would be centred, too
   const KvType type = form_type(h);
   if (!finer(KvType::f16, type) || !has_blocks(h, type)) return false;
   // With room for all tokens every policy computes what full attention computes.
@@ -242,6 +249,7 @@ KvFormat kv_format(const model::Description& h, KvType type, size_t group) {
   format.n_layers = of.n_layers();
   format.n_kv_heads = of.n_kv_heads;
   format.head_dim = of.head_dim;
+  format.shared_values = of.shared_values;
   return format;
 }
 

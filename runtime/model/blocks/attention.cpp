@@ -10,9 +10,9 @@ namespace {
 
 constexpr uint64_t kMaxHeadDim = 512, kHeadDimStep = 8;
 
-// The number of heads by this key. All layers with attention must have the same: the engine runs one KV group. Where some layers have none, the key
-// may be 0 in those.
-Status same_in_all_layers(Reading& in, const char* key, int32_t* out) {
+}  // namespace
+
+Status read_equal_heads(Reading& in, const char* key, int32_t* out) {
   const std::vector<LayerShape>& layers = in.d.layers;
   const auto attends = [](const LayerShape& layer) { return layer.mixer == Mixer::attention; };
   std::vector<int32_t> values;
@@ -27,6 +27,8 @@ Status same_in_all_layers(Reading& in, const char* key, int32_t* out) {
                   : error(Code::bad_model, "%s: key '%s' is 0 in layer %zu, which has attention", in.keys.file().path().c_str(),
                           in.keys.name(key).c_str(), first);
 }
+
+namespace {
 
 Status check_head_sizes(Reading& in, const AttentionShape& a, int32_t value_dim) {
   const char* const path = in.keys.file().path().c_str();
@@ -52,9 +54,9 @@ Status read_heads(Reading& in, const Parts& parts, AttentionShape* a) {
   Keys& keys = in.keys;
   const gguf::File& file = keys.file();
   const int32_t n_embd = in.d.n_embd;
-  ORRERY_TRY(same_in_all_layers(in, "attention.head_count", &a->n_heads));
+  ORRERY_TRY(read_equal_heads(in, "attention.head_count", &a->n_heads));
   a->n_kv_heads = a->n_heads;
-  if (keys.has("attention.head_count_kv")) ORRERY_TRY(same_in_all_layers(in, "attention.head_count_kv", &a->n_kv_heads));
+  if (keys.has("attention.head_count_kv")) ORRERY_TRY(read_equal_heads(in, "attention.head_count_kv", &a->n_kv_heads));
   if (!keys.has("attention.key_length") && n_embd % a->n_heads != 0)
     return error(Code::bad_model, "%s: an embedding of %d does not divide among %d heads, and no '%s' is given",
                  file.path().c_str(), n_embd, a->n_heads, keys.name("attention.key_length").c_str());
@@ -127,7 +129,9 @@ Status read_shared(Reading& in) {
   return ok_status();
 }
 
-// For a family without windows. llama.cpp's converter writes no window for these families. Other
+}  // namespace
+
+// llama.cpp's converter writes no window for these families. Other
 // converters do if the model has windows (Mistral 7B v0.1: 4,096 of 32,768 tokens), and attending to everything would
 // then be a different model. A window as long as the trained context hides nothing.
 Status refuse_windows(Reading& in) {
@@ -142,6 +146,8 @@ Status refuse_windows(Reading& in) {
                keys.file().path().c_str(), key.c_str(), static_cast<unsigned long long>(window), in.d.trained_context,
                in.d.family);
 }
+
+namespace {
 
 Status read_windows(Reading& in, const Parts& parts) {
   Keys& keys = in.keys;
@@ -158,6 +164,8 @@ Status read_windows(Reading& in, const Parts& parts) {
     if (flags.empty() ? period == 0 || (i + 1) % static_cast<size_t>(period) != 0 : flags[i]) in.d.layers[i].attention.window = window;
   return ok_status();
 }
+
+}  // namespace
 
 Status read_rope(Reading& in, const Parts& parts) {
   Keys& keys = in.keys;
@@ -219,6 +227,8 @@ Status read_rope(Reading& in, const Parts& parts) {
   if (rope.original_context == 0) rope.original_context = static_cast<uint32_t>(in.d.trained_context);
   return ok_status();
 }
+
+namespace {
 
 // The RoPE of layers with a window, if it is not that of the others.
 Status read_window_rope(Reading& in, const Parts& parts) {

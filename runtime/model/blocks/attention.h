@@ -47,6 +47,12 @@ struct Weights {
   Ptr<const float> out_bias;                   // (n_embd)
 };
 
+// A number of heads by this key. All layers with attention must have the same. Where some layers have no attention, the key may be 0 in those.
+Status read_equal_heads(Reading& in, const char* key, int32_t* out);
+// Refuses a window that hides keys. For families and blocks without windows.
+Status refuse_windows(Reading& in);
+// The RoPE of layers without a window, but for its n_rot.
+Status read_rope(Reading& in, const Parts& parts);
 // attention.head_count_kv of a family whose layers have attention where it is not 0; at least one of them has. The family sets the other layers'
 // mixers before read().
 Status read_kv_heads(Reading& in, std::vector<int32_t>* n_kv_heads);

@@ -55,15 +55,16 @@ Status read(Reading& in, const Parts& parts) {
   shape.beside_ffn = parts.beside_ffn, shape.activation = parts.activation;
   ORRERY_TRY(keys.integer("expert_count", 1, kMostExperts, &shape.router.n_experts));
   ORRERY_TRY(one_value(keys, "expert_used_count", n_layers, std::min(kMostUsed, static_cast<uint64_t>(shape.router.n_experts)), &shape.router.n_used));
-  if (parts.norm_by_key)
+  if (parts.norm_by_key || (parts.norm_or_not && keys.has("expert_weights_norm")))
     ORRERY_TRY(read_flag(keys, "expert_weights_norm", &shape.router.normalised));
-  else if (parts.gating != Gating::softmax_of_chosen)
+  else if (!parts.norm_or_not && parts.gating != Gating::softmax_of_chosen)
     ORRERY_TRY(agrees(keys, "expert_weights_norm", parts.normalised ? 1 : 0));
   if (parts.scaled) {
     ORRERY_TRY(keys.number_or("expert_weights_scale", 1.0, 0.0, 1e6, &shape.router.scale));
     if (shape.router.scale == 0.0f) shape.router.scale = 1.0f;   // not set
   }
-  ORRERY_TRY(agrees(keys, "expert_gating_func", parts.gating == Gating::softmax ? 1 : parts.gating == Gating::sigmoid ? 2 : 3));
+  if (!parts.gating_is_read)
+    ORRERY_TRY(agrees(keys, "expert_gating_func", parts.gating == Gating::softmax ? 1 : parts.gating == Gating::sigmoid ? 2 : 3));
   // The width of dense layers, of which there are none. Files without the experts' own width have it for all experts of a row.
   const bool whole = !parts.beside_ffn && keys.has("feed_forward_length");
   if (keys.has("expert_feed_forward_length") || !whole) {
@@ -76,7 +77,12 @@ Status read(Reading& in, const Parts& parts) {
       return error(Code::bad_model, "%s: key '%s' is %d, which does not divide among %d experts, and no '%s' is given", keys.file().path().c_str(),
                    keys.name("feed_forward_length").c_str(), width, shape.router.n_used, keys.name("expert_feed_forward_length").c_str());
   }
-  if (parts.shared) {
+  if (parts.shared_by_count) {
+    int32_t count = 0;
+    ORRERY_TRY(keys.integer_or("expert_shared_count", 0, 0, kMaxWidth / static_cast<uint64_t>(shape.width), &count));
+    shape.shared_width = count * shape.width;
+    shape.shared_gated = parts.shared_gated;
+  } else if (parts.shared) {
     ORRERY_TRY(keys.integer("expert_shared_feed_forward_length", 1, kMaxWidth, &shape.shared_width));
     shape.shared_gated = parts.shared_gated;
     if (!parts.shared_gated) ORRERY_TRY(agrees(keys, "expert_shared_count", 1));

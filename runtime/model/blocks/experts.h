@@ -14,11 +14,14 @@ struct Parts {
   bool normalised = false;                     // whatever the file's key says: the key has no default that suits all files
   bool biased = false, clamped = false;        // ExpertsShape's
   bool norm_by_key = false;                    // expert_weights_norm says whether weights are normalised, and must be there
+  bool norm_or_not = false;                    // the same, and without the key they are not
+  bool gating_is_read = false;                 // the family has read expert_gating_func
   bool scaled = false;                         // expert_weights_scale multiplies the weights
   bool choice_bias = false, squared_relu = false;   // ExpertsShape's
   bool beside_ffn = false;                     // ExpertsShape's; experts' outputs have scales. Layers keep their feed-forward blocks
   Activation activation = Activation::silu;
   bool shared = false, shared_gated = true;    // the family has an expert that every row takes; its output has a gate
+  bool shared_by_count = false;                // it is as wide as expert_shared_count others, side by side; without the key there is none
 };
 
 struct Weights {
@@ -35,8 +38,8 @@ struct Weights {
   Weight shared_gate;                          // (1, n_embd)
 };
 
-// Keys: expert_count, expert_used_count, expert_feed_forward_length, expert_shared_feed_forward_length, expert_weights_norm,
-// expert_weights_scale. Sets the shape of all layers.
+// Keys: expert_count, expert_used_count, expert_feed_forward_length, expert_shared_feed_forward_length or expert_shared_count,
+// expert_weights_norm, expert_weights_scale. Sets the shape of all layers.
 Status read(Reading& in, const Parts& parts);
 // prefix: "blk.N.".
 Status find(Tensors* tensors, const Description& d, const ExpertsShape& shape, const std::string& prefix, Weights* out);

@@ -37,6 +37,8 @@ class Tensors {
   Status matrix(const std::string& name, int64_t rows, int64_t cols, bool required, Weight* out);
   // A tensor of n_experts times `rows` rows, read as matrices of rows / parts each: of an expert, `parts` follow each other.
   Status experts(const std::string& name, int64_t n_experts, int64_t parts, int64_t rows, int64_t cols, ExpertWeights* out);
+  // The matrices of n_heads heads, (rows, cols) each, read as one matrix of n_heads * rows rows.
+  Status heads(const std::string& name, int64_t n_heads, int64_t rows, int64_t cols, Weight* out);
   Status vector(const std::string& name, int64_t n, bool required, Ptr<const float>* out) { return floats(name, 1, n, required, out); }
   Status floats(const std::string& name, int64_t rows, int64_t cols, bool required, Ptr<const float>* out);   // a table of float32
   Status factors(const std::string& name, int64_t n, bool required, std::vector<float>* out);

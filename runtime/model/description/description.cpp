@@ -41,8 +41,9 @@ int64_t Description::mixer_floats() const {
       const AttentionShape& a = layer.attention;
       const DeltaNetShape& net = layer.delta_net;
       const Mamba2Shape& mamba2 = layer.mamba2;
+      const LatentShape& latent = layer.latent;
       switch (layer.mixer) {
-        case Mixer::attention: return a.gated ? 3 * int64_t{a.q_dim()} : a.own_gate ? int64_t{a.q_dim()} : 0;
+        case Mixer::attention: return latent ? int64_t{latent.q_rank} + int64_t{a.n_heads} * std::max(latent.query_dim(), latent.value_dim) : a.gated ? 3 * int64_t{a.q_dim()} : a.own_gate ? int64_t{a.q_dim()} : 0;
         case Mixer::delta_net: return 2 * int64_t{net.channels()} + 2 * int64_t{net.values()} + 2 * int64_t{net.n_value_heads};
         case Mixer::mamba2: return int64_t{mamba2.projected()} + mamba2.channels() + mamba2.inner();
         case Mixer::short_conv: return 5 * int64_t{layer.short_conv.n_channels};
@@ -59,6 +60,11 @@ int64_t Description::max_in() const {
   int64_t most = std::max<int64_t>({n_embd, max_q_dim(), n_per_layer});
   for (const LayerShape& layer : layers) {
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.width, layer.experts.shared_width});
+    if (const LatentShape& latent = layer.latent) {
+      constexpr int64_t kPadded = 256;   // each head's input is quantized by itself
+      const int64_t widest = std::max(latent.nope, latent.rank);
+      most = std::max<int64_t>({most, latent.q_rank, layer.attention.n_heads * ((widest + kPadded - 1) / kPadded * kPadded), int64_t{layer.attention.n_heads} * latent.value_dim});
+    }
     if (layer.mixer == Mixer::delta_net) most = std::max<int64_t>(most, layer.delta_net.values());
     if (layer.mixer == Mixer::mamba2) most = std::max<int64_t>(most, layer.mamba2.inner());
   }
@@ -73,6 +79,10 @@ int32_t Description::max_q_dim() const {
 
 bool Description::shares_kv() const {
   return std::any_of(layers.begin(), layers.end(), [](const LayerShape& layer) { return layer.mixer == Mixer::attention && layer.attention.kv_of >= 0; });
+}
+
+bool Description::shares_values() const {
+  return std::any_of(groups.begin(), groups.end(), [](const KvGroup& group) { return group.shared_values > 0; });
 }
 
 bool Description::any_post_norms() const {
@@ -92,10 +102,12 @@ void group_layers(Description* d) {
     if (d->layer(i).mixer != Mixer::attention || d->layer(i).attention.kv_of >= 0) continue;
     const AttentionShape& a = d->layer(i).attention;
     const auto same = [&](const KvGroup& g) {
-      return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim && g.scale == a.scale && g.window == a.window;
+      return g.n_heads == a.n_heads && g.n_kv_heads == a.n_kv_heads && g.head_dim == a.head_dim && g.shared_values == a.shared_values &&
+             g.scale == a.scale && g.window == a.window;
     };
     auto group = std::find_if(d->groups.begin(), d->groups.end(), same);
-    if (group == d->groups.end()) group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, a.scale, a.window, {}, {}, 0});
+    if (group == d->groups.end())
+      group = d->groups.insert(group, {a.n_heads, a.n_kv_heads, a.head_dim, a.scale, a.window, {}, {}, 0, a.shared_values});
     group->layers.push_back(i);
     group->windows.push_back(a.window);
   }

@@ -40,9 +40,10 @@ struct RopeOverride {
   uint32_t original_context = 0;    // > 0: replaces the file's
 };
 
-// Attention of one layer. K and V have heads of the same size.
+// Attention of one layer. K and V have heads of the same size, unless V is a part of K.
 struct AttentionShape {
   int32_t n_heads = 0, n_kv_heads = 0, head_dim = 0;
+  int32_t shared_values = 0;        // KvFormat's: of latent attention
   int32_t kv_of = -1;               // it reads the KV of this earlier layer, whose shape it has, and writes none; -1: it has its own
   int32_t window = 0;               // keys with position > row position - window; 0: all
   int32_t rope = 0;                 // number of its keys' RoPE in Description::ropes; -1: none, neither for queries
@@ -57,6 +58,20 @@ struct AttentionShape {
 
   int32_t q_dim() const { return n_heads * head_dim; }
   int32_t kv_dim() const { return n_kv_heads * head_dim; }
+};
+
+// Latent attention (MLA), in its absorbed form. A token's KV is one row [c (rank) | k (rope)], for all query heads: c is the normed latent vector,
+// which is also the value, and k the rotated part of the key. With a head's query [n (nope) | r (rope)] and its matrices k_b and v_b:
+//   score = (k_b n . c + rotated r . k) * scale, output = v_b (sum of the weights times c)
+// So attention has query heads of rank + rope values over one KV head, whose values are its keys' first `rank` values.
+struct LatentShape {
+  int32_t rank = 0;                 // 0: the layer has other attention
+  int32_t q_rank = 0;               // queries come through a normed vector of this width; 0: from one matrix
+  int32_t nope = 0, rope = 0;       // of a head's query: dimensions without and with RoPE
+  int32_t value_dim = 0;            // of a head's output
+
+  explicit operator bool() const { return rank > 0; }
+  int32_t query_dim() const { return nope + rope; }
 };
 
 // down(activation(gate x) * up x).
@@ -91,6 +106,7 @@ enum class Mixer : uint8_t { attention, delta_net, mamba2, short_conv, none };
 struct LayerShape {
   Mixer mixer = Mixer::attention;
   AttentionShape attention;
+  LatentShape latent;               // of Mixer::attention, whose AttentionShape says what the KV and the queries are then
   DeltaNetShape delta_net;
   Mamba2Shape mamba2;
   ShortConvShape short_conv;
@@ -113,6 +129,7 @@ struct KvGroup {
   std::vector<int32_t> layers;      // that have their own KV, ascending
   std::vector<int32_t> windows;     // (layers): `window`, as policies take it
   uint64_t first_key = 0;           // where its keys begin among one token's keys of all groups, in values
+  int32_t shared_values = 0;        // KvFormat's
 
   int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
   int32_t q_dim() const { return n_heads * head_dim; }
@@ -150,6 +167,8 @@ struct Description {
   bool recurrent() const { return state_floats > 0; }
   // Whether a layer reads the KV of another.
   bool shares_kv() const;
+  // Whether a layer's values are a part of its keys.
+  bool shares_values() const;
   uint64_t state_bytes() const { return state_floats * sizeof(float); }
   int64_t max_ff() const;           // of a row's gates, in all experts that it takes
   // Most of a layer; n_experts 0: no layer has experts.

@@ -13,7 +13,7 @@ namespace {
 constexpr Family kFamilies[] = {
     {"llama", describe_llama},         {"qwen2", describe_qwen2},         {"qwen3", describe_qwen3}, {"qwen3moe", describe_qwen3moe},
     {"qwen35", describe_qwen35},       {"qwen35moe", describe_qwen35moe}, {"qwen3next", describe_qwen3next},
-    {"phi3", describe_phi3},           {"glm4", describe_glm4},           {"chatglm", describe_chatglm},
+    {"phi3", describe_phi3},           {"glm4", describe_glm4},           {"chatglm", describe_chatglm},       {"deepseek2", describe_deepseek2},
     {"gemma3", describe_gemma3},       {"gemma4", describe_gemma4},         {"mistral3", describe_mistral3},   {"muse-glimmer", describe_muse_glimmer},
     {"seed_oss", describe_seed_oss},   {"smollm3", describe_smollm3},
     {"gpt-oss", describe_gpt_oss},     {"lfm2", describe_lfm2},           {"lfm2moe", describe_lfm2moe},

@@ -35,6 +35,7 @@ Status describe_muse_glimmer(Reading& in);
 Status describe_phi3(Reading& in);
 Status describe_seed_oss(Reading& in);
 Status describe_smollm3(Reading& in);
+Status describe_deepseek2(Reading& in);
 Status describe_glm4(Reading& in);
 Status describe_chatglm(Reading& in);
 

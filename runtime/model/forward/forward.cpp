@@ -84,6 +84,10 @@ bool run_layer(Pass& pass, const Weights& w, int32_t i) {
   if (shape.mixer != Mixer::none) pass.norm(pass.work.x, l.attn_norm, pass.work.normed);
   switch (shape.mixer) {
     case Mixer::attention:
+      if (shape.latent) {
+        if (!latent_attention::run(pass, i, l.latent)) return false;
+        break;
+      }
       if (!attention::run(pass, {i, &l.attention, next ? &next->attention : nullptr, l.post_attn_norm})) return false;
       break;
     case Mixer::delta_net: delta_net::run(pass, i, l.delta_net, l.post_attn_norm); break;

@@ -33,7 +33,8 @@ uint64_t matrix_stride(const gguf::Tensor& t, int64_t n, const Device& device) {
 Status visit_mixer(Tensors* tensors, const Description& d, const LayerShape& shape, const std::string& prefix, Layer* l) {
   if (shape.mixer != Mixer::none) ORRERY_TRY(tensors->vector(prefix + "attn_norm.weight", d.n_embd, true, &l->attn_norm));
   switch (shape.mixer) {
-    case Mixer::attention: return attention::find(tensors, d, shape.attention, prefix, &l->attention);
+    case Mixer::attention:
+      return shape.latent ? latent_attention::find(tensors, d, shape, prefix, &l->latent) : attention::find(tensors, d, shape.attention, prefix, &l->attention);
     case Mixer::delta_net: return delta_net::find(tensors, d, shape.delta_net, prefix, &l->delta_net);
     case Mixer::mamba2: return mamba2::find(tensors, d, shape.mamba2, prefix, &l->mamba2);
     case Mixer::short_conv: return short_conv::find(tensors, d, shape.short_conv, prefix, &l->short_conv);
@@ -277,7 +278,7 @@ uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Dev
   if (t.name == per_layer::kTable) return 0;
   const bool rows_alone = t.name == "token_embd.weight" && file.find_tensor("output.weight") != nullptr;
   if (rows_alone && device.info().unified_memory) return 0;
-  return device.weight_bytes(t.type, static_cast<int64_t>(t.dims[1]), static_cast<int64_t>(t.dims[0]));
+  return device.weight_bytes(t.type, static_cast<int64_t>(t.n_elements / t.dims[0]), static_cast<int64_t>(t.dims[0]));
 }
 
 Status check_tensors(const gguf::File& file, const Description& d) {
@@ -301,7 +302,7 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
     if (const Status known = device.check_experts(layer.experts.router); !known.ok()) return error(known.code(), "%s: %s", file.path().c_str(), known.message());
   }
   for (const KvGroup& group : d.groups)
-    if (const Status heads = device.check_heads(group.head_dim); !heads.ok()) return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
+    if (const Status heads = device.check_heads(group.head_dim, KvType::f16, group.shared_values); !heads.ok()) return error(heads.code(), "%s: %s", file.path().c_str(), heads.message());
   Counter counter(file, device);
   Weights scratch;
   RopeFactors none;

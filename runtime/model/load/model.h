@@ -18,6 +18,7 @@
 #include "runtime/model/blocks/recurrent/delta_net.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
+#include "runtime/model/blocks/latent_attention.h"
 #include "runtime/model/blocks/recurrent/mamba2.h"
 #include "runtime/model/blocks/per_layer.h"
 #include "runtime/model/blocks/recurrent/short_conv.h"
@@ -30,6 +31,7 @@ namespace orrery::model {
 struct Layer {
   Ptr<const float> attn_norm;                  // (n_embd)
   attention::Weights attention;                // or
+  latent_attention::Weights latent;            // or
   delta_net::Weights delta_net;                // or
   mamba2::Weights mamba2;                      // or
   short_conv::Weights short_conv;              // by the layer's mixer

@@ -74,7 +74,7 @@ class Summary {
     if (dot == std::string::npos) return false;
     for (const char* end : {"block_count", "embedding_length", "attention.head_count", "attention.head_count_kv", "attention.key_length",
                             "feed_forward_length", "expert_count", "expert_used_count", "expert_feed_forward_length",
-                            "attention.sliding_window", "attention.shared_kv_layers", "embedding_length_per_layer_input", "nextn_predict_layers", "context_length", "rope.freq_base", "rope.scaling.type",
+                            "attention.kv_lora_rank", "attention.sliding_window", "attention.shared_kv_layers", "embedding_length_per_layer_input", "nextn_predict_layers", "context_length", "rope.freq_base", "rope.scaling.type",
                             "rope.scaling.factor", "rope.scaling.original_context_length"})
       if (key.compare(dot + 1, std::string::npos, end) == 0) return true;
     return false;
@@ -134,7 +134,7 @@ void print_summary(const std::string& description, Output& out) {
   const Summary metadata(description);
   const std::string architecture = metadata.text("general.architecture");
   const auto number = [&](const char* key) { return number_text(metadata.at(architecture + "." + key)); };
-  const auto with = [](const std::string& value, const char* what) {
+  const auto with = [](const std::string& value, const std::string& what) {
     return value.empty() ? value : value + " " + what;
   };
   Table table(out);
@@ -161,6 +161,8 @@ void print_summary(const std::string& description, Output& out) {
     if (!width.empty()) experts += ", " + width + " feed-forward";
     table.row("experts", experts);
   }
+  if (const std::string n = number("attention.kv_lora_rank"); !n.empty() && n != "0")
+    table.row("latent KV", with(number("attention.key_length"), "numbers of a token in each layer, of which the first " + n + " are values"));
   const std::string window = number("attention.sliding_window"), guessing = number("nextn_predict_layers");
   if (window != "0") table.row("windows", with(window, "tokens"));
   if (const std::string n = number("attention.shared_kv_layers"); n != "0") table.row("shared KV", with(n, n == "1" ? "layer reads that of another" : "layers read that of others"));
@@ -237,6 +239,8 @@ void print_memory(const std::string& path, const std::string& description, Outpu
     call([&](orrery_error* error) { return orrery_plan(path.c_str(), &runtime, nullptr, &session, &plan, error); });
     return plan;
   };
+  const Json& latent = file.at(file.text("general.architecture") + ".attention.kv_lora_rank");
+  const bool divides = !latent.is_number() || latent.get<double>() == 0;   // no KV policy divides latent KV
   const uint32_t trained = plan_at(256).trained_context;
   std::set<uint32_t> contexts = {trained};
   for (const uint32_t n : {8192u, 32768u})
@@ -252,11 +256,13 @@ void print_memory(const std::string& path, const std::string& description, Outpu
     for (const uint64_t card : kCards) {
       const double left = kOurs * static_cast<double>(card) - static_cast<double>(beside);
       const double share = plan.full_kv_bytes ? left / static_cast<double>(plan.full_kv_bytes) : left >= 0 ? 1 : 0;
-      out.write(format("%9s", share >= 1 ? "all" : share >= .01 ? format("%.0f%% KV", std::floor(100 * share)).c_str() : "-"));
+      out.write(format("%9s", share >= 1 ? "all" : share >= .01 && !divides ? "not all" : share >= .01 ? format("%.0f%% KV", std::floor(100 * share)).c_str() : "-"));
     }
     out.write("\n");
   }
-  out.write("  of a card's memory nine tenths; % KV: the share of the KV that fits next to the weights (--kv-budget); -: the weights do not fit\n");
+  out.write(std::string("  of a card's memory nine tenths; ") +
+            (divides ? "% KV: the share of the KV that fits next to the weights (--kv-budget)" : "not all: the KV does not fit next to the weights, and no policy divides latent KV") +
+            "; -: the weights do not fit\n");
 }
 
 void print_metadata(const std::string& description, Output& out) {

@@ -44,8 +44,10 @@ class Sequence {
   std::vector<float> stored(int32_t layer, int32_t head, int32_t token, bool value) const {
     const std::byte* at = pages_[static_cast<size_t>(token / kPageTokens)]->data() + format_.head_offset(layer, head) +
                           static_cast<size_t>(token % kPageTokens) * format_.token_bytes() +
-                          (value ? format_.key_bytes() : 0);
-    return (value ? read_value : read_key)(format_.type, at, static_cast<uint64_t>(format_.head_dim));
+                          (value && format_.shared_values == 0 ? format_.key_bytes() : 0);
+    std::vector<float> x = (value ? read_value : read_key)(format_.type, at, static_cast<uint64_t>(format_.head_dim));
+    if (value) x.resize(static_cast<size_t>(format_.value_dim()));
+    return x;
   }
   const std::byte* bytes(int32_t page) const { return pages_[static_cast<size_t>(page)]->data(); }
 
@@ -69,21 +71,22 @@ struct Attention {
 // head_dim). Without queries it only appends.
 std::vector<float> run(Rig& rig, const Attention& a, Phase phase, const Sequence& s, int32_t first, int32_t n,
                        const float* q, int32_t layer = 0) {
-  const size_t width = static_cast<size_t>(a.n_heads * a.format.head_dim);
+  const size_t width = static_cast<size_t>(a.n_heads * a.format.head_dim), out_width = static_cast<size_t>(a.n_heads * a.format.value_dim());
+  const auto v = [&] { return a.format.shared_values > 0 ? Ptr<const float>() : s.v(first); };
   std::vector<Row> rows;
   for (int32_t i = 0; i < n; ++i) rows.push_back({0, first + i, 0});
   const KvView view = s.view();
   if (q == nullptr) {
     rig->begin_step({phase, rows, {&view, 1}, a.format});
-    rig->append_kv(layer, s.k(first), s.v(first), s.stride());
+    rig->append_kv(layer, s.k(first), v(), s.stride());
     rig->end_step();
     return {};
   }
-  Guarded<float> queries(width * static_cast<size_t>(n)), out(width * static_cast<size_t>(n));
+  Guarded<float> queries(width * static_cast<size_t>(n)), out(out_width * static_cast<size_t>(n));
   std::memcpy(queries.data(), q, queries.size() * sizeof(float));
   rig->begin_step({phase, rows, {&view, 1}, a.format});
-  rig->append_kv(layer, s.k(first), s.v(first), s.stride());
-  AttendShape shape{a.n_heads, static_cast<int64_t>(width), static_cast<int64_t>(width), a.scale, a.window};
+  rig->append_kv(layer, s.k(first), v(), s.stride());
+  AttendShape shape{a.n_heads, static_cast<int64_t>(width), static_cast<int64_t>(out_width), a.scale, a.window};
   if (!a.sinks.empty()) shape.sinks = {reinterpret_cast<uintptr_t>(a.sinks.data())};
   rig->attend(layer, queries.cptr(), out.ptr(), shape);
   rig->end_step();
@@ -103,14 +106,14 @@ struct StoredHead {
   const std::vector<float>& key(int32_t t) const { return k[static_cast<size_t>(t - first)]; }
   const std::vector<float>& value(int32_t t) const { return v[static_cast<size_t>(t - first)]; }
   int32_t first;
-  std::vector<std::vector<float>> k, v;   // (positions, head_dim)
+  std::vector<std::vector<float>> k, v;   // (positions, head_dim), (positions, value_dim)
 };
 int32_t first_visible(const Attention& a, int32_t p) { return a.window > 0 ? std::max(0, p - a.window + 1) : 0; }
 
 enum class Rounding { none, tiles, words };   // of what q, K and V are as bf16; with the bounds of 16-bit words
 
 struct Expected {
-  std::vector<double> out;      // (head_dim)
+  std::vector<double> out;      // (value_dim)
   std::vector<double> spread;   // sum of weights * |v - out|: weights that are each wrong by a share e move out by e / (1 - e) of it
   std::vector<double> size;     // sum of weights * |v|
   std::vector<double> words;    // how far weights move it out that are words of 16 bits times scales (attends_in_words)
@@ -121,7 +124,7 @@ struct Expected {
 // softmax(q K^T) V over what position `p` may see, and over the sink of head h, whose value is 0.
 Expected expected(const std::string& path, const Attention& a, const StoredHead& stored, int32_t p, const float* q, int32_t h,
                   Rounding rounding = Rounding::none) {
-  const int32_t dim = a.format.head_dim;
+  const int32_t dim = a.format.head_dim, value_dim = a.format.value_dim();
   const bool tiles = rounding == Rounding::tiles;
   std::vector<float> rounded(static_cast<size_t>(dim));
   const auto kept = [&](const std::vector<float>& x) {
@@ -153,7 +156,7 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
     if (std::isfinite(size)) e.score_size = std::max(e.score_size, size);
     largest = std::max(largest, scores.back());
   }
-  for (auto* sums : {&e.out, &e.spread, &e.size, &e.words}) sums->assign(static_cast<size_t>(dim), 0.0);
+  for (auto* sums : {&e.out, &e.spread, &e.size, &e.words}) sums->assign(static_cast<size_t>(value_dim), 0.0);
   double sum = 0;
   for (double& w : scores) sum += w = std::exp(w - largest);
   sum += std::exp(sink - largest);
@@ -163,14 +166,14 @@ Expected expected(const std::string& path, const Attention& a, const StoredHead&
       if (w > 0) add(w, kept(stored.value(t)));
     }
   };
-  const auto n = static_cast<size_t>(dim);
+  const auto n = static_cast<size_t>(value_dim);
   each([&](double w, const float* v) { add_times(w, v, n, e.out.data()), add_size_times(w, v, n, e.size.data()); });
   each([&](double w, const float* v) { add_distance_times(w, v, e.out.data(), n, e.spread.data()); });
   for (size_t i = 0; i < n; ++i) e.spread[i] += std::exp(sink - largest) / sum * std::fabs(e.out[i]);
   if (rounding != Rounding::words) return e;
   // A page's weights times V's scales are words in units of the largest, and off by half of one; codes are at most what the scale is of.
   for (int32_t page = from / kPageTokens; page <= p / kPageTokens; ++page) {
-    std::vector<double> most(static_cast<size_t>(dim));
+    std::vector<double> most(static_cast<size_t>(value_dim));
     const int32_t first = std::max(from, page * kPageTokens), last = std::min(p, page * kPageTokens + kPageTokens - 1);
     for (int32_t t = first; t <= last; ++t) {
       const std::vector<double> v = largest_of_blocks(stored.value(t));
@@ -192,7 +195,7 @@ double tile_weight_error(int32_t dim) {
 // known: may be null. Of each head the result that is not rounded: prefill's check fills it, and decode's check of the same row reads it.
 void check_row(const std::string& path, Phase phase, const Attention& a, const Sequence& s, int32_t p, const float* q, const float* out,
                int32_t layer = 0, std::vector<Expected>* known = nullptr) {
-  const int32_t dim = a.format.head_dim;
+  const int32_t dim = a.format.head_dim, value_dim = a.format.value_dim();
   const bool tiles = in_bf16(path, a.format.type, phase);
   const bool words = !tiles && phase == Phase::decode && attends_in_words(path, a.format.type);
   const int32_t group = a.n_heads / a.format.n_kv_heads;
@@ -201,9 +204,9 @@ void check_row(const std::string& path, Phase phase, const Attention& a, const S
     const bool reads = known && phase == Phase::decode && !words;
     if (h % group == 0 && !reads) stored = std::make_unique<StoredHead>(s, layer, h / group, first_visible(a, p), p);
     const auto compare = [&](const Expected& e, double of_spread, double of_size, double of_words = 0) {
-      for (int32_t i = 0; i < dim; ++i) {
+      for (int32_t i = 0; i < value_dim; ++i) {
         const size_t at = static_cast<size_t>(i);
-        ASSERT_NEAR(out[h * dim + i], e.out[at], 1e-5 + of_spread * e.spread[at] + of_size * e.size[at] + of_words * e.words[at])
+        ASSERT_NEAR(out[h * value_dim + i], e.out[at], 1e-5 + of_spread * e.spread[at] + of_size * e.size[at] + of_words * e.words[at])
             << (phase == Phase::prefill ? "prefill" : "decode") << " position " << p << " head " << h << " dim " << i << " of " << dim
             << ", group " << a.n_heads / a.format.n_kv_heads << ", window " << a.window;
       }
@@ -295,6 +298,36 @@ TEST_P(CpuAttend, MatchesTheDoubleSoftmax) {
         }
       }
     }
+}
+
+// Latent attention: a row is the key, and its first values are the value.
+TEST_P(CpuAttend, ValuesThatAreAPartOfKeys) {
+  struct Shape {
+    int32_t dim, values;
+  };
+  for (KvType type : {KvType::f32, KvType::f16, KvType::q8_0, KvType::q4_0})
+    for (const Shape shape : {Shape{24, 16}, Shape{48, 32}, Shape{72, 64}, Shape{96, 64}, Shape{320, 256}, Shape{576, 512}, Shape{568, 504}})
+      for (const int32_t group : {1, 3, 5, 8, 20}) {
+        if (!stores(type, shape.dim) || !stores(type, shape.values)) continue;
+        if (shape.dim > 320 && group != 20 && group != 1) continue;
+        const Attention a{{type, 2, 1, shape.dim, shape.values}, group, 0, 1.7f / std::sqrt(static_cast<float>(shape.dim))};
+        const int32_t n = shape.dim == 48 ? 600 : 130;   // 600: two splits
+        const Sequence s(a.format, n, static_cast<uint64_t>(shape.dim + group));
+        Rig rig(GetParam(), 2, {n, n, group, 1, shape.dim, 64});
+        const int32_t width = group * shape.dim, out_width = group * shape.values;
+        std::vector<float> q(static_cast<size_t>(n * width));
+        Random random(3);
+        for (float& x : q) x = random.normal();
+        const std::vector<float> prefill = run(rig, a, Phase::prefill, s, 0, n, q.data(), 1);
+        for (const int32_t p : {0, 62, 63, 64, 129, 599}) {
+          if (p >= n) continue;
+          const float* row = q.data() + p * width;
+          check_row(GetParam(), Phase::prefill, a, s, p, row, prefill.data() + p * out_width, 1);
+          const std::vector<float> decode = run(rig, a, Phase::decode, s, p, 1, row, 1);
+          check_row(GetParam(), Phase::decode, a, s, p, row, decode.data(), 1);
+          if (HasFatalFailure()) return;
+        }
+      }
 }
 
 // A query with something in it that is no number: no output of its head may look like one, and no other head's may change.

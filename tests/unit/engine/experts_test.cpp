@@ -12,7 +12,7 @@ namespace {
 using namespace orrery::testing;
 using engine::Session;
 
-constexpr const char* kSpecs[] = {"qwen3moe", "qwen3moe-fused", "qwen35moe", "qwen3next", "lfm2moe", "nemotron-h", "gemma4-moe"};
+constexpr const char* kSpecs[] = {"qwen3moe", "qwen3moe-fused", "qwen35moe", "qwen3next", "lfm2moe", "nemotron-h", "gemma4-moe", "glm47", "deepseek2-lite"};
 
 std::vector<int32_t> random_prompt(size_t n, uint64_t seed) {
   Random random(seed);
@@ -48,7 +48,7 @@ TEST(EngineExperts, ThreadsAndChunksChangeNothingInBands) {
 }
 
 TEST(EngineExperts, SessionsThatDecodeTogetherHaveTheirOwnExperts) {
-  for (const char* spec : {"qwen3moe", "qwen35moe", "lfm2moe", "nemotron-h", "gemma4-moe", "gemma4"}) {
+  for (const char* spec : {"qwen3moe", "qwen35moe", "lfm2moe", "nemotron-h", "gemma4-moe", "gemma4", "glm47", "deepseek2-lite"}) {
     SCOPED_TRACE(spec);
     std::vector<std::vector<int32_t>> prompts;
     for (uint64_t i = 0; i < 5; ++i) prompts.push_back(random_prompt(20 + 7 * i, 10 + i));

@@ -137,11 +137,43 @@ TEST(EngineHybridForms, AModelWhoseLayersShareKvIsRunWithAllOfIt) {
   EXPECT_EQ(unwrap(Session::open(model, automatic))->options().policy, "full");
 }
 
+// The same where one row is key and value.
+TEST(EngineHybridForms, AModelOfLatentAttentionIsRunWithAllOfItsKv) {
+  const auto model = open_spec("deepseek2-lite");
+  for (const PolicyMode& mode : policy_modes()) {
+    const Status status = Session::open(model, with_mode(mode, .5)).take_status();
+    EXPECT_EQ(status.code(), Code::unsupported) << mode.name;
+    EXPECT_NE(std::string(status.message()).find("(latent attention) one row of 96 values is both"), std::string::npos) << status.message();
+  }
+  SessionOptions automatic;
+  automatic.n_context = 128, automatic.automatic = true;
+  EXPECT_EQ(unwrap(Session::open(model, automatic))->options().policy, "full");
+  const Status mixed = Session::open(model, with_mode(mode_of("full"), 1, 128, KvType::k8v4)).take_status();
+  EXPECT_EQ(mixed.code(), Code::unsupported);
+  EXPECT_NE(std::string(mixed.message()).find("keys and values of two types"), std::string::npos) << mixed.message();
+}
+
+// What a row takes: 1,152 bytes a token and layer in F16, and 47 layers of GLM-4.7-Flash 52.9 KiB.
+TEST(EngineHybridForms, ARowOfLatentAttentionIsStoredOnce) {
+  const auto model = open_spec("glm47");
+  const KvFormat small = engine::kv_format(model->description(), KvType::f16);
+  EXPECT_EQ(small.token_bytes(), 96u);
+  EXPECT_EQ(unwrap(Session::open(model, with_mode(mode_of("full"), 1, 128)))->kv_bytes(), uint64_t{2} * 3 * kPageTokens * 96 * (kPagesTogether / 2));
+  model::Description d;
+  d.n_layers = 47;
+  d.layers.resize(47);
+  for (model::LayerShape& layer : d.layers) layer.attention.n_heads = 20, layer.attention.n_kv_heads = 1, layer.attention.head_dim = 576, layer.attention.shared_values = 512;
+  model::group_layers(&d);
+  const KvFormat kv = engine::kv_format(d, KvType::f16);
+  EXPECT_EQ(kv.page_bytes(), uint64_t{kPageTokens} * 47 * 1152);
+  EXPECT_NEAR(static_cast<double>(engine::page_bytes(d, KvType::f16)) / kPageTokens / 1024, 52.9, 0.05);
+}
+
 // Kept prompts hold the pages of every KV group.
 TEST(EngineHybridForms, AKeptPromptHasThePagesOfAllGroups) {
-  for (const char* spec : {"gemma4", "gemma4-moe"}) {
+  for (const char* spec : {"gemma4", "gemma4-moe", "glm47"}) {
     const auto model = open_spec(spec, runtime_options(2));
-    ASSERT_EQ(model->description().groups.size(), 2u);
+    ASSERT_EQ(model->description().groups.size(), spec == std::string("glm47") ? 1u : 2u);
     SessionOptions options = with_mode(mode_of("full"), 1);
     options.reuse_prompts = true;
     const auto one = unwrap(Session::open(model, options)), two = unwrap(Session::open(model, options)), fresh = unwrap(Session::open(model, options));

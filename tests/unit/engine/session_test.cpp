@@ -314,6 +314,10 @@ constexpr Case kCases[] = {
     {"gemma4", "gemma4", TensorType::f32, KvType::f16},
     {"gemma4_k8v4", "gemma4", TensorType::f32, KvType::k8v4},
     {"gemma4_moe", "gemma4-moe", TensorType::bf16, KvType::q8_0},
+    {"glm47", "glm47", TensorType::f32, KvType::f16},
+    {"glm47_f32", "glm47", TensorType::bf16, KvType::f32},
+    {"deepseek2_q4_0", "deepseek2-lite", TensorType::bf16, KvType::q4_0},
+    {"deepseek2_q8_0", "deepseek2-lite", TensorType::f16, KvType::q8_0},
     {"demo", nullptr, TensorType::q8_0, KvType::f16},
 };
 std::string test_name(const ::testing::TestParamInfo<Case>& c) { return c.param.name; }
