@@ -10,9 +10,27 @@ kv::Region RecurrentState::layout(const model::Description& d) {
   return {"recurrent state", kv::Holds::kv, align_up(d.state_bytes(), kv::kArenaAlignment), 0, kMostCheckpoints * d.state_bytes(), 0};
 }
 
+kv::Region RecurrentState::guesses_layout(const model::Description& d) {
+  return {"inputs of guessed tokens", kv::Holds::kv, align_up(d.guessed_floats * sizeof(float), kv::kArenaAlignment), 0, 0, 0};
+}
+
+void RecurrentState::begin_step(uint32_t from, int32_t n_final) {
+  step_.data = {region_.data().address}, step_.guessed = {guesses_.data().address};
+  step_.n_replayed = static_cast<int32_t>(from - position_);
+  step_.n_final = n_final;
+  position_ = kUnknown, n_guessed_ = 0;
+}
+
+uint32_t RecurrentState::due_before(uint32_t reach) const {
+  const uint32_t page_end = (position_ / kPageTokens + 1) * kPageTokens;
+  return page_end <= reach && page_end - last() >= kEvery ? page_end : 0;
+}
+
 void RecurrentState::truncate(uint32_t n_tokens) {
   while (!checkpoints_.empty() && checkpoints_.back().n_tokens > n_tokens) checkpoints_.pop_back();
-  if (position_ != kUnknown && position_ > n_tokens) position_ = kUnknown;
+  if (position_ == kUnknown) return;
+  if (position_ > n_tokens) position_ = kUnknown, n_guessed_ = 0;
+  else n_guessed_ = std::min(n_guessed_, n_tokens - position_);
 }
 
 const RecurrentState::Checkpoint* RecurrentState::at_or_before(uint32_t n_tokens) const {
@@ -47,7 +65,7 @@ Status RecurrentState::restore(Backend* backend, uint32_t n_tokens) {
       backend->upload({region_.data().address + done}, zeros.data(), std::min(kAtOnce, bytes_ - done));
   }
   ORRERY_TRY(backend->synchronize());
-  position_ = at;
+  position_ = at, n_guessed_ = 0;
   return ok_status();
 }
 
@@ -59,7 +77,7 @@ Result<RecurrentState::Bytes> RecurrentState::read(Backend* backend) const {
 }
 
 Status RecurrentState::put_back(Backend* backend, const Bytes& bytes, uint32_t n_tokens) {
-  position_ = kUnknown;
+  position_ = kUnknown, n_guessed_ = 0;
   backend->upload({region_.data().address}, bytes->data(), bytes_);
   ORRERY_TRY(backend->synchronize());
   position_ = n_tokens;
@@ -86,7 +104,7 @@ void RecurrentState::add_checkpoint(uint32_t n_tokens, Bytes bytes) {
 void RecurrentState::copy_from(Backend* backend, const RecurrentState& other) {
   share_checkpoints(other);
   backend->copy({region_.data().address}, {other.region_.data().address}, bytes_);
-  position_ = other.position_;
+  position_ = other.position_, n_guessed_ = 0;
 }
 
 }  // namespace orrery::engine

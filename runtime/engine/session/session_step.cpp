@@ -140,7 +140,7 @@ void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, 
     for (const RopeSpec& spec : step->session_->ropes_.specs()) ropes[n_ropes++] = spec;
     parts[i].out = step->out_;
     parts[i].hook = step->hook_ ? step : nullptr;
-    if (step->session_->state_) parts[i].state = step->session_->state_->data();
+    if (step->session_->state_) parts[i].state = step->session_->state_->step();
     step->ran_ = true;
   }
   LanguageModel& model = *live[0]->session_->model_;
@@ -187,7 +187,7 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   if (from_ == 0 && !goes_on) ORRERY_TRY(s.choose_form(turn, r.cancel));
   if (s.state_ && !goes_on) {
     ORRERY_TRY(s.catch_up(turn, from_, r.cancel));
-    s.state_->begin_step();
+    s.state_->begin_step(from_, r.rows == Rows::guesses ? 1 : 0);
   }
   ORRERY_TRY(s.pages_->make_writable(&backend, from_, from_ + n));
 
@@ -245,7 +245,7 @@ void SessionStep::end(const Turn& turn) {
     if (request_.rows != Rows::draft) s.n_computed_ = from_ + (request_.rows == Rows::guesses ? 1 : n);
     guarded([&]() -> Status {
       if (s.state_) {
-        s.state_->end_step(s.n_computed());
+        s.state_->end_step(s.n_computed(), request_.rows == Rows::guesses ? n - 1 : 0);
         if (s.state_->due()) ORRERY_TRY(s.state_->checkpoint(&turn.backend()));
       }
       if (out_.request) {
