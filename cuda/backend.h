@@ -121,10 +121,10 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
                 int64_t n) override;
   void soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
-  void set_states(Span<const Ptr<float>> states) override;
-  void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) override;
-  void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, uint64_t state_at) override;
-  void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, uint64_t state_at) override;
+  void set_states(Span<const SequenceState> states) override;
+  void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, const StatePlace& at) override;
+  void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, const StatePlace& at) override;
+  void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, const StatePlace& at) override;
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override;
   void apply_gates(Ptr<float> x, Ptr<const float> gates, int64_t n) override;
 
@@ -255,6 +255,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   // A step.
   std::array<Step, static_cast<size_t>(kMostTogether)> steps_;
   size_t n_steps_ = 0, n_blocks_ = 0;   // blocks of sequences (ScratchPlan)
+  RecurrentRows recurrent_rows_ = {};   // of the step's recurrent layers
   size_t n_shortlists_ = 0;             // that have been asked for
   int32_t n_rows_ = 0;                  // of all steps
   std::unique_ptr<PinnedHalves> step_bounce_;

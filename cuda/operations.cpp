@@ -212,9 +212,9 @@ void run(Queue& queue, const StepContext& c, Span<const Operation> operations) {
         break;
       case Operation::Kind::add: add(queue, op.out.data, op.in.data, op.dim * op.n_rows); break;
       case Operation::Kind::soft_cap: soft_cap(queue, op.out.data, op.dim * op.n_rows, op.factor, op.eps); break;
-      case Operation::Kind::delta_net: delta_net(queue, c.step, op.net, op.n_rows, op.n_vectors); break;
-      case Operation::Kind::mamba2: mamba2(queue, c.step, op.mamba2, op.n_rows, op.n_vectors); break;
-      case Operation::Kind::short_conv: short_conv(queue, c.step, op.short_conv, op.n_rows, op.n_vectors); break;
+      case Operation::Kind::delta_net: delta_net(queue, c.step, op.net, op.n_rows); break;
+      case Operation::Kind::mamba2: mamba2(queue, c.step, op.mamba2, op.n_rows); break;
+      case Operation::Kind::short_conv: short_conv(queue, c.step, op.short_conv, op.n_rows); break;
       case Operation::Kind::split_gates:
         split_gates(queue, op.in, op.out, op.net.out, op.n_rows, op.n_vectors, static_cast<int32_t>(op.dim));
         break;

@@ -30,7 +30,7 @@ struct Operation {
   int64_t mean_at;        // transform, of each row as its sequence says: where the layer's means begin in key_means; -1: no means
   int32_t first_row;      // append_kv, attend: the first of the rows, where pointers are row 0's; shortlist: its number in the step
   int32_t n_kept, first_kept;   // attend: rows whose queries go to their sequences' rings
-  int32_t n_vectors;      // rms_norm, rope, transform, split_gates, head_products: vectors in a row; recurrent layers: rows of each step; prepare_rope: the table's number
+  int32_t n_vectors;      // rms_norm, rope, transform, split_gates, head_products: vectors in a row; prepare_rope: the table's number
   int32_t n_rot, rope_at; // prepare_rope, rope: of the table; where it begins in a row of StepView::rope
   float eps;              // rms_norm; soft_cap: the cap
   float factor;           // embed, soft_cap: the scale; prepare_rope: the temperature

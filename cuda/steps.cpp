@@ -62,7 +62,7 @@ size_t CudaBackend::most_steps(Span<const Step> steps) const {
 void CudaBackend::upload_sequences(const Step& step, size_t first_block, std::byte* upload) {
   for (size_t i = 0; i < std::max<size_t>(step.sequences.size(), 1); ++i) {
     std::byte* const block = upload + plan_.sequences + (first_block + i) * plan_.sequence_bytes;
-    const DeviceSequence sequence{device(step.queries.data), device(step.transform.key_means), nullptr, step.queries.n_rows,
+    const DeviceSequence sequence{device(step.queries.data), device(step.transform.key_means), nullptr, nullptr, 0, step.queries.n_rows,
                                   step.transform.rotated, {}, {}};   // set_states() knows the state, prepare_ropes() the magnitudes
     std::memcpy(block, &sequence, sizeof sequence);
     for (size_t g = 0; g <= step.other_groups.size() && i < step.sequences.size(); ++g) {
@@ -219,43 +219,47 @@ void CudaBackend::prepare_ropes(Span<const RopeSpec> specs) {
   }
 }
 
-void CudaBackend::set_states(Span<const Ptr<float>> states) {
+void CudaBackend::set_states(Span<const SequenceState> states) {
   for (size_t i = 0; i < n_blocks_ && !queue_.failed(); ++i) {   // as the frequencies
-    float* const state = device(states[n_steps_ > 1 ? i : 0]);
-    std::memcpy(step_bounce_->now().data() + plan_.sequences + i * plan_.sequence_bytes + offsetof(DeviceSequence, state), &state, sizeof state);
+    const SequenceState& its = states[n_steps_ > 1 ? i : 0];
+    std::byte* const sequence = step_bounce_->now().data() + plan_.sequences + i * plan_.sequence_bytes;
+    float *const state = device(its.data), *const guessed = device(its.guessed);
+    std::memcpy(sequence + offsetof(DeviceSequence, state), &state, sizeof state);
+    std::memcpy(sequence + offsetof(DeviceSequence, guessed), &guessed, sizeof guessed);
+    std::memcpy(sequence + offsetof(DeviceSequence, n_replayed), &its.n_replayed, sizeof its.n_replayed);
   }
+  recurrent_rows_.step_rows = n_steps_ > 1 ? 1 : n_rows();
+  recurrent_rows_.n_final = n_steps_ > 1 ? 1 : states[0].final_rows(n_rows());
+  recurrent_rows_.most_replayed = n_steps_ > 1 || !states[0].guessed ? 0 : kMostGuessedRows;
 }
 
-void CudaBackend::delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) {
+void CudaBackend::delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, const StatePlace& at) {
   Operation& op = note(Operation::Kind::delta_net, n_rows());
-  op.n_vectors = n_steps_ > 1 ? 1 : n_rows();
   DeltaNet& net = op.net;   // field by field, as above
   net.u = device(rows.u), net.c = device(rows.c), net.z = device(rows.z), net.a = device(rows.a), net.b = device(rows.b), net.out = device(rows.out);
   net.conv = device(weights.conv), net.dt = device(weights.dt), net.decay = device(weights.decay), net.norm = device(weights.norm);
-  net.state_at = state_at;
+  net.at = at, net.rows = recurrent_rows_;
   net.shape.n_key_heads = shape.n_key_heads, net.shape.n_value_heads = shape.n_value_heads;
   net.shape.key_dim = shape.key_dim, net.shape.value_dim = shape.value_dim, net.shape.n_taps = shape.n_taps;
   net.shape.eps = shape.eps, net.shape.grouped = shape.grouped;
 }
 
-void CudaBackend::mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, uint64_t state_at) {
+void CudaBackend::mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, const StatePlace& at) {
   Operation& op = note(Operation::Kind::mamba2, n_rows());
-  op.n_vectors = n_steps_ > 1 ? 1 : n_rows();
   Mamba2& net = op.mamba2;   // field by field, as above
   net.projected = device(rows.projected), net.c = device(rows.c), net.out = device(rows.out);
   net.conv = device(weights.conv), net.conv_bias = device(weights.conv_bias), net.norm = device(weights.norm);
   net.dt = device(weights.dt), net.decay = device(weights.decay), net.skip = device(weights.skip);
-  net.state_at = state_at;
+  net.at = at, net.rows = recurrent_rows_;
   net.shape.n_heads = shape.n_heads, net.shape.head_dim = shape.head_dim, net.shape.n_groups = shape.n_groups;
   net.shape.state_dim = shape.state_dim, net.shape.n_taps = shape.n_taps, net.shape.eps = shape.eps;
 }
 
-void CudaBackend::short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, uint64_t state_at) {
+void CudaBackend::short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, const StatePlace& at) {
   Operation& op = note(Operation::Kind::short_conv, n_rows());
-  op.n_vectors = n_steps_ > 1 ? 1 : n_rows();
   ShortConv& net = op.short_conv;
   net.projected = device(rows.projected), net.out = device(rows.out), net.conv = device(conv);
-  net.state_at = state_at;
+  net.at = at, net.rows = recurrent_rows_;
   net.shape.n_channels = shape.n_channels, net.shape.n_taps = shape.n_taps;
 }
 

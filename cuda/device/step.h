@@ -30,6 +30,8 @@ struct DeviceSequence {
   float* queries;          // the query ring, (n_layers, n_queries, n_heads * head_dim), or null
   const float* key_means;  // KvTransform
   float* state;            // of recurrent layers, or null
+  float* guessed;          // SequenceState (runtime/backend/recurrent.h)
+  int32_t n_replayed;
   int32_t n_queries;
   uint32_t rotated;
   float rope_magnitude[kMostRopes];

@@ -75,12 +75,19 @@ void add(Queue& queue, float* x, const float* y, int64_t n);   // x += y
 
 // ---- recurrent.cu: RecurrentOperations (runtime/backend/recurrent.h). Each sequence's state stands in its DeviceSequence.
 // All bytes of these structs are set, padding too: lists of operations are compared as bytes.
+struct RecurrentRows {
+  int32_t step_rows;         // of each step, one after another
+  int32_t n_final;           // of them, from the first on: those that change the state; the others are guessed
+  int32_t most_replayed;     // bounds DeviceSequence::n_replayed
+  int32_t reserved;
+};
 struct DeltaNet {
   float *u, *c;
   const float *z, *a, *b;
   float* out;
   const float *conv, *dt, *decay, *norm;
-  uint64_t state_at;
+  StatePlace at;
+  RecurrentRows rows;
   DeltaNetShape shape;
 };
 inline constexpr int32_t kMostKeyDim = 128, kMostValueDim = 128;
@@ -88,20 +95,21 @@ struct Mamba2 {
   const float* projected;
   float *c, *out;
   const float *conv, *conv_bias, *dt, *decay, *skip, *norm;
-  uint64_t state_at;
+  StatePlace at;
+  RecurrentRows rows;
   Mamba2Shape shape;         // state_dim at most kMostKeyDim, head_dim at most kMostValueDim
 };
 struct ShortConv {
   const float* projected;
   float* out;
   const float* conv;
-  uint64_t state_at;
+  StatePlace at;
+  RecurrentRows rows;
   ShortConvShape shape;
 };
-// step_rows: rows of each step, one after another.
-void delta_net(Queue& queue, const StepView& step, const DeltaNet& net, int32_t n_rows, int32_t step_rows);
-void mamba2(Queue& queue, const StepView& step, const Mamba2& net, int32_t n_rows, int32_t step_rows);
-void short_conv(Queue& queue, const StepView& step, const ShortConv& net, int32_t n_rows, int32_t step_rows);
+void delta_net(Queue& queue, const StepView& step, const DeltaNet& net, int32_t n_rows);
+void mamba2(Queue& queue, const StepView& step, const Mamba2& net, int32_t n_rows);
+void short_conv(Queue& queue, const StepView& step, const ShortConv& net, int32_t n_rows);
 void split_gates(Queue& queue, ConstRows x, Rows q, float* gates, int32_t n_rows, int32_t n_heads, int32_t head_dim);
 void apply_gates(Queue& queue, float* x, const float* gates, int64_t n);   // x *= sigmoid(gates)
 

@@ -31,6 +31,7 @@ struct StepLimits {
   int32_t n_experts = 0, n_used_experts = 0;   // most of a layer; 0: no layer has experts
   int64_t max_expert_in = 0;              // widest input of an expert's matrix
   int32_t n_groups = 1;                   // KV groups
+  int64_t max_head_state = 0;             // floats of the largest state of one head of a recurrent layer
   int32_t queries_per_head = 0;           // query heads of a KV head in group 0; 0: n_heads / n_kv_heads
 
   int32_t group() const { return queries_per_head > 0 ? queries_per_head : n_heads / (n_kv_heads > 0 ? n_kv_heads : 1); }

@@ -18,6 +18,11 @@
 //   out = C * (causal convolution of B * X, channel by channel)
 //
 // Tokens are taken in order, in both phases, so a row's bits depend neither on the chunk nor on the threads.
+//
+// A step may have rows whose tokens are guesses. Wrong ones must leave no trace in the state, and a copy of the state for each would be large. So a
+// guessed row changes no state, and its inputs are kept: what the layer's recurrence takes of it. Once the guesses are judged, the sequence's next
+// step replays the right ones, before its own rows: it computes the recurrence over their inputs again. The same operations on the same inputs
+// give the state the bits that steps of their own would give.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +55,8 @@ struct DeltaNetShape {
     return static_cast<uint64_t>(values()) * static_cast<uint64_t>(key_dim) +
            static_cast<uint64_t>(n_taps - 1) * static_cast<uint64_t>(channels());
   }
+  // The kept inputs of a guessed row: u, then a and b, or their one table.
+  int64_t guessed_floats() const { return int64_t{channels()} + 2 * n_value_heads; }
 };
 
 // All float32, in device memory.
@@ -62,7 +69,7 @@ struct DeltaNetWeights {
 // The rows of a step: each pointer is that of row 0.
 struct DeltaNetRows {
   Ptr<float> u;                      // (n_rows, channels)
-  Ptr<float> c;                      // (n_rows, channels), scratch memory
+  Ptr<float> c;                      // (n_rows + replayed rows, channels), scratch memory
   Ptr<const float> z;                // (n_rows, values)
   Ptr<const float> a, b;             // (n_rows, n_value_heads); the same table if `grouped`
   Ptr<float> out;                    // (n_rows, values)
@@ -83,6 +90,8 @@ struct Mamba2Shape {
     return static_cast<uint64_t>(inner()) * static_cast<uint64_t>(state_dim) +
            static_cast<uint64_t>(n_taps - 1) * static_cast<uint64_t>(channels());
   }
+  // The kept inputs of a guessed row: u, then t.
+  int64_t guessed_floats() const { return int64_t{channels()} + n_heads; }
 };
 
 // All float32, in device memory.
@@ -95,7 +104,7 @@ struct Mamba2Weights {
 // The rows of a step: each pointer is that of row 0.
 struct Mamba2Rows {
   Ptr<const float> projected;        // (n_rows, projected)
-  Ptr<float> c;                      // (n_rows, channels), scratch memory
+  Ptr<float> c;                      // (n_rows + replayed rows, channels), scratch memory
   Ptr<float> out;                    // (n_rows, inner)
 };
 
@@ -104,6 +113,8 @@ struct ShortConvShape {
   int32_t n_taps = 0;                // the last one is the current token's
   // The state of a sequence: the last n_taps - 1 values of B * X, oldest first.
   uint64_t state_floats() const { return static_cast<uint64_t>(n_taps - 1) * static_cast<uint64_t>(n_channels); }
+  // The kept inputs of a guessed row: B * X.
+  int64_t guessed_floats() const { return n_channels; }
 };
 
 // The rows of a step: each pointer is that of row 0.
@@ -115,16 +126,36 @@ struct ShortConvRows {
 
 // The most taps of a convolution.
 inline constexpr int32_t kMostTaps = 8;
+// The most guessed rows of a step.
+inline constexpr int32_t kMostGuessedRows = 7;
+
+// What a step does to the state of its sequence.
+struct SequenceState {
+  Ptr<float> data = {};              // 64-byte aligned
+  Ptr<float> guessed = {};           // kept inputs of guessed rows, 64-byte aligned; or null: the step has neither guessed nor replayed rows
+  int32_t n_replayed = 0;            // so many of the rows whose inputs are kept, from the first on, are replayed before the step's own rows
+  // So many of the step's rows, from the first on, change the state; 0: all. The others are guessed, at most kMostGuessedRows. Their inputs take the place
+  // of those that are kept. Steps of several sequences have neither guessed nor replayed rows.
+  int32_t n_final = 0;
+
+  int32_t final_rows(int64_t n_rows) const { return n_final > 0 ? n_final : static_cast<int32_t>(n_rows); }
+};
+
+// Where a layer's part begins in each sequence's state, and in its kept inputs, in floats; multiples of 16. The latter part has kMostGuessedRows rows of
+// the shape's guessed_floats().
+struct StatePlace {
+  uint64_t state = 0, guessed = 0;
+};
 
 class RecurrentOperations {
  public:
-  // The states of the steps that begin_steps() has taken, one for each; 64-byte aligned. Called behind prepare_ropes(), before the layers.
-  virtual void set_states(Span<const Ptr<float>> states) = 0;
-  // Computes the rows and changes the states. state_at: where the layer's part begins in each state, in floats; a multiple of 16.
-  virtual void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) = 0;
-  virtual void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, uint64_t state_at) = 0;
+  // The states of the steps that begin_steps() has taken, one for each. Called behind prepare_ropes(), before the layers.
+  virtual void set_states(Span<const SequenceState> states) = 0;
+  // Computes the rows and changes the states.
+  virtual void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, const StatePlace& at) = 0;
+  virtual void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, const StatePlace& at) = 0;
   // conv: (n_channels, n_taps) float32.
-  virtual void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, uint64_t state_at) = 0;
+  virtual void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, const StatePlace& at) = 0;
   // x: (n_rows, n_heads, 2, head_dim), queries and gates, head by head. q: (n_heads, head_dim) at rows q_stride floats apart; gates: (n_rows,
   // n_heads * head_dim).
   virtual void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) = 0;

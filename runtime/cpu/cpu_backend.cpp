@@ -163,18 +163,18 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
                 int64_t n) override;
   void add(Ptr<float> x, Ptr<const float> y, int64_t n) override;
   void soft_cap(Ptr<float> x, int32_t rows, int64_t n, float scale, float cap) override;
-  void set_states(Span<const Ptr<float>> states) override { std::copy(states.begin(), states.end(), states_.begin()); }
-  void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, uint64_t state_at) override {
+  void set_states(Span<const SequenceState> states) override { std::copy(states.begin(), states.end(), states_.begin()); }
+  void delta_net(const DeltaNetShape& shape, const DeltaNetWeights& weights, const DeltaNetRows& rows, const StatePlace& at) override {
     const StepTrace::Scope scope(trace_.get(), Operation::delta_net, 2 * n_steps_ * shape.state_floats() * sizeof(float));
-    cpu::delta_net(recurrent_work(), shape, weights, rows, {states_.data(), n_steps_}, state_at);
+    cpu::delta_net(recurrent_work(), shape, weights, rows, {states_.data(), n_steps_}, at);
   }
-  void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, uint64_t state_at) override {
+  void mamba2(const Mamba2Shape& shape, const Mamba2Weights& weights, const Mamba2Rows& rows, const StatePlace& at) override {
     const StepTrace::Scope scope(trace_.get(), Operation::mamba2, 2 * n_steps_ * shape.state_floats() * sizeof(float));
-    cpu::mamba2(recurrent_work(), shape, weights, rows, {states_.data(), n_steps_}, state_at);
+    cpu::mamba2(recurrent_work(), shape, weights, rows, {states_.data(), n_steps_}, at);
   }
-  void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, uint64_t state_at) override {
+  void short_conv(const ShortConvShape& shape, Ptr<const float> conv, const ShortConvRows& rows, const StatePlace& at) override {
     const StepTrace::Scope scope(trace_.get(), Operation::short_conv, static_cast<uint64_t>(6 * n_rows() * shape.n_channels) * sizeof(float));
-    cpu::short_conv(recurrent_work(), shape, host(conv), rows, {states_.data(), n_steps_}, state_at);
+    cpu::short_conv(recurrent_work(), shape, host(conv), rows, {states_.data(), n_steps_}, at);
   }
   void split_gates(Ptr<const float> x, int32_t n_heads, int32_t head_dim, Ptr<float> q, int64_t q_stride, Ptr<float> gates) override {
     const StepTrace::Scope scope(trace_.get(), Operation::gates, static_cast<uint64_t>(4 * n_rows() * n_heads * head_dim) * sizeof(float));
@@ -210,7 +210,9 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
             reinterpret_cast<float*>(scratch_ + plan_.expert_inputs), reinterpret_cast<ExpertGroup*>(scratch_ + plan_.expert_groups), plan_.expert_rows,
             scratch_ + plan_.threads, plan_.thread_bytes};
   }
-  cpu::RecurrentWork recurrent_work() { return {kernels_, pool_.get(), trace_.get(), n_rows()}; }
+  cpu::RecurrentWork recurrent_work() {
+    return {kernels_, pool_.get(), trace_.get(), n_rows(), scratch_ + plan_.threads, plan_.thread_bytes};
+  }
   cpu::KeysWork keys_work() {
     return {kernels_, pool_.get(), plan_.top_keys_scratch, scratch_ + plan_.top_keys, scratch_ + plan_.threads, plan_.thread_bytes};
   }
@@ -272,7 +274,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
 
   const Kernels& kernels_;
   std::unique_ptr<ThreadPool> pool_;
-  std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states_;   // of the steps
+  std::array<SequenceState, static_cast<size_t>(kMostTogether)> states_;   // of the steps
   const int32_t n_processors_, max_threads_;
   std::atomic<int32_t> n_threads_;   // the pool's, for any thread that asks
   os::Region arena_;

@@ -75,7 +75,7 @@ struct ScratchPlan {
     const int32_t dim = limits.head_dim;
     thread_bytes = align_up(static_cast<uint64_t>(std::max({kernels.matmul_scratch_bytes, decode_scratch_bytes(limits.max_in),
                                                             kernels.attend_scratch_bytes(dim), low_rank_thread_bytes(dim),
-                                                            key_code_thread_bytes(dim)})),
+                                                            key_code_thread_bytes(dim), limits.max_head_state * int64_t{sizeof(float)}})),
                             64);
     threads = take(static_cast<uint64_t>(n_threads) * thread_bytes);
     gathered_bytes = static_cast<uint64_t>(kSplitTokens) * KvFormat{KvType::f16, 1, 1, dim}.token_bytes();

@@ -100,6 +100,7 @@ inline StepLimits product_limits(int32_t rows, int64_t max_in) {
   limits.max_context = 64;
   limits.n_heads = limits.n_kv_heads = 1, limits.head_dim = 32;
   limits.max_in = max_in;
+  limits.max_head_state = 128 * 128;
   return limits;
 }
 

@@ -37,7 +37,7 @@ struct DeltaNetLayer {
     const int32_t heads = shape.gate_stride();
     (*m)->recurrent()->delta_net(shape, {conv.cptr(), dt.cptr(), decay.cptr(), norm.cptr()},
                                  {of(u, shape.channels()), of(c, shape.channels()), of(z, shape.values()), of(a, heads),
-                                  of(shape.grouped ? a : b, heads), of(out, shape.values())}, kStateAt);
+                                  of(shape.grouped ? a : b, heads), of(out, shape.values())}, {kStateAt, 16});
   }
   DeltaNetShape shape;
   Buffer<float> conv, dt, decay, norm, u, c, z, a, b, out;
@@ -71,7 +71,7 @@ struct Mamba2Layer {
   void run(Machine* m, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
     (*m)->recurrent()->mamba2(shape, {conv.cptr(), conv_bias.cptr(), dt.cptr(), decay.cptr(), skip.cptr(), norm.cptr()},
-                              {projected.ptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())}, kStateAt);
+                              {projected.ptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())}, {kStateAt, 16});
   }
   Mamba2Shape shape;
   Buffer<float> conv, conv_bias, dt, decay, skip, norm, projected, c, out;
@@ -85,7 +85,7 @@ struct ShortConvLayer {
   void run(Machine* m, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
     (*m)->recurrent()->short_conv(shape, conv.cptr(),
-                                  {projected.ptr() + at(3 * shape.n_channels), u.ptr() + at(shape.n_channels), out.ptr() + at(shape.n_channels)}, kStateAt);
+                                  {projected.ptr() + at(3 * shape.n_channels), u.ptr() + at(shape.n_channels), out.ptr() + at(shape.n_channels)}, {kStateAt, 16});
   }
   ShortConvShape shape;
   Buffer<float> conv, projected, u, out;
@@ -98,7 +98,7 @@ void expect_chunks_as_on_the_cpu(const Shape& shape) {
   const auto [expected, got] = on_both(product_limits(kRows, 512), [&](Machine* m) {
     const Block layer(m, shape, kRows);
     Buffer<float> state(m, normal_values(kStateAt + shape.state_floats(), 9, 0.3f));
-    const Ptr<float> at = state.ptr();
+    const SequenceState at{state.ptr()};
     int32_t first = 0;
     for (const int32_t n : {1, 2, 12, 9, 16, 8, 1, 1, 1}) {
       m->begin(first < 48 ? Phase::prefill : Phase::decode, n, first);
@@ -113,6 +113,53 @@ void expect_chunks_as_on_the_cpu(const Shape& shape) {
   expect_near(got, expected, 2e-5);
 }
 
+// Steps with guessed rows, of which some are right, then one without: rows and state have the bits of a prompt's chunk.
+template <class Block, class Shape>
+void expect_guesses_leave_no_trace(const Shape& shape) {
+  constexpr int32_t kRows = 24;
+  constexpr uint64_t kGuessedAt = 16;
+  struct GuessedStep {
+    int32_t n_guessed, n_right;
+  };
+  const auto [expected, got] = on_both(product_limits(kRows, 512), [&](Machine* m) {
+    const Block layer(m, shape, kRows + kMostGuessedRows);
+    const auto state_of = [&] { return Buffer<float>(m, normal_values(kStateAt + shape.state_floats(), 9, 0.3f)); };
+    Buffer<float> guessed(m, std::vector<float>(kGuessedAt + static_cast<size_t>(kMostGuessedRows * shape.guessed_floats()), NAN)), state = state_of();
+    SequenceState at{state.ptr(), guessed.ptr()};
+    int32_t first = 0;
+    const auto step = [&](int32_t n, int32_t n_final) {
+      at.n_final = n_final;
+      m->begin(Phase::decode, n, first);
+      (*m)->recurrent()->set_states({&at, 1});
+      layer.run(m, first);
+      m->end();
+    };
+    std::vector<float> rows;
+    const size_t width = layer.out.get().size() / static_cast<size_t>(kRows + kMostGuessedRows);
+    const auto keep = [&](int32_t n) {
+      const std::vector<float> out = layer.out.get();
+      rows.insert(rows.end(), out.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(first) * width),
+                  out.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(first + n) * width));
+      first += n;
+    };
+    for (const GuessedStep& s : {GuessedStep{3, 2}, {7, 5}, {7, 0}, {1, 1}, {7, 7}}) {   // each number of rows has a graph, which comes again
+      step(1 + s.n_guessed, 1);
+      keep(1 + s.n_right);
+      at.n_replayed = s.n_right;
+    }
+    step(kRows - first, 0);
+    keep(kRows - first);
+    const std::vector<float> with = joined(rows, state.get());
+    Buffer<float> plain = state_of();
+    at = {plain.ptr()}, first = 0;
+    step(kRows, 0);
+    rows.clear(), keep(kRows);
+    EXPECT_TRUE(same_bits(with, joined(rows, plain.get())));
+    return with;
+  });
+  expect_near(got, expected, 2e-5);
+}
+
 // Each step of several has a state of its own.
 template <class Block, class Shape>
 void expect_steps_of_several_sessions(const Shape& shape) {
@@ -120,11 +167,11 @@ void expect_steps_of_several_sessions(const Shape& shape) {
   const auto [expected, got] = on_both(product_limits(kSteps, 512), [&](Machine* m) {
     const Block layer(m, shape, kSteps);
     std::vector<std::unique_ptr<Buffer<float>>> states;
-    std::vector<Ptr<float>> at;
+    std::vector<SequenceState> at;
     std::vector<Row> rows;
     for (int32_t i = 0; i < kSteps; ++i) {
       states.push_back(std::make_unique<Buffer<float>>(m, normal_values(kStateAt + shape.state_floats(), 20 + static_cast<uint64_t>(i), 0.3f)));
-      at.push_back(states.back()->ptr());
+      at.push_back({states.back()->ptr()});
       rows.push_back({i, 7 * i, 0});
     }
     for (int repeat = 0; repeat < 2; ++repeat) {   // the second one by the first one's graph
@@ -147,6 +194,7 @@ TEST(GpuRecurrent, DeltaNets) {
   for (const DeltaNetShape& shape : {shape_of(2, 4, 16, 16, 4), shape_of(3, 3, 24, 20, 2), shape_of(1, 2, 128, 128, 4), shape_of(2, 2, 33, 100, 8), shape_of(2, 6, 16, 20, 4, true)}) {
     SCOPED_TRACE(shape.key_dim);
     expect_chunks_as_on_the_cpu<DeltaNetLayer>(shape);
+    expect_guesses_leave_no_trace<DeltaNetLayer>(shape);
   }
   expect_steps_of_several_sessions<DeltaNetLayer>(shape_of(2, 6, 32, 48, 4));
 }
@@ -155,6 +203,7 @@ TEST(GpuRecurrent, Mamba2) {
   for (const Mamba2Shape& shape : {mamba2_of(8, 16, 2, 16, 4), mamba2_of(3, 20, 1, 24, 3), mamba2_of(2, 64, 2, 128, 4), mamba2_of(6, 33, 3, 65, 8), mamba2_of(2, 128, 1, 40, 2)}) {
     SCOPED_TRACE(shape.head_dim);
     expect_chunks_as_on_the_cpu<Mamba2Layer>(shape);
+    expect_guesses_leave_no_trace<Mamba2Layer>(shape);
   }
   expect_steps_of_several_sessions<Mamba2Layer>(mamba2_of(4, 48, 2, 32, 4));
 }
@@ -165,6 +214,7 @@ TEST(GpuRecurrent, ShortConvolutions) {
     ShortConvShape shape;
     shape.n_channels = n, shape.n_taps = taps;
     expect_chunks_as_on_the_cpu<ShortConvLayer>(shape);
+    expect_guesses_leave_no_trace<ShortConvLayer>(shape);
     expect_steps_of_several_sessions<ShortConvLayer>(shape);
   }
 }

@@ -442,7 +442,9 @@ TEST_P(GpuGuessedRows, HaveTheBitsOfStepsOfTheirOwn) {
 
 INSTANTIATE_TEST_SUITE_P(Models, GpuGuessedRows,
                          ::testing::Values(std::pair{"qwen3", TensorType::q8_0}, std::pair{"llama-256", TensorType::q4_k},
-                                           std::pair{"phi3-window", TensorType::f16}, std::pair{"glm47", TensorType::f32}),
+                                           std::pair{"phi3-window", TensorType::f16}, std::pair{"glm47", TensorType::f32},
+                                           std::pair{"qwen35", TensorType::f16}, std::pair{"qwen35moe", TensorType::f16},
+                                           std::pair{"lfm2", TensorType::f16}, std::pair{"nemotron-h", TensorType::f16}),
                          [](const auto& tested) {
                            std::string name = tested.param.first;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -70,7 +70,7 @@ struct DeltaTask {
   float dt, decay;
   const float* z;                   // (value_dim), rows value_stride floats apart, as those of out
   const float* norm;                // (value_dim)
-  float* out;                       // (value_dim)
+  float* out;                       // (value_dim); null: the rows change the state alone, and q, z and norm do not count
   int64_t value_stride;
   float eps;
 };
@@ -94,7 +94,7 @@ struct Mamba2Task {
   const float* t;                   // the head's values, t_stride floats apart
   int64_t t_stride;
   float dt, decay, skip;
-  float* out;                       // (head_dim), rows out_stride floats apart
+  float* out;                       // (head_dim), rows out_stride floats apart; null: the rows change the state alone
   int64_t out_stride;
 };
 

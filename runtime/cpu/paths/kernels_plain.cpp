@@ -183,7 +183,7 @@ void delta_head(const DeltaTask& t) {
   for (int32_t row = 0; row < t.n_rows; ++row) {
     const float *q = t.q + row * t.stride, *k = t.k + row * t.stride, *v = t.v + row * t.stride;
     const DeltaGates gates = delta_gates(t, row);
-    float* out = t.out + row * t.value_stride;
+    float* out = t.out ? t.out + row * t.value_stride : nullptr;
     for (int32_t j = 0; j < n; ++j) {
       float read = 0;
       for (int32_t i = 0; i < t.key_dim; ++i) {
@@ -192,13 +192,15 @@ void delta_head(const DeltaTask& t) {
         read += s * k[i];
       }
       const float d = gates.beta * (v[j] - read);
-      out[j] = 0;
+      float sum = 0;
       for (int32_t i = 0; i < t.key_dim; ++i) {
         float& s = t.state[i * n + j];
         s += k[i] * d;
-        out[j] += s * q[i];
+        sum += s * q[i];
       }
+      if (out) out[j] = sum;
     }
+    if (!out) continue;
     rms_norm(out, t.norm, out, n, t.eps);
     const float* z = t.z + row * t.value_stride;
     for (int32_t j = 0; j < n; ++j) out[j] *= z[j] / (1.0f + std::exp(-z[j]));
@@ -209,7 +211,7 @@ void mamba2_head(const Mamba2Task& t) {
   for (int32_t row = 0; row < t.n_rows; ++row) {
     const float *x = t.x + row * t.stride, *b = t.b + row * t.stride, *c = t.c + row * t.stride;
     const Mamba2Gates gates = mamba2_gates(t, row);
-    float* out = t.out + row * t.out_stride;
+    float* out = t.out ? t.out + row * t.out_stride : nullptr;
     for (int32_t j = 0; j < t.head_dim; ++j) {
       float sum = 0;
       for (int32_t i = 0; i < t.state_dim; ++i) {
@@ -217,7 +219,7 @@ void mamba2_head(const Mamba2Task& t) {
         s = s * gates.decay + b[i] * (gates.step * x[j]);
         sum += s * c[i];
       }
-      out[j] = sum + t.skip * x[j];
+      if (out) out[j] = sum + t.skip * x[j];
     }
   }
 }

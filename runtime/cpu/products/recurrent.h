@@ -1,9 +1,9 @@
 // Kernels of recurrent layers, written over V: the convolution of channels, the delta rule, Mamba2's recurrence, and gates of attention. Include
 // after products/rows.h.
 //
-// The state of a value head is 64 KB for 128 by 128 floats, so it stays in the second-level cache over a prompt's rows. Each row passes over
-// it twice: decay and read, write and read; in Mamba2 once. A pass takes kAtOnce vectors of columns with their sums in registers. Each sum goes over the rows
-// of the state in order, so its bits do not depend on V's width.
+// The state of a value head is 64 KB for 128 by 128 floats. A pass takes kAtOnce vectors of its columns with their sums in registers, and kRowsAtOnce
+// rows of the step one after another: so these columns stay in the first-level cache. Each row passes over them twice: decay and read, write and
+// read; in Mamba2 once. Each sum goes over the rows of the state in order, so its bits do not depend on V's width.
 #pragma once
 
 #include "runtime/cpu/products/rows.h"
@@ -30,8 +30,10 @@ inline void convolve_head(const ConvolveTask& t) {
   for (i = 0; i < t.dim; ++i) t.out[i] *= scale;
 }
 
-// Columns [j, j + kAtOnce vectors) of the state, or `left` columns of one vector.
-template <int kAtOnce, bool kPart>
+constexpr int32_t kRowsAtOnce = 16;
+
+// Columns [j, j + kAtOnce vectors) of the state, or `left` columns of one vector. kReads: else there is neither a query nor an output.
+template <int kAtOnce, bool kPart, bool kReads>
 inline void delta_columns(const DeltaTask& t, int32_t j, int left, const DeltaGates& gates, const float* q, const float* k, const float* v,
                           float* out) {
   const auto load = [left](const float* p) { return kPart ? V::load_part(p, left) : V::load(p); };
@@ -55,33 +57,53 @@ inline void delta_columns(const DeltaTask& t, int32_t j, int left, const DeltaGa
   }
   for (int32_t i = 0; i < t.key_dim; ++i) {
     float* row = t.state + int64_t{i} * t.value_dim + j;
-    const V::F key = V::set(k[i]), query = V::set(q[i]);
+    const V::F key = V::set(k[i]), query = kReads ? V::set(q[i]) : key;
     for (int n = 0; n < kAtOnce; ++n) {
       const V::F s = V::fma(key, d[n], load(row + n * V::kLanes));
       store(row + n * V::kLanes, s);
-      sums[n] = V::fma(s, query, sums[n]);
+      if (kReads) sums[n] = V::fma(s, query, sums[n]);
     }
   }
+  if (!kReads) return;
   for (int n = 0; n < kAtOnce; ++n) store(out + j + n * V::kLanes, sums[n]);
 }
 
-inline void delta_head(const DeltaTask& t) {
+template <bool kReads>
+inline void delta_rows(const DeltaTask& t, int32_t first, int32_t end) {
   constexpr int kAtOnce = 4;
-  for (int32_t row = 0; row < t.n_rows; ++row) {
-    const float *q = t.q + row * t.stride, *k = t.k + row * t.stride, *v = t.v + row * t.stride;
-    const DeltaGates gates = delta_gates(t, row);
+  DeltaGates gates[kRowsAtOnce];
+  for (int32_t row = first; row < end; ++row) gates[row - first] = delta_gates(t, row);
+  // f(its gates, q, k, v, out), one row after another.
+  const auto each = [&](const auto& f) {
+    for (int32_t row = first; row < end; ++row)
+      f(gates[row - first], kReads ? t.q + row * t.stride : nullptr, t.k + row * t.stride, t.v + row * t.stride,
+        kReads ? t.out + row * t.value_stride : nullptr);
+  };
+  int32_t j = 0;
+  for (; j + kAtOnce * V::kLanes <= t.value_dim; j += kAtOnce * V::kLanes)
+    each([&](const DeltaGates& g, const float* q, const float* k, const float* v, float* out) { delta_columns<kAtOnce, false, kReads>(t, j, 0, g, q, k, v, out); });
+  for (; j + V::kLanes <= t.value_dim; j += V::kLanes)
+    each([&](const DeltaGates& g, const float* q, const float* k, const float* v, float* out) { delta_columns<1, false, kReads>(t, j, 0, g, q, k, v, out); });
+  if (j < t.value_dim)
+    each([&](const DeltaGates& g, const float* q, const float* k, const float* v, float* out) {
+      delta_columns<1, true, kReads>(t, j, t.value_dim - j, g, q, k, v, out);
+    });
+  for (int32_t row = first; row < end && kReads; ++row) {
     float* out = t.out + row * t.value_stride;
-    int32_t j = 0;
-    for (; j + kAtOnce * V::kLanes <= t.value_dim; j += kAtOnce * V::kLanes) delta_columns<kAtOnce, false>(t, j, 0, gates, q, k, v, out);
-    for (; j + V::kLanes <= t.value_dim; j += V::kLanes) delta_columns<1, false>(t, j, 0, gates, q, k, v, out);
-    if (j < t.value_dim) delta_columns<1, true>(t, j, t.value_dim - j, gates, q, k, v, out);
     rms_norm(out, t.norm, out, t.value_dim, t.eps);
     swiglu(t.z + row * t.value_stride, out, out, t.value_dim);
   }
 }
 
+inline void delta_head(const DeltaTask& t) {
+  for (int32_t first = 0; first < t.n_rows; first += kRowsAtOnce) {
+    const int32_t end = first + kRowsAtOnce < t.n_rows ? first + kRowsAtOnce : t.n_rows;
+    t.out ? delta_rows<true>(t, first, end) : delta_rows<false>(t, first, end);
+  }
+}
+
 // As delta_columns().
-template <int kAtOnce, bool kPart>
+template <int kAtOnce, bool kPart, bool kReads>
 inline void mamba2_columns(const Mamba2Task& t, int32_t j, int left, const Mamba2Gates& gates, const float* x, const float* b, const float* c,
                            float* out) {
   const auto load = [left](const float* p) { return kPart ? V::load_part(p, left) : V::load(p); };
@@ -95,26 +117,43 @@ inline void mamba2_columns(const Mamba2Task& t, int32_t j, int left, const Mamba
   }
   for (int32_t i = 0; i < t.state_dim; ++i) {
     float* row = t.state + int64_t{i} * t.head_dim + j;
-    const V::F written = V::set(b[i]), read = V::set(c[i]);
+    const V::F written = V::set(b[i]), read = kReads ? V::set(c[i]) : written;
     for (int n = 0; n < kAtOnce; ++n) {
       const V::F s = V::fma(written, stepped[n], V::mul(load(row + n * V::kLanes), decay));
       store(row + n * V::kLanes, s);
-      sums[n] = V::fma(s, read, sums[n]);
+      if (kReads) sums[n] = V::fma(s, read, sums[n]);
     }
   }
+  if (!kReads) return;
   for (int n = 0; n < kAtOnce; ++n) store(out + j + n * V::kLanes, V::fma(V::set(t.skip), own[n], sums[n]));
 }
 
-inline void mamba2_head(const Mamba2Task& t) {
+template <bool kReads>
+inline void mamba2_rows(const Mamba2Task& t, int32_t first, int32_t end) {
   constexpr int kAtOnce = 4;
-  for (int32_t row = 0; row < t.n_rows; ++row) {
-    const float *x = t.x + row * t.stride, *b = t.b + row * t.stride, *c = t.c + row * t.stride;
-    const Mamba2Gates gates = mamba2_gates(t, row);
-    float* out = t.out + row * t.out_stride;
-    int32_t j = 0;
-    for (; j + kAtOnce * V::kLanes <= t.head_dim; j += kAtOnce * V::kLanes) mamba2_columns<kAtOnce, false>(t, j, 0, gates, x, b, c, out);
-    for (; j + V::kLanes <= t.head_dim; j += V::kLanes) mamba2_columns<1, false>(t, j, 0, gates, x, b, c, out);
-    if (j < t.head_dim) mamba2_columns<1, true>(t, j, t.head_dim - j, gates, x, b, c, out);
+  Mamba2Gates gates[kRowsAtOnce];
+  for (int32_t row = first; row < end; ++row) gates[row - first] = mamba2_gates(t, row);
+  // f(its gates, x, b, c, out), one row after another.
+  const auto each = [&](const auto& f) {
+    for (int32_t row = first; row < end; ++row)
+      f(gates[row - first], t.x + row * t.stride, t.b + row * t.stride, kReads ? t.c + row * t.stride : nullptr,
+        kReads ? t.out + row * t.out_stride : nullptr);
+  };
+  int32_t j = 0;
+  for (; j + kAtOnce * V::kLanes <= t.head_dim; j += kAtOnce * V::kLanes)
+    each([&](const Mamba2Gates& g, const float* x, const float* b, const float* c, float* out) { mamba2_columns<kAtOnce, false, kReads>(t, j, 0, g, x, b, c, out); });
+  for (; j + V::kLanes <= t.head_dim; j += V::kLanes)
+    each([&](const Mamba2Gates& g, const float* x, const float* b, const float* c, float* out) { mamba2_columns<1, false, kReads>(t, j, 0, g, x, b, c, out); });
+  if (j < t.head_dim)
+    each([&](const Mamba2Gates& g, const float* x, const float* b, const float* c, float* out) {
+      mamba2_columns<1, true, kReads>(t, j, t.head_dim - j, g, x, b, c, out);
+    });
+}
+
+inline void mamba2_head(const Mamba2Task& t) {
+  for (int32_t first = 0; first < t.n_rows; first += kRowsAtOnce) {
+    const int32_t end = first + kRowsAtOnce < t.n_rows ? first + kRowsAtOnce : t.n_rows;
+    t.out ? mamba2_rows<true>(t, first, end) : mamba2_rows<false>(t, first, end);
   }
 }
 

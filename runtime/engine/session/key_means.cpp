@@ -145,12 +145,14 @@ Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Tu
     step.rows = rows;
     step_pages.give(*pages, &step);
     sums.begin(static_cast<int32_t>(from), static_cast<int32_t>(n));
-    if (state) state->begin_step();
+    if (state) state->begin_step(from);
     status = model::forward(&backend, model->weights(), ropes.specs(), model->workspace(turn), step, cancel, {}, &sums,
-                            state ? state->data() : Ptr<float>());
+                            state ? state->step() : SequenceState());
     from += n;
+    if (state) state->end_step(from);
   }
   pages->truncate(0);
+  if (state && n_tokens > 0) state->forget();
   ORRERY_TRY(std::move(status));
   const AccountScope scope(model->account());
   auto means = std::make_shared<const KeyMeans>(sums.means());

@@ -17,12 +17,37 @@ kv::Region RecurrentState::layout(const model::Description& d, KvType kv_type) {
   return {name, kv::Holds::kv, align_up(d.state_bytes(), kv::kArenaAlignment), 0, most_checkpoints(bytes) * bytes, 0};
 }
 
+kv::Region RecurrentState::guesses_layout(const model::Description& d) {
+  return {"inputs of guessed tokens", kv::Holds::kv, align_up(d.guessed_floats * sizeof(float), kv::kArenaAlignment), 0, 0, 0};
+}
+
 RecurrentState::RecurrentState(const model::Description& d, KvType kv_type)
     : float_bytes_(d.state_bytes()), window_bytes_(windows_bytes(d, kv_type)) {}
 
+void RecurrentState::begin_step(uint32_t from, int32_t n_final) {
+  step_.data = {region_.data().address}, step_.guessed = {guesses_.data().address};
+  step_.n_replayed = static_cast<int32_t>(from - position_);
+  step_.n_final = n_final;
+  position_ = kUnknown, n_guessed_ = 0;
+}
+
+uint32_t RecurrentState::due_before(uint32_t reach) const {
+  const uint32_t page_end = (position_ / kPageTokens + 1) * kPageTokens;
+  return page_end <= reach && page_end - last() >= kEvery ? page_end : 0;
+}
+
+bool RecurrentState::reaches(uint32_t n_tokens) const {
+  if (position_ == n_tokens || position_ == kUnknown) return position_ == n_tokens;
+  return float_bytes_ == 0 && n_tokens <= position_ + n_guessed_ && pages_->hold_windows(n_tokens);
+}
+
 void RecurrentState::truncate(uint32_t n_tokens) {
   while (!checkpoints_.empty() && checkpoints_.back().n_tokens > n_tokens) checkpoints_.pop_back();
-  if (position_ != kUnknown && position_ > n_tokens) position_ = reaches(n_tokens) ? n_tokens : kUnknown;
+  if (position_ == kUnknown) return;
+  if (position_ > n_tokens)
+    position_ = reaches(n_tokens) ? n_tokens : kUnknown, n_guessed_ = 0;
+  else
+    n_guessed_ = std::min(n_guessed_, n_tokens - position_);
 }
 
 const RecurrentState::Checkpoint* RecurrentState::at_or_before(uint32_t n_tokens) const {
@@ -49,7 +74,7 @@ Status RecurrentState::restore(Backend* backend, uint32_t n_tokens) {
   const Checkpoint* found = at_or_before(n_tokens);
   const uint32_t at = nearest(n_tokens);
   if (reaches(at)) {
-    position_ = at;
+    if (position_ != at) position_ = at, n_guessed_ = 0;
     return ok_status();
   }
   if (found) return put_back(backend, found->bytes, at);
@@ -60,7 +85,7 @@ Status RecurrentState::restore(Backend* backend, uint32_t n_tokens) {
     backend->upload({region_.data().address + done}, zeros.data(), std::min(kAtOnce, float_bytes_ - done));
   ORRERY_TRY(pages_->take_windows(backend, 0));
   ORRERY_TRY(backend->synchronize());
-  position_ = 0;
+  position_ = 0, n_guessed_ = 0;
   return ok_status();
 }
 
@@ -73,7 +98,7 @@ Result<RecurrentState::Bytes> RecurrentState::read(Backend* backend) const {
 }
 
 Status RecurrentState::put_back(Backend* backend, const Bytes& bytes, uint32_t n_tokens) {
-  position_ = kUnknown;
+  position_ = kUnknown, n_guessed_ = 0;
   if (float_bytes_ > 0) backend->upload({region_.data().address}, bytes->data(), float_bytes_);
   ORRERY_TRY(pages_->upload_windows(backend, n_tokens, bytes->data() + float_bytes_));
   ORRERY_TRY(backend->synchronize());
@@ -101,7 +126,7 @@ void RecurrentState::add_checkpoint(uint32_t n_tokens, Bytes bytes) {
 void RecurrentState::copy_from(Backend* backend, const RecurrentState& other) {
   share_checkpoints(other);
   if (float_bytes_ > 0) backend->copy({region_.data().address}, {other.region_.data().address}, float_bytes_);
-  position_ = other.position_;
+  position_ = other.position_, n_guessed_ = 0;
 }
 
 }  // namespace orrery::engine

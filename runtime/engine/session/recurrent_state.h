@@ -9,8 +9,12 @@
 // Checkpoints are made every kEvery tokens, and at least kTail tokens before the end of a prompt: the next prompt of a conversation often parts
 // from this one where the answer begins, or a few tokens before. They are made where a page of KV ends, so that the prefix tree can keep them
 // with it. At most most_checkpoints() are kept: of the others the one goes that is closest to the one before it. Forks share them.
+//
+// Guessed tokens do not change the state of recurrent layers; their inputs are kept (backend/recurrent.h). Those that were right become the session's
+// tokens, and the state is then behind them. The next step replays them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -38,29 +42,39 @@ class RecurrentState {
 
   // Nothing, if the model has neither recurrent layers nor rings.
   static kv::Region layout(const model::Description& d, KvType kv_type);
+  static kv::Region guesses_layout(const model::Description& d);   // of a session that guesses tokens; nothing without recurrent layers
   static size_t most_checkpoints(uint64_t bytes);
   RecurrentState(const model::Description& d, KvType kv_type);
 
-  // The state's place in the arena, and its rings; neither while the session is parked. Afterwards the state is unknown.
-  void place(kv::ArenaRegion region, kv::SequencePages* pages) { region_ = std::move(region), pages_ = pages, position_ = kUnknown; }
-  Ptr<float> data() const { return {region_.data().address}; }   // of recurrent layers; null: there are none
+  // The places in the arena: of the state, and of the inputs of guessed tokens or empty; and the rings. All are empty while the session is parked.
+  // Afterwards the state is unknown.
+  void place(kv::ArenaRegion region, kv::ArenaRegion guesses, kv::SequencePages* pages) {
+    region_ = std::move(region), guesses_ = std::move(guesses), pages_ = pages;
+    position_ = kUnknown, n_guessed_ = 0;
+  }
   // Of a copy: the state of recurrent layers, then the windows (kv::SequencePages::download_windows).
   uint64_t bytes() const { return float_bytes_ + window_bytes_; }
-  uint64_t float_bytes() const { return float_bytes_; }
+  uint64_t float_bytes() const { return float_bytes_; }   // of recurrent layers; 0: there are none
 
   // The number of tokens whose state it is, or kUnknown.
   uint32_t position() const { return position_; }
-  // A step changes the state; if it is complete, the state is that of `position` tokens.
-  void begin_step() { position_ = kUnknown; }
-  void end_step(uint32_t position) { position_ = position; }
+  // The number of tokens, at most n_tokens, that a step can go on from: it replays those behind position().
+  uint32_t reach(uint32_t n_tokens) const { return position_ == kUnknown ? 0 : std::min(position_ + n_guessed_, std::max(n_tokens, position_)); }
+  // Whether the state is that of n_tokens, or that of rings, which still have the windows and the right guesses.
+  bool reaches(uint32_t n_tokens) const;
+  // The first number of tokens in (position(), reach] of which a checkpoint is due; 0: none.
+  uint32_t due_before(uint32_t reach) const;
+  // A step from `from` on changes the state, of which `from` is within reach. n_final: SequenceState::n_final. If it is complete, the state is that of
+  // `position` tokens, and the inputs of n_guessed tokens behind them are kept.
+  void begin_step(uint32_t from, int32_t n_final = 0);
+  const SequenceState& step() const { return step_; }   // what begin_step() has begun
+  void end_step(uint32_t position, uint32_t n_guessed = 0) { position_ = position, n_guessed_ = n_guessed; }
   // The step behind `position` tokens did not complete. It has written KV behind them, so the rings' windows are what they were.
   void undo_step(uint32_t position) {
-    if (float_bytes_ == 0) position_ = position;
+    if (float_bytes_ == 0) position_ = position, n_guessed_ = 0;
   }
-  // Whether the state, which has a position, can be taken back to n_tokens without a checkpoint.
-  bool reaches(uint32_t n_tokens) const {
-    return position_ == n_tokens || (float_bytes_ == 0 && position_ != kUnknown && n_tokens < position_ && pages_->hold_windows(n_tokens));
-  }
+  // It is the state of no known number of tokens.
+  void forget() { position_ = kUnknown, n_guessed_ = 0; }
   // The tokens behind n_tokens are not the session's any more.
   void truncate(uint32_t n_tokens);
   // Takes the latest checkpoint at or before n_tokens, or the state of no tokens, unless the state is that of at most n_tokens and later.
@@ -87,16 +101,18 @@ class RecurrentState {
   void copy_from(Backend* backend, const RecurrentState& other);
   void share_checkpoints(const RecurrentState& other) { checkpoints_ = other.checkpoints_; }
   // For benchmarks: treats the state as that of n tokens.
-  void assume(uint32_t n_tokens) { position_ = n_tokens; }
+  void assume(uint32_t n_tokens) { position_ = n_tokens, n_guessed_ = 0; }
 
  private:
   const Checkpoint* at_or_before(uint32_t n_tokens) const;
   uint32_t last() const { return checkpoints_.empty() ? 0 : checkpoints_.back().n_tokens; }
 
   const uint64_t float_bytes_, window_bytes_;
-  kv::ArenaRegion region_;
+  kv::ArenaRegion region_, guesses_;
   kv::SequencePages* pages_ = nullptr;    // null while the session is parked
   uint32_t position_ = kUnknown;
+  uint32_t n_guessed_ = 0;                // tokens behind position_, which is known then, whose inputs are kept
+  SequenceState step_;
   uint32_t prompts_ = kUnknown;           // where the checkpoint of the prompt under way is due
   std::vector<Checkpoint> checkpoints_;   // ascending
 };

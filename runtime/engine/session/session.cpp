@@ -187,9 +187,13 @@ Status Session::acquire() {
   if (!means.empty()) {
     ORRERY_ASSIGN(means_region, kv::ArenaRegion::take(&model_->runtime().arena(), means));
   }
-  kv::ArenaRegion state_region;
+  kv::ArenaRegion state_region, guesses_region;
   if (state_ && state_->float_bytes() > 0) {
-    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(model_->description(), options_.kv_type)));
+    const model::Description& h = model_->description();
+    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(h, options_.kv_type)));
+    if (guesses_) {
+      ORRERY_ASSIGN(guesses_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::guesses_layout(h)));
+    }
   }
   if (compressed) {
     ORRERY_ASSIGN(resident_, Resident::make(model_.get(), options_, n_context_, &pages->group(0), ropes_.specs()));
@@ -198,7 +202,7 @@ Status Session::acquire() {
   slot_ = std::move(slot);
   reservations_ = std::move(reservations);
   means_region_ = std::move(means_region);
-  if (state_) state_->place(std::move(state_region), pages_.get());
+  if (state_) state_->place(std::move(state_region), std::move(guesses_region), pages_.get());
   if (form_.means) {
     const Turn turn = model_->runtime().take_turn();
     upload_means(&turn.backend());
@@ -333,9 +337,10 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
     step_pages.give(*pages_, &step);
     if (wanted) step.queries = resident_->queries();
     step.transform = transform();
-    if (moved) moved->begin_step();
+    if (moved) moved->begin_step(from);
     status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {},
-                            wanted ? resident_->hook(Phase::prefill, from, n) : nullptr, moved ? moved->data() : Ptr<float>());
+                            wanted ? resident_->hook(Phase::prefill, from, n) : nullptr, moved ? moved->step() : SequenceState());
+    if (moved && status.ok()) moved->end_step(from + n);
     if (wanted) status.ok() ? resident_->note_queries(from, from + n) : resident_->forget_queries(from, from + n);
     pages_->upload(&backend, first, end, saved.data());
     if (ring_page_bytes > 0) pages_->upload_rings(&backend, first, end, saved_rings);
@@ -345,15 +350,19 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   if (last_state) return moved->put_back(&backend, last_state, n_tokens);
   // A generated token's state is not that of its computation as a prompt token: catch_up() computes it.
   const auto first_made = made_.begin() + begin, end_made = made_.begin() + missing.end;
-  if (moved && std::none_of(first_made, end_made, is_generated)) moved->end_step(missing.end);
+  if (moved && std::any_of(first_made, end_made, is_generated)) moved->forget();
   return ok_status();
 }
 
-Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel) {
+Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel, bool whole) {
   Backend& backend = turn.backend();
   ORRERY_TRY(state_->restore(&backend, n_tokens));
   uint32_t from = state_->position();
-  if (from == n_tokens) return ok_status();
+  // Right guesses are replayed by the step that follows. Where the state itself is wanted, at the end or for a checkpoint on the way, that step computes
+  // the last one of them again.
+  const uint32_t reach = state_->reach(n_tokens), wanted = whole && reach > from ? reach : state_->due_before(reach);
+  if (wanted == 0 && reach == n_tokens) return ok_status();
+  from = wanted > 0 ? wanted - 1 : reach;
   stats_.recomputed_tokens += n_tokens - from;
   // Under a policy a generated token attended to the resident KV of its time. Now it attends to all KV, and its own KV stays what it was.
   os::Region saved;
@@ -378,8 +387,8 @@ Status Session::catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<
     const bool keeps_kv = decodes_resident() && generated(from);
     const uint32_t page = from / static_cast<uint32_t>(kPageTokens);
     if (keeps_kv) pages_->download(&backend, page, page + 1, saved.data());
-    state_->begin_step();
-    Status status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr, state_->data());
+    state_->begin_step(from);
+    Status status = model::forward(&backend, model_->weights(), ropes_.specs(), model_->workspace(turn), step, cancel, {}, nullptr, state_->step());
     if (keeps_kv) pages_->upload(&backend, page, page + 1, saved.data());
     ORRERY_TRY(std::move(status));
     from += n;
@@ -523,6 +532,15 @@ void Session::forget_guesses() {
   if (!guesses_ || guesses_->n_ahead() == 0) return;
   guesses_->forget();
   if (pages_) pages_->truncate(n_computed());
+  if (state_) state_->truncate(n_computed());
+}
+
+Status Session::complete_state(const std::atomic<bool>* cancel) {
+  if (!state_ || state_->position() == n_computed() || state_->reach(n_computed()) != n_computed()) return ok_status();
+  ORRERY_ASSIGN(const Turn turn, model_->runtime().take_turn(Cancel(cancel)));
+  ORRERY_TRY(model_->waiting_rows(turn).make_room(&turn.backend(), 0));
+  ORRERY_TRY(turn.backend().set_scratch(model_->workspace(turn).scratch, model_->limits(turn)));
+  return catch_up(turn, n_computed(), cancel, true);
 }
 
 Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter) {
@@ -534,7 +552,6 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
   if (guesses_ && options_.speculate == Speculate::ngram) guesses_->ngrams.read(tokens_, made_);
   if (right) {
     n_computed_ = from + 1;
-    if (state_) state_->end_step(from + 1);   // of rings alone: they hold what the guess wrote
     ++stats_.accepted_tokens;
   } else {
     ORRERY_TRY(decode_next(token, shortlist, cancel, tokens_.size() == from + 1 ? most_guesses : 0, drafter));
@@ -697,6 +714,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
   ORRERY_TRY(resume());
   forget_guesses();
   ORRERY_TRY(fetch_logits());
+  ORRERY_TRY(complete_state(nullptr));
   if (state_ && state_->float_bytes() > 0) {
     const Turn turn = model_->runtime().take_turn();
     ORRERY_TRY(state_->checkpoint(&turn.backend()));
@@ -766,7 +784,7 @@ Status Session::resume() {
   }();
   if (!filled.ok()) {   // the KV is in parked_pages_ alone: parked as before
     resident_.reset(), pages_.reset();
-    if (state_) state_->place({}, nullptr);
+    if (state_) state_->place({}, {}, nullptr);
     means_region_ = {}, reservations_ = {}, slot_ = {};
     return Status(filled.detail());
   }

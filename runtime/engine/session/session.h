@@ -252,7 +252,10 @@ class Session {
   void upload_means(Backend* backend);
   kv::PrefixTree::Key prefix_key() const;
   // Makes the recurrent state that of n_tokens, of which the KV is there: takes an earlier state, and computes the tokens that follow again.
-  Status catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
+  // Of right guesses the next step replays the inputs; whole: they are in the state, too.
+  Status catch_up(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel, bool whole = false);
+  // Makes the recurrent state that of all computed tokens, if right guesses are all that it lacks.
+  Status complete_state(const std::atomic<bool>* cancel);
   // Computes tokens of the session again for their queries. Their KV does not change.
   Status recover_queries(const Turn& turn, uint32_t n_tokens, const std::atomic<bool>* cancel);
   Status decode_next(int32_t token, Shortlist* shortlist, const std::atomic<bool>* cancel, uint32_t most_guesses, Drafter* drafter);

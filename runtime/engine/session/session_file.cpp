@@ -112,6 +112,7 @@ Result<Image> make_image(const Session& session, const kv::SequencePages& pages,
 Result<uint64_t> SessionFile::size(Session* session) {
   ORRERY_TRY(session->resume());
   session->forget_guesses();
+  ORRERY_TRY(session->complete_state(nullptr));
   ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_));
   return image.bytes;
 }
@@ -119,6 +120,7 @@ Result<uint64_t> SessionFile::size(Session* session) {
 Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<bool>* cancel) {
   ORRERY_TRY(session->resume());
   session->forget_guesses();
+  ORRERY_TRY(session->complete_state(cancel));
   ORRERY_ASSIGN(const Image image, make_image(*session, *session->pages_, session->ropes_, session->form_));
   Hash128 hash;
   const auto write = [&](const void* data, size_t n) {

@@ -140,7 +140,7 @@ void SessionStep::compute_pass(const Turn& turn, Span<SessionStep* const> live, 
     for (const RopeSpec& spec : step->session_->ropes_.specs()) ropes[n_ropes++] = spec;
     parts[i].out = step->out_;
     parts[i].hook = step->hook_ ? step : nullptr;
-    if (step->session_->state_) parts[i].state = step->session_->state_->data();
+    if (step->session_->state_) parts[i].state = step->session_->state_->step();
     step->ran_ = true;
   }
   LanguageModel& model = *live[0]->session_->model_;
@@ -187,7 +187,7 @@ Status SessionStep::begin(const Turn& turn, bool may_settle) {
   if (from_ == 0 && !goes_on) ORRERY_TRY(s.choose_form(turn, r.cancel));
   if (s.state_ && !goes_on) ORRERY_TRY(s.catch_up(turn, from_, r.cancel));
   ORRERY_TRY(s.pages_->make_writable(&backend, from_, from_ + n));
-  if (s.state_) s.state_->begin_step();
+  if (s.state_ && !goes_on) s.state_->begin_step(from_, r.rows == Rows::guesses ? 1 : 0);
 
   s.rows_.resize(n);
   for (uint32_t i = 0; i < n; ++i) s.rows_[i] = {r.tokens[i], static_cast<int32_t>(from_ + i), 0};
@@ -244,7 +244,7 @@ void SessionStep::end(const Turn& turn) {
     if (!drafts) s.n_computed_ = from_ + (request_.rows == Rows::guesses ? 1 : n);
     guarded([&]() -> Status {
       if (s.state_) {
-        s.state_->end_step(drafts ? from_ + n : s.n_computed());
+        s.state_->end_step(drafts ? from_ + n : s.n_computed(), request_.rows == Rows::guesses ? n - 1 : 0);
         if (!drafts && s.state_->due()) ORRERY_TRY(s.state_->checkpoint(&turn.backend()));
       }
       if (out_.request) {

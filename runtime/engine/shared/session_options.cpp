@@ -100,8 +100,10 @@ Status SessionOptions::validate(const model::Description& h) const {
   if (!compressed() && !policy_options.empty())
     return error(Code::invalid_argument, "policy full has no options; '%.40s' was given",
                  policy_options[0].first.c_str());
-  if (h.recurrent() && speculate != Speculate::off)
-    return error(Code::unsupported, "a guessed token that is wrong cannot be taken out of a recurrent layer's state: expected speculate off");
+  if (h.recurrent() && speculate == Speculate::policy)
+    return error(Code::unsupported,
+                 "speculate policy drafts with steps of the model itself, which cannot be taken out of a recurrent layer's state; expected off, or ngram "
+                 "or draft under policy full");
   if (compressed()) ORRERY_TRY(check_policy_fits(h));
   if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
   return ok_status();

@@ -19,6 +19,7 @@ inline constexpr uint32_t kMaxContext = 1u << 27;
 
 enum class Overflow : uint8_t { stop, drop_oldest };
 inline constexpr uint32_t kMostGuesses = 7;   // of a step
+static_assert(kMostGuesses <= kMostGuessedRows);
 // How decode guesses tokens ahead: ngram out of earlier text, policy by the resident KV, draft by a smaller model. Tokens are verified by
 // full KV, so all modes answer as full attention does.
 enum class Speculate : uint8_t { off, ngram, policy, draft };

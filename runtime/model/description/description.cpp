@@ -16,6 +16,28 @@ uint64_t LayerShape::state_floats() const {
   return 0;
 }
 
+uint64_t LayerShape::head_state_floats() const {
+  switch (mixer) {
+    case Mixer::delta_net: return static_cast<uint64_t>(delta_net.key_dim) * static_cast<uint64_t>(delta_net.value_dim);
+    case Mixer::mamba2: return static_cast<uint64_t>(mamba2.state_dim) * static_cast<uint64_t>(mamba2.head_dim);
+    case Mixer::short_conv:
+    case Mixer::attention:
+    case Mixer::none: break;
+  }
+  return 0;
+}
+
+uint64_t LayerShape::guessed_floats() const {
+  switch (mixer) {
+    case Mixer::delta_net: return static_cast<uint64_t>(delta_net.guessed_floats());
+    case Mixer::mamba2: return static_cast<uint64_t>(mamba2.guessed_floats());
+    case Mixer::short_conv: return static_cast<uint64_t>(short_conv.guessed_floats());
+    case Mixer::attention:
+    case Mixer::none: break;
+  }
+  return 0;
+}
+
 int64_t Description::max_ff() const {
   int64_t most = n_per_layer;
   for (const LayerShape& layer : layers)
@@ -93,12 +115,14 @@ void group_layers(Description* d) {
   constexpr uint64_t kAligned = 16;   // floats
   d->groups.clear();
   d->kv_layers.assign(d->layers.size(), KvLayer(-1));
-  d->states.assign(d->layers.size(), 0);
-  d->state_floats = 0;
+  d->states.assign(d->layers.size(), {});
+  d->state_floats = d->guessed_floats = 0;
+  const auto aligned = [](uint64_t floats) { return (floats + kAligned - 1) / kAligned * kAligned; };
   for (int32_t i = 0; i < d->n_layers; ++i) {
     const auto at = static_cast<size_t>(i);
-    d->states[at] = d->state_floats;
-    d->state_floats += (d->layer(i).state_floats() + kAligned - 1) / kAligned * kAligned;
+    d->states[at] = {d->state_floats, d->guessed_floats};
+    d->state_floats += aligned(d->layer(i).state_floats());
+    d->guessed_floats += aligned(kMostGuessedRows * d->layer(i).guessed_floats());
     if (d->layer(i).mixer != Mixer::attention || d->layer(i).attention.kv_of >= 0) continue;
     const AttentionShape& a = d->layer(i).attention;
     const auto same = [&](const KvGroup& g) {

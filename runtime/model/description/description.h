@@ -118,6 +118,8 @@ struct LayerShape {
 
   bool has_ffn() const { return experts || feed_forward.width > 0; }
   uint64_t state_floats() const;    // of a recurrent mixer; else 0
+  uint64_t head_state_floats() const;   // of one of its heads
+  uint64_t guessed_floats() const;  // the kept inputs of a guessed row (backend/recurrent.h)
 };
 
 // Layers whose KV has equal shape, whose queries have equal scales, and which see equal windows. Each group has pages of its own. Policies,
@@ -156,8 +158,9 @@ struct Description {
   // As group_layers() makes them:
   std::vector<KvGroup> groups;      // the first one has a layer without a window, if any group has
   std::vector<KvLayer> kv_layers;   // (n_layers) each layer's place in the KV; that of another layer where it reads another's
-  std::vector<uint64_t> states;     // (n_layers) where a layer's state begins in a sequence's recurrent state, in floats
+  std::vector<StatePlace> states;   // (n_layers) where a layer's part begins in a sequence's recurrent state, and in the kept inputs of guessed rows
   uint64_t state_floats = 0;        // of a sequence; 0: no layer is recurrent
+  uint64_t guessed_floats = 0;      // of kMostGuessedRows rows of a sequence
 
   const LayerShape& layer(int32_t i) const { return layers[static_cast<size_t>(i)]; }
   const RopeParameters& rope() const { return ropes[0]; }

@@ -187,6 +187,7 @@ StepLimits step_limits(const Description& d, int32_t max_rows, int32_t max_conte
     limits.max_expert_in = std::max(d.n_embd, most.width);
   }
   limits.n_layers = d.kv().n_layers();
+  for (const LayerShape& layer : d.layers) limits.max_head_state = std::max(limits.max_head_state, static_cast<int64_t>(layer.head_state_floats()));
   return limits;
 }
 
@@ -206,7 +207,7 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
   for (const KvGroup& group : d.groups) qkv = std::max(qkv, group.q_dim() + 2 * int64_t{group.kv_dim()});
   work.qkv = floats(rows, qkv);
   work.attn = floats(rows, d.max_q_dim());
-  if (const int64_t n = d.mixer_floats(); n > 0) work.mixer = floats(rows, n);
+  if (const int64_t n = d.mixer_floats(); n > 0) work.mixer = floats(rows + (d.recurrent() ? kMostGuessedRows : 0), n);
   if (d.n_per_layer > 0) work.per_layer = floats(rows, d.per_layer_floats());
   work.ffn = floats(rows, std::max(2 * d.max_ff(), d.per_layer_floats()));
   work.act = floats(rows, d.max_ff());
@@ -243,7 +244,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
     if (layers.first == 0 && model.description.embedding_norm) pass.norm(work.x, {}, work.x);
     backend->prepare_ropes(ropes);
     if (model.description.recurrent()) {
-      std::array<Ptr<float>, static_cast<size_t>(kMostTogether)> states;
+      std::array<SequenceState, static_cast<size_t>(kMostTogether)> states;
       for (size_t i = 0; i < parts.size(); ++i) states[i] = parts[i].state;
       backend->recurrent()->set_states({states.data(), parts.size()});
     }
@@ -261,7 +262,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 }
 
 Status forward(Backend* backend, const Model& model, Span<const RopeSpec> ropes, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, Ptr<float> state) {
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook, const SequenceState& state) {
   SessionPart part{out, hook, ok_status(), nullptr, state};
   Status status = forward_together(backend, model, work, {&step, 1}, ropes, {&part, 1}, cancel);
   if (part.thrown) std::rethrow_exception(part.thrown);

@@ -78,7 +78,7 @@ struct SessionPart {
   // An error, or an exception, of the hook.
   Status status;
   std::exception_ptr thrown;
-  Ptr<float> state = {};      // the sequence's recurrent state (Description::state_floats), which the step changes; null if the model has none
+  SequenceState state = {};   // recurrent (Description::state_floats, guessed_floats); null if the model has none
   bool failed() const { return thrown || !status.ok(); }
 };
 
@@ -93,6 +93,6 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
 // status is cancelled and the KV appended for the step's rows is invalid. hook: null, or called in every layer. An
 // error of the hook ends the step in the same way.
 Status forward(Backend* backend, const Model& model, Span<const RopeSpec> ropes, const Workspace& work, const Step& step,
-               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, Ptr<float> state = {});
+               const std::atomic<bool>* cancel, const ForwardOutput& out, LayerHook* hook = nullptr, const SequenceState& state = {});
 
 }  // namespace orrery::model

@@ -1,9 +1,10 @@
 // Recurrent layers on every instruction set of this machine, against their definitions in double precision. The bits depend neither on the chunks of
-// a prompt, nor on the threads, nor on the sessions that decode at once.
+// a prompt, nor on the threads, nor on the sessions that decode at once, nor on guessed rows, right or wrong.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "tests/unit/cpu/fixture.h"
 
@@ -17,6 +18,7 @@ constexpr uint64_t kStateAt = 32;   // floats of another layer, in front of this
 
 StepLimits limits() {
   StepLimits l;
+  l.max_head_state = 128 * 128;
   l.max_rows = kRows, l.max_context = 64, l.n_heads = l.n_kv_heads = 1, l.head_dim = 32, l.max_in = 512;
   return l;
 }
@@ -32,7 +34,7 @@ size_t floats(int64_t n) { return static_cast<size_t>(n); }
 template <class F>
 std::vector<float> in_chunks(Rig& rig, std::vector<int32_t> sizes, uint64_t state_floats, const Guarded<float>& out, const F& compute) {
   const Values state(kStateAt + state_floats, 99, 0.4f);
-  const Ptr<float> at = state.at.ptr();
+  const SequenceState at{state.at.ptr()};
   int32_t first = 0;
   for (const int32_t n : sizes) {
     rig.begin(Phase::prefill, n, first);
@@ -52,6 +54,41 @@ const std::vector<std::vector<int32_t>>& chunkings() {
   return all;
 }
 
+// Computes kRows rows in steps of a final row and some guessed ones, of which the first few are right. What comes behind the last step is computed as
+// one chunk. Returns as in_chunks(), with outputs of final rows and of guessed ones that were right. The first floats of the kept inputs are another layer's.
+struct GuessedStep {
+  int32_t n_guessed, n_right;
+};
+constexpr uint64_t kGuessedAt = 16;
+template <class F>
+std::vector<float> with_guesses(Rig& rig, const std::vector<GuessedStep>& steps, uint64_t state_floats, int64_t guessed_floats, const Guarded<float>& out,
+                                const F& compute) {
+  const Values state(kStateAt + state_floats, 99, 0.4f);
+  Guarded<float> guessed(kGuessedAt + static_cast<size_t>(kMostGuessedRows * guessed_floats));
+  std::fill_n(guessed.data(), guessed.size(), std::numeric_limits<float>::quiet_NaN());
+  std::vector<float> all(out.size());
+  const size_t width = out.size() / kRows;
+  SequenceState at{state.at.ptr(), guessed.ptr()};
+  int32_t first = 0;
+  const auto step = [&](int32_t n, int32_t n_final) {
+    at.n_final = n_final;
+    rig.begin(Phase::decode, n, first);
+    rig->recurrent()->set_states({&at, 1});
+    compute(first);
+    rig.end();
+    std::copy_n(out.data() + floats(first) * width, floats(n) * width, all.data() + floats(first) * width);
+  };
+  for (const GuessedStep& s : steps) {
+    step(1 + s.n_guessed, 1);
+    at.n_replayed = s.n_right;
+    first += 1 + s.n_right;
+  }
+  step(kRows - first, 0);
+  for (size_t i = 0; i < kGuessedAt; ++i) EXPECT_TRUE(std::isnan(guessed.data()[i]));
+  all.insert(all.end(), state.at.data(), state.at.data() + state.at.size());
+  return all;
+}
+
 // The first kStateAt floats of a state are another layer's.
 void expect_near(const std::vector<float>& got, const std::vector<double>& expected) {
   ASSERT_EQ(got.size(), expected.size());
@@ -68,7 +105,7 @@ struct ShortConvCase {
   void run(Rig& rig, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
     rig->recurrent()->short_conv(shape, conv.at.cptr(), {projected.at.cptr() + at(3 * shape.n_channels), u.ptr() + at(shape.n_channels), out.ptr() + at(shape.n_channels)},
-                                 kStateAt);
+                                 {kStateAt, kGuessedAt});
   }
   std::vector<double> expected() const {
     const int64_t n = shape.n_channels, kept = shape.n_taps - 1;
@@ -97,7 +134,7 @@ struct DeltaNetCase {
   explicit DeltaNetCase(const DeltaNetShape& s)
       : shape(s), u(floats(kRows * s.channels()), 1), z(floats(kRows * s.values()), 2), a(floats(kRows * s.gate_stride()), 3),
         b(floats(kRows * s.gate_stride()), 4), conv(floats(s.channels() * s.n_taps), 5, 0.5f), dt(floats(s.n_value_heads), 6),
-        decay(floats(s.n_value_heads), 7), norm(floats(s.value_dim), 8), c(floats(kRows * s.channels())), out(floats(kRows * s.values())) {
+        decay(floats(s.n_value_heads), 7), norm(floats(s.value_dim), 8), c(floats((kRows + kMostGuessedRows) * s.channels())), out(floats(kRows * s.values())) {
     for (int32_t i = 0; i < s.n_value_heads; ++i) decay.at[floats(i)] = -std::fabs(decay.at[floats(i)]);
   }
   void run(Rig& rig, int32_t first) const {
@@ -106,7 +143,7 @@ struct DeltaNetCase {
     rig->recurrent()->delta_net(shape, {conv.at.cptr(), dt.at.cptr(), decay.at.cptr(), norm.at.cptr()},
                                 {u.at.ptr() + at(shape.channels()), c.ptr() + at(shape.channels()), z.at.cptr() + at(shape.values()), a.at.cptr() + gates,
                                  (shape.grouped ? a : b).at.cptr() + gates, out.ptr() + at(shape.values())},
-                                kStateAt);
+                                {kStateAt, kGuessedAt});
   }
   std::vector<double> expected() const {
     const int64_t channels = shape.channels(), kept = shape.n_taps - 1, keys = shape.keys(), dk = shape.key_dim, dv = shape.value_dim;
@@ -169,13 +206,13 @@ struct Mamba2Case {
   explicit Mamba2Case(const Mamba2Shape& s)
       : shape(s), projected(floats(kRows * s.projected()), 1), conv(floats(s.channels() * s.n_taps), 2, 0.5f), conv_bias(floats(s.channels()), 3, 0.5f),
         dt(floats(s.n_heads), 4), decay(floats(s.n_heads), 5), skip(floats(s.n_heads), 6), norm(floats(s.inner()), 7),
-        c(floats(kRows * s.channels())), out(floats(kRows * s.inner())) {
+        c(floats((kRows + kMostGuessedRows) * s.channels())), out(floats(kRows * s.inner())) {
     for (int32_t i = 0; i < s.n_heads; ++i) decay.at[floats(i)] = -std::fabs(decay.at[floats(i)]);
   }
   Mamba2Weights weights() const { return {conv.at.cptr(), conv_bias.at.cptr(), dt.at.cptr(), decay.at.cptr(), skip.at.cptr(), norm.at.cptr()}; }
   void run(Rig& rig, int32_t first) const {
     const auto at = [&](int32_t width) { return static_cast<uint64_t>(first) * static_cast<uint64_t>(width); };
-    rig->recurrent()->mamba2(shape, weights(), {projected.at.cptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())}, kStateAt);
+    rig->recurrent()->mamba2(shape, weights(), {projected.at.cptr() + at(shape.projected()), c.ptr() + at(shape.channels()), out.ptr() + at(shape.inner())}, {kStateAt, kGuessedAt});
   }
   std::vector<double> expected() const {
     const int64_t inner = shape.inner(), channels = shape.channels(), kept = shape.n_taps - 1, dim = shape.head_dim, size = shape.state_dim;
@@ -247,13 +284,20 @@ class CpuRecurrent : public ::testing::TestWithParam<std::string> {
       const std::vector<float> cut = in_chunks(other, sizes, c.shape.state_floats(), c.out, [&](int32_t first) { c.run(other, first); });
       EXPECT_TRUE(same_bits(cut.data(), whole.data(), whole.size())) << "chunks of " << sizes[0];
     }
+    for (const std::vector<GuessedStep>& steps : std::vector<std::vector<GuessedStep>>{
+             {{7, 7}}, {{7, 0}}, {{1, 1}, {1, 0}, {1, 1}}, {{3, 2}, {7, 5}, {2, 0}, {4, 4}}, {{5, 1}, {0, 0}, {6, 3}, {7, 7}, {1, 1}}})
+      for (Rig* any : {&rig, &other}) {
+        const std::vector<float> guessed = with_guesses(*any, steps, c.shape.state_floats(), c.shape.guessed_floats(), c.out,
+                                                        [&](int32_t first) { c.run(*any, first); });
+        EXPECT_TRUE(same_bits(guessed.data(), whole.data(), whole.size())) << steps[0].n_guessed << ", " << steps[0].n_right;
+      }
     // A step of several sessions: each row is the first of its own session.
     std::vector<std::unique_ptr<Values>> states;
-    std::vector<Ptr<float>> at;
+    std::vector<SequenceState> at;
     std::vector<Row> rows;
     for (int32_t i = 0; i < 3; ++i) {
       states.push_back(std::make_unique<Values>(kStateAt + c.shape.state_floats(), 99, 0.4f));
-      at.push_back(states.back()->at.ptr());
+      at.push_back({states.back()->at.ptr()});
       rows.push_back({i, 0, 0});
     }
     std::vector<Step> steps(3);
@@ -266,7 +310,7 @@ class CpuRecurrent : public ::testing::TestWithParam<std::string> {
     const size_t width = c.out.size() / kRows;
     for (int32_t i = 0; i < 3; ++i) {
       const Values state(kStateAt + c.shape.state_floats(), 99, 0.4f);
-      const Ptr<float> own = state.at.ptr();
+      const SequenceState own{state.at.ptr()};
       rig.begin(Phase::decode, 1);
       rig->recurrent()->set_states({&own, 1});
       c.run(rig, i);

@@ -118,6 +118,23 @@ TEST_F(EngineDraftModel, AnswersAreThoseWithoutADraft) {
   }
 }
 
+// A model with recurrent layers, for which one without them drafts.
+TEST_F(EngineDraftModel, DraftsForRecurrentLayers) {
+  for (const char* spec : {"qwen35", "lfm2", "nemotron-h"}) {
+    SCOPED_TRACE(spec);
+    const auto hybrid = open_spec(spec);
+    GenerateOptions options = greedily(90);
+    for (int32_t token = 0; token < hybrid->description().n_vocab; ++token)   // so that the two models agree now and then
+      if (token != 50 && token != 51) options.sampling.bias.push_back({token, -INFINITY});
+    options.sampling.seed = 3;
+    const auto off = unwrap(Session::open(hybrid, wishes(256, ""))), draft = unwrap(Session::open(hybrid, wishes(256, dir.write("draft.gguf", named_model_gguf("qwen3")))));
+    EXPECT_EQ(answer(off.get(), some_tokens(40), options), answer(draft.get(), some_tokens(40), options));
+    EXPECT_TRUE(same_bits(as_vector(off->logits()), as_vector(draft->logits())));
+    EXPECT_GT(draft->stats().accepted_tokens, 5u);
+    EXPECT_GT(draft->stats().guessed_tokens, draft->stats().accepted_tokens + 5);
+  }
+}
+
 // A draft model with the model's own weights is always right, so its KV is that of the session's tokens: also behind a rewind, a fork,
 // other tokens, and a loaded file.
 TEST_F(EngineDraftModel, TheDraftFollowsItsSession) {

@@ -212,7 +212,15 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineGuessedRows,
                                            Case{"demo_k8v4", nullptr, TensorType::q8_0, KvType::k8v4},
                                            Case{"q4_k_f32", "llama-256", TensorType::q4_k, KvType::f32},
                                            Case{"f16_f16", "qwen3", TensorType::f16, KvType::f16},
-                                           Case{"window", "phi3-window", TensorType::q8_0, KvType::f16}),
+                                           Case{"window", "phi3-window", TensorType::q8_0, KvType::f16},
+                                           Case{"delta_net", "qwen35", TensorType::f16, KvType::f16},
+                                           Case{"delta_net_grouped", "qwen3next", TensorType::f16, KvType::f16},
+                                           Case{"delta_net_experts", "qwen35moe", TensorType::f16, KvType::f16},
+                                           Case{"delta_net_flags", "qwen35-flags", TensorType::f32, KvType::f32},
+                                           Case{"short_conv", "lfm2", TensorType::f16, KvType::f16},
+                                           Case{"short_conv_experts", "lfm2moe", TensorType::f16, KvType::f16},
+                                           Case{"mamba2", "nemotron-h", TensorType::f16, KvType::f16},
+                                           Case{"mamba2_odd", "nemotron-h-odd", TensorType::f32, KvType::f16}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // ---- Answers ----
@@ -289,7 +297,7 @@ class Pair {
   std::unique_ptr<Session> off, ngram;
 };
 
-std::shared_ptr<engine::LanguageModel> chat_model() { return open_bytes(chat_model_gguf("llama3-factors", kTemplate)); }
+std::shared_ptr<engine::LanguageModel> chat_model(const char* spec = "llama3-factors") { return open_bytes(chat_model_gguf(spec, kTemplate)); }
 
 // Greedy, without the tokens that are no text. Random models then soon repeat themselves.
 GenerateOptions plain(uint32_t max_tokens) {
@@ -326,10 +334,16 @@ struct Hook {
 constexpr const char* kLong =
     "go on go on go on go on and tell of all the towers and lamps of the town by the sea, one after another, until the last is told";
 
-class EngineGuessKinds : public ::testing::TestWithParam<Speculate> {
+struct GuessKind {
+  const char* name;
+  Speculate speculate;
+  const char* spec;
+};
+class EngineGuessKinds : public ::testing::TestWithParam<GuessKind> {
  protected:
   // Drafts do not know the hook that makes an answer repeat itself.
-  static GenerateOptions options(uint32_t max_tokens) { return GetParam() == Speculate::ngram ? repeating(max_tokens) : plain(max_tokens); }
+  static GenerateOptions options(uint32_t max_tokens) { return kind() == Speculate::ngram ? repeating(max_tokens) : plain(max_tokens); }
+  static Speculate kind() { return GetParam().speculate; }
 };
 
 TEST(EngineGuesses, AnswersAreTheSameForEverySampler) {
@@ -375,8 +389,8 @@ TEST(EngineGuesses, TheDemoModelAnswersTheSame) {
 }
 
 TEST_P(EngineGuessKinds, AHookSeesTheSameCalls) {
-  const auto model = chat_model();
-  Pair pair(model, 512, GetParam());
+  const auto model = chat_model(GetParam().spec);
+  Pair pair(model, 512, kind());
   pair.say(kLong);
   Hook hooks[2];
   std::vector<std::string> events[2];
@@ -395,12 +409,12 @@ TEST_P(EngineGuessKinds, AHookSeesTheSameCalls) {
 
 // Wherever an answer ends, also in the middle of a step's guesses, the session is in the same state, and answers the next turn alike.
 TEST_P(EngineGuessKinds, AnAnswerMayEndAnywhere) {
-  const auto model = chat_model();
+  const auto model = chat_model(GetParam().spec);
   uint64_t accepted = 0;
   for (uint32_t n = 1; n <= 24; ++n)
     for (const bool cancels : {false, true}) {
       SCOPED_TRACE(std::to_string(n) + (cancels ? " cancelled" : ""));
-      Pair pair(model, 512, GetParam());
+      Pair pair(model, 512, kind());
       pair.say(kLong);
       EXPECT_EQ(pair.answer(options(cancels ? 0 : n), cancels ? static_cast<int>(n) : -1), cancels ? Finish::cancelled : Finish::length);
       pair.say("and on");
@@ -429,15 +443,15 @@ TEST(EngineGuesses, AStopStringMayLieInsideAGuess) {
 }
 
 TEST_P(EngineGuessKinds, TheContextIsFilledToItsLastTokenAndOldTurnsMakeRoom) {
-  const auto model = chat_model();
+  const auto model = chat_model(GetParam().spec);
   for (uint32_t n_context = 256; n_context < 264; ++n_context) {
-    Pair pair(model, n_context, GetParam());
+    Pair pair(model, n_context, kind());
     pair.say(kLong);
     EXPECT_EQ(pair.answer(options(0)), Finish::context);
     EXPECT_EQ(pair.ngram->n_computed(), n_context);
     EXPECT_GT(pair.accepted(), 5u);
   }
-  Pair pair(model, 160, GetParam());
+  Pair pair(model, 160, kind());
   for (int turn = 0; turn < 6; ++turn) {
     pair.say("turn " + std::to_string(turn) + " of a long talk of many turns");
     pair.answer(options(50));
@@ -447,11 +461,11 @@ TEST_P(EngineGuessKinds, TheContextIsFilledToItsLastTokenAndOldTurnsMakeRoom) {
 
 // Rewinding, forking, evaluating, saving and loading behind an answer that ended among guesses.
 TEST_P(EngineGuessKinds, WhatASessionDoesAfterwardsIsTheSame) {
-  const auto model = chat_model();
+  const auto model = chat_model(GetParam().spec);
   Random random(5);
   for (int round = 0; round < 12; ++round) {
     SCOPED_TRACE(round);
-    Pair pair(model, 512, GetParam());
+    Pair pair(model, 512, kind());
     pair.say(kLong);
     pair.answer(options(0), 3 + static_cast<int>(random.below(30)));
     const auto n = static_cast<uint32_t>(random.below(pair.off->n_computed()) + 1);
@@ -491,10 +505,11 @@ TEST_P(EngineGuessKinds, WhatASessionDoesAfterwardsIsTheSame) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, EngineGuessKinds, ::testing::Values(Speculate::ngram, Speculate::policy, Speculate::draft),
-                         [](const auto& tested) {
-                           return tested.param == Speculate::ngram ? "ngram" : tested.param == Speculate::policy ? "policy" : "draft";
-                         });
+INSTANTIATE_TEST_SUITE_P(Kinds, EngineGuessKinds,
+                         ::testing::Values(GuessKind{"ngram", Speculate::ngram, "llama3-factors"}, GuessKind{"policy", Speculate::policy, "llama3-factors"},
+                                           GuessKind{"draft", Speculate::draft, "llama3-factors"}, GuessKind{"delta_net", Speculate::ngram, "qwen35"},
+                                           GuessKind{"short_conv", Speculate::ngram, "lfm2"}, GuessKind{"mamba2", Speculate::ngram, "nemotron-h"}),
+                         [](const auto& tested) { return std::string(tested.param.name); });
 
 // The resident KV drafts, and the answer is full attention's, for every sampler; under each policy that may draft.
 TEST(EngineDrafts, AnswersAreThoseOfFullAttention) {

@@ -192,6 +192,118 @@ TEST_P(EngineRecurrent, ThePlanHasTheStateAndOpeningTakesIt) {
   EXPECT_EQ(planned, 0u);
 }
 
+// ---- Guessed tokens (guesses_test.cpp has whole answers with them) ----
+
+std::unique_ptr<Session> guessing(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context = kContext) {
+  engine::SessionOptions options;
+  options.n_context = n_context;
+  options.chunk_tokens = 512;
+  options.speculate = engine::Speculate::ngram;
+  options.guess_costs.emplace().fill(0.01);
+  return unwrap(Session::open(model, options));
+}
+
+// A grammar that demands what comes next; where it lies, the answer says something else.
+class Demands final : public engine::Drafter {
+ public:
+  Demands(const std::vector<int32_t>& tokens, size_t* at) : tokens_(tokens), at_(*at) {}
+  int32_t draft(Span<const float>, Span<const int32_t>) override { return -1; }
+  int32_t likeliest(Span<const float>, Span<const int32_t>) override { return -1; }
+  size_t n_allowed(Span<const int32_t> guesses) override { return guesses.size(); }
+  size_t forced(int32_t* tokens, size_t most) override {
+    size_t n = 0;
+    for (; n < most && at_ + 1 + n < tokens_.size(); ++n) tokens[n] = n == at_ % 9 ? tokens_[at_ + 1 + n] + 1 : tokens_[at_ + 1 + n];
+    return n;
+  }
+
+ private:
+  const std::vector<int32_t>& tokens_;
+  size_t& at_;
+};
+
+// Steps of every number of guesses, of which every number is right. Then whatever needs the state itself: forks and files have it, and compute one
+// token again for it.
+TEST_P(EngineRecurrent, ForcedTokensLeaveTheStateOfSteps) {
+  const auto model = open_spec(GetParam(), runtime_options(2));
+  const auto off = open_session(model, kContext, KvType::f16, 512), session = guessing(model);
+  const std::vector<int32_t> prompt = random_prompt(70, 1), said = random_prompt(230, 2);
+  unwrap(off->prefill(prompt, nullptr, nullptr)), unwrap(session->prefill(prompt, nullptr, nullptr));
+  size_t at = 0;
+  Demands demands(said, &at);
+  for (; at < said.size(); ++at) {
+    feed(off.get(), said[at]);
+    session->push_generated(said[at]);
+    unwrap(session->decode(nullptr, nullptr, static_cast<uint32_t>(1 + at % 7), &demands));
+    ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(session->logits()))) << at;
+    if (at % 40 != 30) continue;
+    const uint64_t before = session->stats().recomputed_tokens;
+    const auto fork = unwrap(session->fork());
+    EXPECT_LE(session->stats().recomputed_tokens - before, 1u);
+    EXPECT_EQ(fork->state()->position(), fork->n_computed());
+    EXPECT_EQ(session->state()->position(), session->n_computed());
+    feed(fork.get(), 7);
+    const auto off_fork = unwrap(off->fork());
+    feed(off_fork.get(), 7);
+    ASSERT_TRUE(same_bits(as_vector(off_fork->logits()), as_vector(fork->logits()))) << at;
+    std::vector<std::byte> files[2];
+    for (const bool guesses : {false, true})
+      unwrap(engine::SessionFile::save(guesses ? session.get() : off.get(), [&](Span<const std::byte> bytes) {
+        files[guesses].insert(files[guesses].end(), bytes.begin(), bytes.end());
+        return ok_status();
+      }));
+    EXPECT_EQ(files[0], files[1]) << "with its state";
+  }
+  EXPECT_GT(session->stats().accepted_tokens, 60u);
+  EXPECT_GT(session->stats().guessed_tokens, session->stats().accepted_tokens + 40);
+  EXPECT_EQ(off->stats().recomputed_tokens, 0u);
+}
+
+// A long answer has its checkpoints, although a page's end may lie among right guesses.
+TEST_P(EngineRecurrent, ALongAnswerOfGuessesHasCheckpoints) {
+  const auto model = open_spec(GetParam(), runtime_options(2));
+  const auto off = open_session(model, kContext, KvType::f16, 512), session = guessing(model);
+  std::vector<int32_t> tokens;
+  for (size_t i = 0; i < 2 * RecurrentState::kEvery + 400; ++i) tokens.push_back(static_cast<int32_t>(i % 61 == 60 ? 3 : 10 + i % 12));
+  for (Session* s : {off.get(), session.get()}) unwrap(s->prefill({tokens.data(), 61}, nullptr, nullptr));
+  for (size_t i = 61; i < tokens.size(); ++i) {
+    off->push_generated(tokens[i]), session->push_generated(tokens[i]);
+    unwrap(off->decode()), unwrap(session->decode(nullptr, nullptr, 7));
+  }
+  EXPECT_GT(session->stats().accepted_tokens, 2000u);
+  EXPECT_LE(session->stats().recomputed_tokens, 14u);
+  for (const auto& s : {off.get(), session.get()}) {
+    std::vector<uint32_t> at;
+    for (const RecurrentState::Checkpoint& c : s->state()->checkpoints()) at.push_back(c.n_tokens);
+    EXPECT_EQ(at, (std::vector<uint32_t>{2048, 4096}));
+  }
+  for (size_t i = 0; i < 2; ++i) EXPECT_EQ(*off->state()->checkpoints()[i].bytes, *session->state()->checkpoints()[i].bytes);
+  unwrap(off->rewind(4100)), unwrap(session->rewind(4100));
+  expect_same(answer(session.get(), {}), answer(off.get(), {}));
+}
+
+TEST_P(EngineRecurrent, ThePlanHasTheInputsOfGuesses) {
+  const auto model = open_spec(GetParam());
+  engine::SessionOptions options;
+  options.n_context = 256;
+  options.speculate = engine::Speculate::ngram;
+  const auto bytes = [&] {
+    uint64_t its = 0;
+    const kv::Plan plan = engine::plan_session(*model, &options);
+    for (const kv::Region& region : plan.layout.regions())
+      if (std::string(region.name) == "inputs of guessed tokens") its += region.device_bytes;
+    return its;
+  };
+  const uint64_t planned = bytes();
+  EXPECT_EQ(planned, align_up(model->description().guessed_floats * sizeof(float), kv::kArenaAlignment));
+  const auto session = unwrap(Session::open(model, options));
+  uint64_t taken = 0;
+  for (const kv::Arena::Taken& part : model->runtime().arena().taken())
+    if (std::string(part.what) == "inputs of guessed tokens") taken += part.bytes;
+  EXPECT_EQ(taken, planned);
+  options.speculate = engine::Speculate::off;
+  EXPECT_EQ(bytes(), 0u);
+}
+
 TEST_P(EngineRecurrent, WhatCannotBeTakenBackIsRefused) {
   const auto model = open_spec(GetParam());
   const auto refused = [&](const engine::SessionOptions& options, const char* words) {
@@ -201,8 +313,10 @@ TEST_P(EngineRecurrent, WhatCannotBeTakenBackIsRefused) {
   };
   engine::SessionOptions options;
   options.n_context = 256;
-  options.speculate = engine::Speculate::ngram;
-  refused(options, "speculate off");
+  options.speculate = engine::Speculate::policy;
+  options.policy = "auto";
+  options.kv_share = .5;
+  refused(options, "speculate policy drafts with steps of the model itself");
   // The layer before has no queries, or those of a layer with attention come two layers later.
   options = {};
   options.n_context = 256;
@@ -222,6 +336,14 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EngineState,
                          ::testing::Values("qwen35", "qwen35-flags", "lfm2", "lfm2-taps", "lfm2moe", "nemotron-h", "nemotron-h-odd", "gemma3",
                                            "gemma3-flags", "gpt-oss", "muse", "gemma4-moe-alike"),
                          name_of);
+
+// What a sequence keeps of seven guessed rows, counted by hand.
+TEST(EngineRecurrentState, HasTheBytesOfItsGuesses) {
+  const auto floats = [](const char* spec) { return open_spec(spec)->description().guessed_floats; };
+  EXPECT_EQ(floats("qwen35"), uint64_t{4} * 7 * (128 + 2 * 4) + 4 * 8);   // 952 floats, at a multiple of 16
+  EXPECT_EQ(floats("lfm2"), uint64_t{3} * 7 * 64);
+  EXPECT_EQ(floats("nemotron-h"), uint64_t{2} * (7 * (192 + 8) + 8));     // 1,400
+}
 
 // What a sequence keeps, counted by hand.
 TEST(EngineRecurrentState, HasTheBytesOfItsLayers) {

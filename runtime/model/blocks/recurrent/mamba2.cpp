@@ -48,8 +48,8 @@ void run(Pass& pass, int32_t layer, const Weights& w) {
   const Ptr<float> projected = pass.work.mixer;
   Mamba2Rows rows;
   rows.projected = projected;
-  rows.c = projected + n_rows * static_cast<uint64_t>(shape.projected());
-  rows.out = rows.c + n_rows * static_cast<uint64_t>(shape.channels());
+  rows.out = projected + n_rows * static_cast<uint64_t>(shape.projected());
+  rows.c = rows.out + n_rows * static_cast<uint64_t>(shape.inner());   // the last one: it has further rows
   const Product p{&w.in, {}, projected, shape.projected(), false};
   pass.project({&p, 1});
   pass.backend.recurrent()->mamba2(shape, w.own, rows, pass.d.states[static_cast<size_t>(layer)]);
