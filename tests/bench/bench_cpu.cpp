@@ -1,13 +1,14 @@
 // What the CPU backend's operations reach, against what the machine gives: bench_cpu [path] [threads] [cpu-time]
 // [SECTION...] [TYPE...]. cpu-time: processor time shared by the threads instead of the wall clock's, for machines
-// where others work too. Sections: pool, decode, prefill, shapes, attend, top_keys, rebuild; types as files name them (Q4_0), or K8V4; all of
+// where others work too. Sections: pool, decode, prefill, shapes, attend, latent, top_keys, rebuild; types as files name them (Q4_0), or K8V4; all of
 // them if none is named.
 //
 // Decode is reported in GB/s of weights (as they lie: bands of IQ3 are longer than its file) or KV read, beside the rate at which the same threads can merely read
 // memory (for weights the very same bytes, before and after) and beside what the same kernel does to a matrix of 4 MB;
 // prefill in GFLOP/s (two per weight and row), beside the rate of the instructions that it is made of (peak.h); both
 // measured by the same threads in the same run; a prompt's attention, of chunks of 256 rows at the end of 8K and of 32K,
-// likewise. top_keys in keys of 32K of eight heads that five queries of four heads are done with, and these keys' bytes. rebuild in F16
+// likewise. latent: 20 query heads over one row of 576 values (GLM-4.7-Flash), of which 512 are the value: KV read, and its products against the
+// floats' rate, beside heads of 128 and 512 in groups of eight. top_keys in keys of 32K of eight heads that five queries of four heads are done with, and these keys' bytes. rebuild in F16
 // keys of every tenth chunk of 8 tokens of 32K, head by head, that come of low-rank ones with V beside them: their products against the
 // floats' rate, and the bytes that are read and written. Each
 // figure is the median of the passes that fit into a fifth of a second or so; matrices are larger than the caches, but for the
@@ -123,7 +124,7 @@ struct Bench {
   Backend& backend;
   Clock clock;
   std::vector<std::string> types;  // that are measured; empty: all
-  StepLimits limits{512, 40000, 32, 8, 128, 18944, 32768};
+  StepLimits limits{512, 40000, 32, 8, 576, 18944, 32768};
   os::Region scratch;
 
   Bench(Backend& b, const Clock& c, std::vector<std::string> t)
@@ -227,11 +228,18 @@ struct Bench {
   // Attention of n rows at the end of `context` tokens, of 32 heads over 8; resident: each KV head's tiles together, as
   // in a session under a policy.
   double attend(KvType type, int32_t head_dim, Phase phase, int32_t context, int32_t n_rows, bool resident) {
-    const KvFormat format{type, 1, limits.n_kv_heads, head_dim};
+    return attend(KvFormat{type, 1, limits.n_kv_heads, head_dim}, limits.n_heads, phase, context, n_rows, resident);
+  }
+  double attend(const KvFormat& format, int32_t n_heads, Phase phase, int32_t context, int32_t n_rows, bool resident) {
+    const KvType type = format.type;
+    const auto head_dim = static_cast<uint64_t>(format.head_dim);
     const int32_t n_pages = context / kPageTokens;
     const os::Region pages = region(static_cast<uint64_t>(n_pages) * format.page_bytes());
     std::vector<uint64_t> addresses, tiles;
-    fill_random_tokens(type, pages.data(), static_cast<uint64_t>(head_dim), format.page_bytes() / format.token_bytes(), 1);
+    if (format.shared_values > 0)
+      fill_random_blocks(key_tensor_type(type), pages.data(), format.page_bytes() / format.token_bytes() * head_dim, 1, 1.0f);
+    else
+      fill_random_tokens(type, pages.data(), head_dim, format.page_bytes() / format.token_bytes(), 1);
     for (int32_t i = 0; i < n_pages; ++i) {
       std::byte* page = pages.data() + static_cast<uint64_t>(i) * format.page_bytes();
       if (i) std::memcpy(page, pages.data(), format.page_bytes());
@@ -243,7 +251,7 @@ struct Bench {
     for (int32_t h = 0; resident && h < format.n_kv_heads; ++h) heads.push_back({&tiles[static_cast<size_t>(h * n_pages)], context, 0});
     std::vector<Row> rows;
     for (int32_t i = 0; i < n_rows; ++i) rows.push_back({0, context - n_rows + i, 0});
-    const int64_t width = int64_t{limits.n_heads} * head_dim;
+    const int64_t width = int64_t{n_heads} * format.head_dim;
     std::vector<float> q(static_cast<size_t>(n_rows * width)), out(q.size());
     Random random(2);
     for (float& v : q) v = random.normal();
@@ -251,7 +259,7 @@ struct Bench {
     backend.begin_step({phase, rows, {&view, 1}, format, heads, format});
     const double s = seconds(clock, [&] {
       backend.attend(0, {reinterpret_cast<uintptr_t>(q.data())}, pointer(out.data()),
-                     {limits.n_heads, width, width, 0.09f, 0});
+                     {n_heads, width, int64_t{n_heads} * format.value_dim(), 0.09f, 0});
     });
     backend.end_step();
     return s;
@@ -422,6 +430,27 @@ void bench_attend(Bench& bench) {
     }
 }
 
+void bench_latent(Bench& bench) {
+  const double floats = peak_rate(bench.clock, bench.backend.info().instruction_set, peak::Kind::floats) * 1e-9;
+  struct Heads {
+    int32_t dim, shared_values, n_kv_heads, group;
+  };
+  std::printf("\n%-8s %10s %8s %12s %9s %12s %10s\n", "KV", "head_dim", "group", "decode GB/s", "of read", "GFLOP/s", "of floats");
+  for (const KvType type : {KvType::f32, KvType::f16, KvType::q8_0})
+    for (const Heads& h : {Heads{128, 0, 4, 8}, Heads{512, 0, 1, 8}, Heads{576, 512, 1, 20}}) {
+      if (!bench.wants(kv_type_name(type))) continue;
+      constexpr int32_t kContext = 32768;
+      const KvFormat format{type, 1, h.n_kv_heads, h.dim, h.shared_values};
+      const double bytes = static_cast<double>(kContext / kPageTokens) * static_cast<double>(format.page_bytes()) * 1e-9;
+      const double flops = 2.0 * kContext * h.n_kv_heads * h.group * (format.head_dim + format.value_dim()) * 1e-9;
+      const double bandwidth = read_bandwidth(bench.clock), s = bench.attend(format, h.n_kv_heads * h.group, Phase::decode, kContext, 1, false);
+      std::printf("%-8s %10d %8d %12.1f %8.0f%% %12.0f", kv_type_name(type), h.dim, h.group, bytes / s, 100 * bytes / s / bandwidth, flops / s);
+      if (floats > 0) std::printf(" %9.0f%%", 100 * flops / s / floats);
+      std::printf("\n");
+      std::fflush(stdout);
+    }
+}
+
 void bench_top_keys(Bench& bench) {
   const double bandwidth = read_bandwidth(bench.clock);
   std::printf("\nstreaming read            %7.1f GB/s\n", bandwidth);
@@ -500,7 +529,7 @@ constexpr struct {
   const char* name;
   void (*run)(Bench&);
 } kSections[] = {
-    {"pool", bench_pool}, {"decode", bench_decode}, {"prefill", bench_prefill}, {"shapes", bench_shapes}, {"attend", bench_attend}, {"top_keys", bench_top_keys},
+    {"pool", bench_pool}, {"decode", bench_decode}, {"prefill", bench_prefill}, {"shapes", bench_shapes}, {"attend", bench_attend}, {"latent", bench_latent}, {"top_keys", bench_top_keys},
     {"rebuild", bench_rebuild}};
 
 int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::vector<std::string>& words) {
@@ -509,7 +538,7 @@ int run(const std::string& path, int32_t n_threads, bool cpu_time, const std::ve
     const bool is_type = type_traits_by_name(word) != nullptr || word == kv_type_name(KvType::k8v4);
     if (!is_type &&
         std::none_of(std::begin(kSections), std::end(kSections), [&](const auto& s) { return word == s.name; })) {
-      std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, shapes, attend, top_keys, rebuild\n", word.c_str());
+      std::fprintf(stderr, "no section or type \"%s\": pool, decode, prefill, shapes, attend, latent, top_keys, rebuild\n", word.c_str());
       return 1;
     }
     (is_type ? types : only).push_back(word);

@@ -56,7 +56,7 @@ class LayerHook {
  public:
   virtual ~LayerHook() = default;
   // q: (n_rows, n_heads, head_dim) after RoPE and Step::transform, on the device, rows q_stride floats apart. The row's keys follow its
-  // queries: (n_kv_heads, head_dim). The step continues when the call returns.
+  // queries: (n_kv_heads, head_dim); not of latent attention. The step continues when the call returns.
   virtual Status before_attend(KvLayer layer, Ptr<const float> q, int64_t q_stride) = 0;
   // Whether before_attend() comes for the layers of all KV groups; false: for those of group 0.
   virtual bool in_all_groups() const { return false; }

@@ -34,6 +34,8 @@ TEST(ModelDeepseek2, ARowIsKeyAndValue) {
   EXPECT_EQ(d.kv().shared_values, 32);
   EXPECT_TRUE(d.shares_values());
   EXPECT_FALSE(described(spec_of("llama-plain")).shares_values());
+  EXPECT_GE(d.max_in(), 5 * 256);          // each head's input is quantized by itself, in whole blocks
+  EXPECT_GE(d.mixer_floats(), 24 + 5 * 36);   // of a row: the queries' vector, then the queries
 }
 
 // YaRN's magnitude multiplies the scores, twice, and leaves cos and sin as they are.
