@@ -106,7 +106,7 @@ orrery_status orrery_model_get_info(const orrery_model* model, orrery_model_info
     out.n_vocab = static_cast<uint32_t>(h.n_vocab);
     out.trained_context = static_cast<uint32_t>(h.trained_context);
     out.n_parameters = m.n_parameters;
-    out.file_bytes = m.file.file_bytes();
+    out.file_bytes = m.file->file_bytes();
     out.weights_bytes = m.weights_bytes;
     out.architecture = h.family;
     out.name = h.name.c_str();

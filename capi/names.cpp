@@ -114,6 +114,7 @@ const char* orrery_speculate_name(uint32_t speculate) {
     ORRERY_NAME(ORRERY_SPECULATE_NGRAM)
     ORRERY_NAME(ORRERY_SPECULATE_POLICY)
     ORRERY_NAME(ORRERY_SPECULATE_DRAFT)
+    ORRERY_NAME(ORRERY_SPECULATE_MTP)
     default: return "unknown speculation";
   }
 }

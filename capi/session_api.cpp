@@ -67,12 +67,13 @@ Result<engine::SessionOptions> session_options(const orrery_session_options* giv
   if (o.overflow > ORRERY_OVERFLOW_DROP_OLDEST)
     return error(Code::invalid_argument, "overflow is %u, expected an ORRERY_OVERFLOW_ value", o.overflow);
   out.overflow = o.overflow == ORRERY_OVERFLOW_STOP ? engine::Overflow::stop : engine::Overflow::drop_oldest;
-  if (o.speculate > ORRERY_SPECULATE_DRAFT)
+  if (o.speculate > ORRERY_SPECULATE_MTP)
     return error(Code::invalid_argument, "speculate is %u, expected an ORRERY_SPECULATE_ value", o.speculate);
   out.speculate = o.speculate == ORRERY_SPECULATE_OFF      ? engine::Speculate::off
                   : o.speculate == ORRERY_SPECULATE_NGRAM  ? engine::Speculate::ngram
                   : o.speculate == ORRERY_SPECULATE_POLICY ? engine::Speculate::policy
-                                                           : engine::Speculate::draft;
+                  : o.speculate == ORRERY_SPECULATE_DRAFT  ? engine::Speculate::draft
+                                                           : engine::Speculate::mtp;
   out.speculate_tokens = o.speculate_tokens;
   if (o.draft_model) {
     engine::ModelSource draft;

@@ -453,6 +453,7 @@ ORRERY_API const char *orrery_overflow_name(uint32_t overflow);
 #define ORRERY_SPECULATE_POLICY 2  /* under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them.
                                       ORRERY_UNSUPPORTED: a policy that replaces resident tokens; CUDA */
 #define ORRERY_SPECULATE_DRAFT 3   /* the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM */
+#define ORRERY_SPECULATE_MTP 4     /* the file's block that guesses tokens drafts; ORRERY_UNSUPPORTED: as NGRAM, or the file has none (MTP) */
 ORRERY_UNSTABLE ORRERY_API const char *orrery_speculate_name(uint32_t speculate);
 
 /* A KV policy chooses the KV that stays on the device when a prompt is complete. Under every policy but "full", host memory also keeps all KV.

@@ -321,6 +321,7 @@ _Static_assert(ORRERY_SPECULATE_OFF == 0, "value");
 _Static_assert(ORRERY_SPECULATE_NGRAM == 1, "value");
 _Static_assert(ORRERY_SPECULATE_POLICY == 2, "value");
 _Static_assert(ORRERY_SPECULATE_DRAFT == 3, "value");
+_Static_assert(ORRERY_SPECULATE_MTP == 4, "value");
 _Static_assert(ORRERY_GRAMMAR_GBNF == 0, "value");
 _Static_assert(ORRERY_GRAMMAR_JSON_SCHEMA == 1, "value");
 _Static_assert(ORRERY_GRAMMAR_REGEX == 2, "value");

@@ -150,6 +150,9 @@ public static class Speculate {
     public const uint Policy = 2;
     /// <summary>the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM</summary>
     public const uint Draft = 3;
+    /// <summary>the file's block that guesses tokens drafts; ORRERY_UNSUPPORTED: as NGRAM, or the file has none
+    /// (MTP)</summary>
+    public const uint Mtp = 4;
 }
 
 public static class Grammar {

@@ -161,6 +161,8 @@ const (
 	SpeculatePolicy = 2
 	// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
 	SpeculateDraft = 3
+	// the file's block that guesses tokens drafts; ORRERY_UNSUPPORTED: as NGRAM, or the file has none (MTP)
+	SpeculateMtp = 4
 )
 
 const (

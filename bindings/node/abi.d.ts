@@ -145,6 +145,8 @@ export const Speculate: {
   readonly POLICY: 2;
   /** the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM */
   readonly DRAFT: 3;
+  /** the file's block that guesses tokens drafts; ORRERY_UNSUPPORTED: as NGRAM, or the file has none (MTP) */
+  readonly MTP: 4;
 };
 export const Grammar: {
   /** rules, as llama.cpp's files have them */

@@ -98,8 +98,8 @@ OptionGroup session_group() {
            {"--overflow", "WHAT", "When the context is full: stop, or drop-oldest (drop the oldest turns) (default stop)."},
            {"--speculate", "HOW",
             "Guess tokens ahead: off, ngram (from earlier text: faster where the answer quotes it), policy (a KV policy's KV on the "
-            "device drafts, and all KV verifies), or draft (--draft-model drafts). The answer is full attention's (default off; draft "
-            "with --draft-model)."},
+            "device drafts, and all KV verifies), draft (--draft-model drafts), or mtp (the file's own block that guesses tokens drafts). "
+            "The answer is full attention's (default off; draft with --draft-model)."},
            {"--draft-model", "FILE", "A smaller model with the same vocabulary, which guesses tokens for the model to verify."},
            {"--chunk", "N", "Prompt tokens per prefill step; 0: the library's choice (default 0)."}}};
 }
@@ -167,7 +167,7 @@ SessionSettings::SessionSettings(const Args& args) {
   if (args.has("--device-kv-type")) options.device_kv_type = 1 + kv_type_option(args, "--device-kv-type", 0);
   options.overflow = args.choice("--overflow", {"stop", "drop-oldest"}, 0) == 0 ? ORRERY_OVERFLOW_STOP
                                                                                 : ORRERY_OVERFLOW_DROP_OLDEST;
-  options.speculate = static_cast<uint32_t>(args.choice("--speculate", {"off", "ngram", "policy", "draft"},
+  options.speculate = static_cast<uint32_t>(args.choice("--speculate", {"off", "ngram", "policy", "draft", "mtp"},
                                                          args.has("--draft-model") ? ORRERY_SPECULATE_DRAFT : ORRERY_SPECULATE_OFF));
   options.chunk_tokens = static_cast<uint32_t>(args.tokens("--chunk", 0, kMaxTokens, options.chunk_tokens));
   if (const std::string* policy = args.find("--policy")) policy_ = *policy;

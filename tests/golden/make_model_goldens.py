@@ -15,7 +15,7 @@ import numpy as np
 import golden_file
 import model_cases
 import spec_weights
-from oracle import Model, greedy
+from oracle import Head, Model, drafted, greedy
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 N_PROMPT, N_STEPS = 64, 16
@@ -59,6 +59,24 @@ def to_json(spec):
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
+def save(spec, runs, arrays):
+    del spec["contexts"]
+    tensors = spec_weights.all_tensors(spec)
+    spec["weights_hash"] = spec_weights.weights_hash(tensors)
+    spec["runs"] = runs
+    keys = {k: v for k, _, v in spec["keys"]}
+    if any(t["name"].endswith("nextn.enorm.weight") for t in spec["tensors"]):
+        spec["drafts"] = []
+        for stumbles in (0, 7):
+            made = drafted(Model(keys, tensors, runs[0]["n_ctx"]), Head(keys, tensors, runs[0]["n_ctx"]), runs[0]["prompt"], 120, 3, stumbles)
+            spec["drafts"].append({"stumbles": stumbles, "guesses": made[0], "right": made[1], "least_margin": round(made[2], 4)})
+    path = os.path.join(HERE, "models", spec["name"])
+    golden_file.write(path + ".golden", arrays)
+    with open(path + ".json", "w") as f:
+        f.write(to_json(spec))
+    return tensors
+
+
 def main():
     args = sys.argv[1:]
     check = "--check" in args
@@ -76,14 +94,7 @@ def main():
             assert spec["seed"] <= 400, f"{spec['name']}: no robust seed"
             result = run_case(spec)
         runs, arrays, full = result
-        del spec["contexts"]
-        tensors = spec_weights.all_tensors(spec)
-        spec["weights_hash"] = spec_weights.weights_hash(tensors)
-        spec["runs"] = runs
-        path = os.path.join(HERE, "models", spec["name"])
-        golden_file.write(path + ".golden", arrays)
-        with open(path + ".json", "w") as f:
-            f.write(to_json(spec))
+        tensors = save(spec, runs, arrays)
         spread = float(np.std(full[runs[0]["name"]][1]))
         line = f"{spec['name']:20} seed {spec['seed']:3} margin {min(r['min_margin'] for r in runs):.3f} std {spread:.2f}"
         if check:

@@ -4,13 +4,27 @@ spec = {name, note, seed, keys: [[key, type, value]...], vocab: {size}, tensors:
 Tensor layout and key names are GGUF's; rotary pairs are in file order (llama's Q and K rows already permuted).
 """
 
+import json
 import math
+import os
 
 import numpy as np
 
 # gain: a matrix of fan-in n is uniform in +-gain * sqrt(3 / n), so its output has gain times its input's deviation.
 GAIN = {"attn_q": 1.5, "attn_k": 1.5, "attn_qkv": 1.4, "ffn_down": 1.5, "ffn_down_exps": 2.5, "ffn_down_shexp": 1.5,
         "ffn_gate_inp": 2.0, "output": 2.5}
+
+
+def trained(spec):
+    """Takes the weights that a script has trained from the spec's file, and the seed of the others."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models", spec["name"] + ".json")
+    if os.path.exists(path):
+        with open(path) as f:
+            kept = json.load(f)
+        spec["seed"] = kept["seed"] - 1     # the next one is tried first
+        known = {t["name"]: t for t in kept["tensors"] if "bytes" in t}
+        spec["tensors"][:] = [known.get(t["name"], t) for t in spec["tensors"]]
+    return spec
 
 
 class Builder:
@@ -142,9 +156,9 @@ class Builder:
         return self.spec
 
 
-    def build_qwen35(self, *, key_heads, value_heads, state, value_dim, taps=4, skipped=0, flags=None, experts=None):
-        """Gated delta nets, and gated attention in every fourth layer, or where a flag is 0. Blocks behind the last layer are not of the model.
-        experts: (n_experts, width, shared width), in place of the FFN."""
+    def build_qwen35(self, *, key_heads, value_heads, state, value_dim, taps=4, skipped=0, flags=None, experts=None, head=False):
+        """Gated delta nets, and gated attention in every fourth layer, or where a flag is 0. Blocks behind the last layer are not of the model;
+        head: they have all tensors of a head that guesses tokens. experts: (n_experts, width, shared width), in place of the FFN."""
         d, hd, nk, nv = self.dim, self.head_dim, key_heads, value_heads
         for name, value in (("conv_kernel", taps), ("state_size", state), ("group_count", nk), ("time_step_rank", nv),
                             ("inner_size", nv * value_dim)):
@@ -188,6 +202,8 @@ class Builder:
                 self.matrix(p + "ffn_down", ff, d)
             if il >= self.layers - skipped:
                 self.matrix(p + "nextn.eh_proj", 2 * d, d)
+                for name in ("enorm", "hnorm", "shared_head_norm") if head else ():
+                    self.norm(p + "nextn." + name, d)
         self.norm("output_norm", d)
         if not self.tied:
             self.matrix("output", d, self.vocab)
@@ -466,6 +482,9 @@ def cases():
     out.append(B("qwen35", "Qwen3.5: gated delta nets, gated attention with a partial RoPE, a block that is skipped", "qwen35", dim=64, layers=6,
                  heads=4, kv=2, head_dim=32, n_rot=8, ff=96, vocab=128, rope_base=10000000.0, eps=1e-6)
                .build_qwen35(key_heads=2, value_heads=4, state=16, value_dim=16, skipped=1))
+    out.append(trained(B("qwen35-mtp", "Qwen3.5 with a trained block that guesses tokens (train_mtp_head.py)", "qwen35", dim=32, layers=5, heads=2, kv=1,
+                         head_dim=32, n_rot=8, ff=48, vocab=128, embed_scale=24.0, rope_base=10000000.0, eps=1e-6)
+                       .build_qwen35(key_heads=1, value_heads=2, state=16, value_dim=16, skipped=1, head=True)))
     out.append(B("qwen35-flags", "Qwen3.5: layers by flags, odd sizes of heads, two taps, tied", "qwen35", dim=64, layers=3, heads=2, kv=1,
                  head_dim=64, n_rot=16, ff=96, vocab=96, tied=True, embed_scale=0.4, rope_base=10000000.0, eps=1e-6)
                .build_qwen35(key_heads=3, value_heads=3, state=24, value_dim=20, taps=2, flags=[0, 1, 1]))

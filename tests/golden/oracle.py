@@ -353,12 +353,72 @@ class Model(Gemma4Layers, Deepseek2Layers):
         return math.sqrt(self.n_embd)
 
     def logits(self, x):
-        x = self.norm(x, "token_embd_norm" if "token_embd_norm.weight" in self.w else "output_norm")
+        x = self.hidden = self.norm(x, "token_embd_norm" if "token_embd_norm.weight" in self.w else "output_norm")
         logits = x @ self.w.get("output.weight", self.w["token_embd.weight"]).T
         if self.arch == "muse-glimmer":
             logits = logits * float(np.float32(self.key("logit_scale")))
         cap = self.key("final_logit_softcapping", 0.0) if self.arch in PERIOD or self.arch == "gemma4" else 0.0
         return cap * np.tanh(logits / cap) if cap else logits
+
+
+class Head:
+    """The block behind the last layer that guesses tokens (MTP): of the next token and the model's hidden state, the token behind the next one."""
+
+    def __init__(self, keys: dict, tensors: dict, n_ctx: int):
+        arch = keys["general.architecture"]
+        self.model = Model({**keys, arch + ".nextn_predict_layers": 0}, tensors, n_ctx)   # with the block as its last layer
+        self.il = self.model.n_layers - 1
+
+    def truncate(self, n):
+        cache = self.model.cache[self.il]
+        if cache is not None:
+            self.model.cache[self.il] = (cache[0][:n], cache[1][:n])
+
+    def forward(self, tokens, hidden):
+        """(logits, hidden states) of rows behind those that the cache holds."""
+        m, p = self.model, f"blk.{self.il}."
+        past = 0 if m.cache[self.il] is None else len(m.cache[self.il][0])
+        e = m.norm(m.w["token_embd.weight"][np.asarray(tokens)], p + "nextn.enorm")
+        x = m.linear(np.concatenate([e, m.norm(np.asarray(hidden), p + "nextn.hnorm")], axis=-1), p + "nextn.eh_proj")
+        x = x + m.attention(self.il, m.norm(x, p + "attn_norm"), past + np.arange(len(tokens)))
+        x = x + m.mlp(self.il, m.norm(x, p + "post_attention_norm"))
+        x = m.norm(x, p + "nextn.shared_head_norm" if p + "nextn.shared_head_norm.weight" in m.w else "output_norm")
+        return x @ m.w.get("output.weight", m.w["token_embd.weight"]).T, x
+
+
+def drafted(model: Model, head: Head, prompt, n_tokens, n_drafts, stumbles=0):
+    """A greedy answer of n_tokens whose steps have n_drafts guesses of the head. stumbles: every so many tokens, another one is chosen. (drafts of each
+    step, those of them that were right, the least margin of a draft)."""
+    def choose(row):
+        best, at = int(np.argmax(row)), len(tokens) - len(prompt)
+        return 3 + (best + 40) % 100 if stumbles and at % stumbles == stumbles - 1 else best
+
+    model.reset()
+    head.truncate(0)
+    tokens, logits = list(prompt), model.forward(prompt)
+    hidden = list(model.hidden)
+    tokens.append(choose(logits[-1]))
+    drafts, right, least, cells = [], [], math.inf, 0
+    while len(tokens) < len(prompt) + n_tokens:
+        n = len(tokens) - 1      # tokens that the model has computed
+        head.truncate(cells)
+        rows, state = head.forward(tokens[cells + 1:n + 1], hidden[cells:n])
+        cells, guesses = n, []
+        for _ in range(n_drafts):
+            top = np.sort(rows[-1])[-2:]
+            least = min(least, float(top[1] - top[0]))
+            guesses.append(int(np.argmax(rows[-1])))
+            rows, state = head.forward(guesses[-1:], state[-1:])
+        drafts.append(guesses)
+        right.append(0)
+        for i in range(n_drafts + 1):       # the model computes the last token, and the drafts that it would have chosen
+            chosen = choose(model.forward(tokens[-1:])[0])
+            hidden.append(model.hidden[0])
+            tokens.append(chosen)
+            if i == n_drafts or chosen != guesses[i]:
+                break
+            right[-1] += 1
+    return drafts, right, least
 
 
 def greedy(model: Model, prompt, n_steps):

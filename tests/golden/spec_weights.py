@@ -2,7 +2,8 @@
 
 splitmix64 gives 24 bits per weight, so that v in [-1, 1) is exact in float32 and `offset + scale * v` is one float32
 multiply and one float32 add: tests/support/model_spec.cpp does the same arithmetic and gets the same bits.
-A tensor of the spec is {"name", "shape" (GGUF order, contiguous dimension first), "scale", "offset"} or has "values".
+A tensor of the spec is {"name", "shape" (GGUF order, contiguous dimension first), "scale", "offset"}, or has "values", or "bytes": hexadecimal int8,
+which the scale multiplies.
 """
 
 import numpy as np
@@ -44,6 +45,8 @@ def tensor_values(spec: dict, tensor: dict) -> np.ndarray:
     shape = tensor["shape"][::-1]
     if "values" in tensor:
         return np.array(tensor["values"], dtype=np.float32).reshape(shape)
+    if "bytes" in tensor:
+        return (np.float32(tensor["scale"]) * np.frombuffer(bytes.fromhex(tensor["bytes"]), np.int8).astype(np.float32)).reshape(shape)
     v = uniform(spec["seed"], tensor["name"], int(np.prod(shape)))
     return (np.float32(tensor["offset"]) + np.float32(tensor["scale"]) * v).reshape(shape)
 

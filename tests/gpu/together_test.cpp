@@ -451,6 +451,27 @@ INSTANTIATE_TEST_SUITE_P(Models, GpuGuessedRows,
                            return name;
                          });
 
+// The file's own head drafts: tokens and bits are those without.
+TEST(GpuGuesses, AHeadChangesNoToken) {
+  const auto model = open_spec("qwen35-mtp", on_cuda(128u << 20));
+  engine::SessionOptions options = full(KvType::f16, 128);
+  const auto off = unwrap(Session::open(model, options));
+  options.speculate = engine::Speculate::mtp;
+  engine::GuessCosts costs;
+  for (size_t i = 0; i < costs.size(); ++i) costs[i] = 0.01 * static_cast<double>(i + 1);
+  options.guess_costs = costs;
+  const auto headed = unwrap(Session::open(model, options));
+  const std::vector<int32_t> prompt = random_tokens(*model, 30, 9);
+  for (Session* s : {off.get(), headed.get()}) unwrap(s->prefill(prompt, nullptr, nullptr));
+  for (int i = 0; i < 40; ++i) {
+    off->push_generated(argmax(off->logits())), headed->push_generated(argmax(headed->logits()));
+    unwrap(off->decode());
+    unwrap(headed->decode(nullptr, nullptr, 3));
+    ASSERT_TRUE(same_bits(as_vector(off->logits()), as_vector(headed->logits()))) << i;
+  }
+  EXPECT_GT(headed->stats().accepted_tokens, 15u);
+}
+
 // A smaller model drafts, here one of rounded weights: greedy answers are those without drafts, and steps are fewer.
 TEST(GpuGuesses, ADraftModelChangesNoToken) {
   const auto model = open_spec("llama3-factors", on_cuda(128u << 20));

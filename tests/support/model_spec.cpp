@@ -138,8 +138,14 @@ std::vector<float> spec_tensor_values(const json& spec, const json& tensor) {
       throw std::runtime_error(tensor.at("name").get<std::string>() + ": values do not fill the shape");
     return values;
   }
-  const uint64_t key = tensor_key(spec, tensor);
   const float scale = static_cast<float>(tensor.at("scale").get<double>());
+  if (tensor.contains("bytes")) {   // of trained weights
+    const std::string hex = tensor.at("bytes");
+    for (size_t i = 0; i + 1 < hex.size(); i += 2) values.push_back(scale * static_cast<float>(static_cast<int8_t>(std::stoi(hex.substr(i, 2), nullptr, 16))));
+    if (values.size() != count) throw std::runtime_error(tensor.at("name").get<std::string>() + ": bytes do not fill the shape");
+    return values;
+  }
+  const uint64_t key = tensor_key(spec, tensor);
   const float offset = static_cast<float>(tensor.at("offset").get<double>());
   values.resize(count);
   for (uint64_t i = 0; i < count; ++i) {

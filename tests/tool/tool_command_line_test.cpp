@@ -331,7 +331,7 @@ TEST(Models, InspectNamesExpertsWindowsAndWhatIsNotComputed) {
   const auto inspected = [&](const char* spec) { return run({"inspect", dir.write("model.gguf", named_model_gguf(spec))}).out; };
   EXPECT_NE(inspected("gpt-oss").find("experts         8, of which a token takes 3, 48 feed-forward\n"), std::string::npos) << inspected("gpt-oss");
   EXPECT_NE(inspected("gpt-oss").find("windows         12 tokens\n"), std::string::npos);
-  EXPECT_NE(inspected("qwen35").find("not computed    1 layer, which guesses tokens\n"), std::string::npos) << inspected("qwen35");
+  EXPECT_NE(inspected("qwen35").find("guesses         1 further layer, for --speculate mtp\n"), std::string::npos) << inspected("qwen35");
   const std::string gemma4 = inspected("gemma4-alike");   // a table of 168 x 128 numbers
   EXPECT_NE(gemma4.find("\nshared KV       3 layers read that of others\n"), std::string::npos) << gemma4;
   EXPECT_NE(gemma4.find("\nper layer       24 more numbers of a token, from a table that stays in host memory, 84.00 KiB\n"), std::string::npos) << gemma4;
@@ -339,7 +339,8 @@ TEST(Models, InspectNamesExpertsWindowsAndWhatIsNotComputed) {
   EXPECT_NE(glm.find("\nlatent KV       48 numbers of a token in each layer, of which the first 32 are values\n"), std::string::npos) << glm;
   EXPECT_NE(glm.find("no policy divides latent KV"), std::string::npos) << glm;
   EXPECT_NE(glm.find("\nnot computed    1 layer, which guesses tokens\n"), std::string::npos) << glm;
-  for (const char* row : {"\nexperts ", "\nwindows ", "\nnot computed ", "\nshared KV ", "\nper layer ", "\nlatent KV "}) EXPECT_EQ(inspected("qwen3").find(row), std::string::npos) << row;
+  for (const char* row : {"\nexperts ", "\nwindows ", "\nnot computed ", "\nguesses ", "\nshared KV ", "\nper layer ", "\nlatent KV "})
+    EXPECT_EQ(inspected("qwen3").find(row), std::string::npos) << row;
 }
 
 }  // namespace

@@ -159,6 +159,8 @@ class Speculate(IntEnum):
     """
     DRAFT = 3
     """the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM"""
+    MTP = 4
+    """the file's block that guesses tokens drafts; ORRERY_UNSUPPORTED: as NGRAM, or the file has none (MTP)"""
 
 
 class Grammar(IntEnum):

@@ -28,6 +28,11 @@ Status Session::follow(Span<const int32_t> tokens, const std::atomic<bool>* canc
   return ok_status();
 }
 
+int32_t Session::likeliest_draft(Span<const float> logits, size_t n_drafted, Drafter* drafter) const {
+  if (drafter) return drafter->likeliest(logits, {guesses_->tokens() + 1, n_drafted});
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
 Result<size_t> Session::draft_by_model(size_t n, const std::atomic<bool>* cancel, Drafter* drafter) {
   struct Timed {
     SessionStats& stats;
@@ -40,9 +45,7 @@ Result<size_t> Session::draft_by_model(size_t n, const std::atomic<bool>* cancel
     draft_->push_generated(token);
     ORRERY_TRY(draft_->decode(nullptr, cancel));
     ORRERY_TRY(draft_->fetch_logits(cancel));
-    const Span<const float> logits = draft_->logits().first(std::min(draft_->n_logits(), n_logits()));   // without padding of its own
-    token = drafter ? drafter->likeliest(logits, {guesses_->tokens() + 1, i - 1})
-                    : static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    token = likeliest_draft(draft_->logits().first(std::min(draft_->n_logits(), n_logits())), i - 1, drafter);   // without padding of its own
     if (token < 0) return i - 1;
     guesses_->tokens()[i] = token;
   }

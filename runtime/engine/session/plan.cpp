@@ -11,7 +11,7 @@ namespace orrery::engine {
 
 namespace {
 
-// The regions of the draft model and its session: their sums by kind.
+// The regions of the draft model, or the model's head, and its session: their sums by kind.
 kv::Layout draft_layout(const LayoutInput& in, uint32_t n_context) {
   const SessionOptions options = in.options.of_draft(n_context);
   const LayoutInput::Draft& draft = in.draft;
@@ -204,6 +204,11 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
     // The model's weights take their part of the arena first.
     ORRERY_ASSIGN(const WeightsBytes draft_weights, weights_of(draft, draft_description, *backend, budget - std::min(budget, weights.arena)));
     input.draft = {&draft_description, {}, draft_weights.arena, draft_weights.mapped};
+  }
+  if (given.speculate == Speculate::mtp) {
+    draft_description = model::describe_head(description);
+    ORRERY_ASSIGN(const model::Placement head, model::place_head(file, draft_description, *backend, budget));
+    input.draft = {&draft_description, {}, head.arena_bytes, 0};
   }
   const kv::Plan plan = decide_with_chunk(input, &session, {budget, reservoir_budget_bytes(runtime)});
   ORRERY_TRY(session.validate(description));

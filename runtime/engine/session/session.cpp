@@ -20,6 +20,7 @@ kv::Layout Session::layout(const model::Description& h, const SessionOptions& op
   add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes);
   layout.add(PromptPace::layout(h, options.chunk()));
   if (options.speculate != Speculate::off) layout.add(Guesses::layout(h, n_context));
+  if (options.speculate == Speculate::mtp) layout.add(HiddenRows::layout(h, options.chunk()));
   return layout;
 }
 
@@ -45,6 +46,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   embedding_.resize(static_cast<size_t>(h.n_embd));
   rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
+  if (options.speculate == Speculate::mtp) hidden_ = std::make_unique<HiddenRows>(h, options.chunk());
   if (h.recurrent() || windows_bytes(h, options.kv_type) > 0) state_ = std::make_unique<RecurrentState>(h, options.kv_type);
   Runtime& runtime = model_->runtime();
   LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
@@ -100,6 +102,10 @@ Result<std::unique_ptr<Session>> Session::open(std::shared_ptr<LanguageModel> mo
     std::memcpy(fingerprint.data(), model->weights().fingerprint, fingerprint.size());
     const std::vector<uint32_t> kv_heads(static_cast<size_t>(h.kv().n_layers()), static_cast<uint32_t>(h.kv().n_kv_heads));
     ORRERY_TRY(check_profile_fits(*options.head_profile, fingerprint, kv_heads));
+  }
+  if (options.speculate == Speculate::mtp) {   // as above
+    ORRERY_TRY(options.check_device(model->runtime().device(), model->description()));
+    ORRERY_ASSIGN(options.draft_model, LanguageModel::open_head(model));
   }
   const bool given = options.compressed();
   const SessionOptions wanted = options;
@@ -246,6 +252,7 @@ void Session::truncate(uint32_t n_tokens) {
   forget_guesses();
   drop_part();
   if (guesses_) guesses_->ngrams.truncate(tokens_, n_tokens);
+  if (hidden_) hidden_->truncate(n_tokens);
   tokens_.resize(n_tokens);
   made_.resize(n_tokens);
   if (state_) state_->truncate(n_tokens);
@@ -432,6 +439,7 @@ Result<bool> Session::prefill_part(Span<const int32_t> tokens, const std::atomic
                                    Shortlist* shortlist) {
   const uint32_t from = n_computed(), n = static_cast<uint32_t>(tokens.size());
   const size_t n_vocab = logits_.size();
+  if (hidden_ && !pace_.under_way()) ORRERY_TRY(feed_head(tokens[0], false, cancel));
   constexpr auto usual = SessionStep::Rows::usual;
   if (logits) {
     ORRERY_TRY(SessionStep(this, {tokens, Phase::prefill, cancel, static_cast<int32_t>(n), logits, nullptr, usual, 0, true}).run());
@@ -512,8 +520,8 @@ GuessCosts Session::guess_costs() const {
   const auto kv = static_cast<double>(pages_->read_bytes(n_computed()));
   // A drafted token also takes a step of its own, over the resident KV or of the draft model.
   double draft = options_.speculate == Speculate::policy ? weights + static_cast<double>(kv_used_bytes()) : 0.0;
-  if (draft_)
-    draft = static_cast<double>(draft_->model_->weights().weights_bytes) +
+  if (draft_)   // a head reads the model's output, too
+    draft = static_cast<double>(draft_->model_->weights().weights_bytes + (hidden_ ? draft_->model_->weights().output_bytes : 0)) +
             static_cast<double>(draft_->pages_->read_bytes(n_computed()));
   GuessCosts costs;
   for (size_t i = 0; i < costs.size(); ++i) {
@@ -556,6 +564,7 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
   } else {
     ORRERY_TRY(decode_next(token, shortlist, cancel, tokens_.size() == from + 1 ? most_guesses : 0, drafter));
   }
+  if (hidden_ && hidden_->end() != from + 1) hidden_->push(from, embedding_);   // of a step with guesses
   logits_at_ = from + 1;
   ++stats_.generated_tokens;
   return ok_status();
@@ -598,6 +607,13 @@ Status Session::decode_next(int32_t token, Shortlist* shortlist, const std::atom
     n = guesses_->draft_length(most, guess_costs(), resident_->can_draft(n_computed()));
     if (n > 0) {
       ORRERY_ASSIGN(n, draft(token, n, cancel, drafter));
+    }
+  } else if (options_.speculate == Speculate::mtp) {
+    n = draft_->parked() ? 0 : guesses_->draft_length(most, guess_costs(), true);
+    if (n > 0) {
+      ORRERY_ASSIGN(n, draft_by_head(n, cancel, drafter));
+    } else if (hidden_->full()) {
+      ORRERY_TRY(feed_head(token, false, cancel));
     }
   } else if (options_.speculate == Speculate::draft) {
     // The draft model has no embedding of a padding row that only this model has.
@@ -756,6 +772,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
   if (draft_) {
     ORRERY_ASSIGN(child->draft_, draft_->fork());
   }
+  if (hidden_) child->hidden_->copy_from(*hidden_), child->head_base_ = head_base_;
   return child;
 }
 

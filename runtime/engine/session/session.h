@@ -27,6 +27,7 @@
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/session/guesses.h"
+#include "runtime/engine/session/hidden_rows.h"
 #include "runtime/engine/session/prompt_pace.h"
 #include "runtime/engine/session/recurrent_state.h"
 #include "runtime/engine/shared/shortlist.h"
@@ -91,7 +92,7 @@ class Session {
   double kv_share() const { return kv_share_; }         // what the policy may keep of full KV's bytes
   // Whether the session was loaded, parked or cut, so that its next generated token selects the resident KV again.
   bool selects_again() const { return selects_again_; }
-  const Session* drafting() const { return draft_.get(); }   // the draft model's session; null without Speculate::draft
+  const Session* drafting() const { return draft_.get(); }   // the session of the draft model or the head; null without one
   const SessionStats& stats() const { return stats_; }
   SessionStats& stats() { return stats_; }
   uint64_t kv_bytes() const;               // KV and its summaries on the device; 0 while parked
@@ -144,7 +145,7 @@ class Session {
   // status is cancelled, and the token is not computed yet.
   // With options().speculate, the step also computes up to `most_guesses` tokens that may follow. When push_generated() adds the guessed
   // token, the next decode() has its logits already. Guesses change no token, no logit and no KV of the session. drafter: chooses the
-  // drafted tokens of Speculate::policy; null: the likeliest. Speculate::draft takes the likeliest.
+  // drafted tokens of Speculate::policy; null: the likeliest. Speculate::draft and mtp take the likeliest.
   Status decode(Shortlist* shortlist = nullptr, const std::atomic<bool>* cancel = nullptr, uint32_t most_guesses = 0,
                 Drafter* drafter = nullptr);
   // The calls of decode() for several sessions of one model, at most kMostTogether. Their steps are computed at once; none makes guesses.
@@ -262,6 +263,13 @@ class Session {
   // Fills guesses_->tokens() with a token and its draft. Returns the number of drafted tokens.
   Result<size_t> draft(int32_t token, size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
   Status open_draft();
+  // The token that a draft model or a head chooses behind n_drafted tokens of a draft; -1: none.
+  int32_t likeliest_draft(Span<const float> logits, size_t n_drafted, Drafter* drafter) const;
+  // Lets the head read the hidden states that wait. next: the token behind the computed ones. wants_logits: the head's session then has the logits
+  // behind it, and its own hidden state.
+  Status feed_head(int32_t next, bool wants_logits, const std::atomic<bool>* cancel);
+  // Fills guesses_->tokens() with at most n tokens that the head chooses behind tokens().
+  Result<size_t> draft_by_head(size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
   // Fills guesses_->tokens() with n tokens that the draft model chooses behind tokens().
   Result<size_t> draft_by_model(size_t n, const std::atomic<bool>* cancel, Drafter* drafter);
   Status follow(Span<const int32_t> tokens, const std::atomic<bool>* cancel);   // a draft session computes all of them but the last
@@ -298,7 +306,9 @@ class Session {
   PromptPace pace_;
   std::vector<Row> rows_;                      // room for a chunk, or for a token and its guesses
   std::unique_ptr<Guesses> guesses_;           // null: options().speculate is off
-  std::unique_ptr<Session> draft_;             // null: options().speculate is not draft. Its tokens follow before each draft (follow())
+  std::unique_ptr<Session> draft_;             // of a draft model or a head, or null. Its tokens follow before each draft (follow(), feed_head())
+  std::unique_ptr<HiddenRows> hidden_;         // null: options().speculate is not mtp
+  uint32_t head_base_ = 0;                     // position of the head's first cell
   Conversation conversation_;
   SessionStats stats_;
   std::atomic<bool> in_call_{false};

@@ -44,6 +44,7 @@ class SessionStep final : public SharedWork, model::LayerHook {
     Rows rows = Rows::usual;           // logits and embeddings of guesses and drafts go to the session's guesses
     uint32_t ahead = 0;
     bool in_parts = false;             // computes the next part of the tokens: some layers (PromptPace)
+    const float* hidden = nullptr;     // (tokens, n_embd): what the session of a head reads
   };
 
   SessionStep(Session* session, const Request& request);

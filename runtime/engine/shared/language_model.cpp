@@ -71,6 +71,21 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
       new LanguageModel(std::move(runtime), std::move(weights), std::move(vocabulary)));
 }
 
+Result<std::shared_ptr<LanguageModel>> LanguageModel::open_head(const std::shared_ptr<LanguageModel>& of) {
+  const std::lock_guard<std::mutex> lock(of->head_mutex_);
+  std::shared_ptr<LanguageModel> head = of->head_.lock();
+  if (head) return head;
+  const AccountScope scope(of->account_);
+  Runtime& runtime = *of->runtime_;
+  model::LoadOptions load;
+  load.n_threads = runtime.options().n_threads, load.priority = runtime.options().priority;
+  ORRERY_ASSIGN(auto weights, model::load_head(*of->model_, &runtime.turns(), &runtime.arena(), load));
+  head.reset(new LanguageModel(of->runtime_, std::move(weights), of->vocabulary_));
+  head->head_of_ = of;
+  of->head_ = head;
+  return head;
+}
+
 LanguageModel::Shared LanguageModel::shared_with(const SessionOptions& options) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   Shared shared{limits_, {}};

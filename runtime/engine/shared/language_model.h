@@ -57,6 +57,9 @@ class LanguageModel {
   const std::shared_ptr<Runtime>& runtime_ptr() const { return runtime_; }
   const model::Model& weights() const { return *model_; }
   const model::Description& description() const { return model_->description; }
+  // The head that guesses tokens, of a model whose file has one: a model of its own, which all sessions of `of` share.
+  static Result<std::shared_ptr<LanguageModel>> open_head(const std::shared_ptr<LanguageModel>& of);
+
   const std::shared_ptr<const Vocabulary>& vocabulary() const { return vocabulary_; }
   const text::Tokenizer& tokenizer() const { return vocabulary_->tokenizer(); }
 
@@ -98,6 +101,7 @@ class LanguageModel {
   const AccountRef account_ = AccountRef::current();   // the model's, for what its sessions share
   std::shared_ptr<Runtime> runtime_;            // its arena holds the members below, so it is destroyed last
   const uint64_t id_ = runtime_->new_id();
+  std::shared_ptr<LanguageModel> head_of_;      // of a head: its model, whose tables it reads
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   mutable std::mutex mutex_;                    // guards pools_, and changes of limits_
@@ -110,6 +114,8 @@ class LanguageModel {
   DecodeCounts decode_counts_;                  // changes within a turn
   std::vector<MeasuredKeys> measured_keys_;     // changes within a turn
   std::atomic<uint64_t> workspace_bytes_{0};    // workspace_.bytes, for statistics
+  std::mutex head_mutex_;                       // guards head_, also while it is loaded
+  std::weak_ptr<LanguageModel> head_;
 };
 
 // The limits of a workspace that serves the sessions of `held` (all 0: none) and one more session.

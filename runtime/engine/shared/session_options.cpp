@@ -74,8 +74,10 @@ Status SessionOptions::validate(const model::Description& h) const {
     return error(Code::invalid_argument, "speculate_tokens is %u, expected at most %u", speculate_tokens, kMostGuesses);
   if (speculate == Speculate::draft && draft_path.empty() && !draft_model)
     return error(Code::invalid_argument, "speculate draft needs a draft model");
-  if (speculate != Speculate::draft && (!draft_path.empty() || draft_model))
+  if (speculate != Speculate::draft && (!draft_path.empty() || (draft_model && speculate != Speculate::mtp)))
     return error(Code::invalid_argument, "a draft model needs speculate draft");
+  if (speculate == Speculate::mtp && h.n_skipped_blocks == 0)
+    return error(Code::unsupported, "speculate mtp needs a file with blocks that guess tokens (key '%.64s.nextn_predict_layers'); this one has none", h.family);
   const KvType resident = resident_type(h);
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",
@@ -102,8 +104,8 @@ Status SessionOptions::validate(const model::Description& h) const {
                  policy_options[0].first.c_str());
   if (h.recurrent() && speculate == Speculate::policy)
     return error(Code::unsupported,
-                 "speculate policy drafts with steps of the model itself, which cannot be taken out of a recurrent layer's state; expected off, or ngram "
-                 "or draft under policy full");
+                 "speculate policy drafts with steps of the model itself, which cannot be taken out of a recurrent layer's state; expected off, or ngram, "
+                 "draft or mtp under policy full");
   if (compressed()) ORRERY_TRY(check_policy_fits(h));
   if (head_profile) ORRERY_TRY(check_profile_shape(h, *head_profile));
   return ok_status();
@@ -129,7 +131,10 @@ Status SessionOptions::check_device(const Device& on, const model::Description& 
     for (const KvType type : {kv_type, resident_type(h)}) ORRERY_TRY(on.check_heads(group.head_dim, type, group.shared_values));
   const BackendInfo device = on.info();
   if (speculate == Speculate::off) return ok_status();
-  const char* mode = speculate == Speculate::ngram ? "ngram" : speculate == Speculate::policy ? "policy" : "draft";
+  const char* mode = speculate == Speculate::ngram    ? "ngram"
+                     : speculate == Speculate::policy ? "policy"
+                     : speculate == Speculate::draft  ? "draft"
+                                                      : "mtp";
   if (speculate != Speculate::policy && compressed())
     return error(Code::unsupported,
                  "speculate %s needs full KV on the device: policy %.40s chooses the resident KV between tokens, so several tokens of "
@@ -143,7 +148,7 @@ Status SessionOptions::check_device(const Device& on, const model::Description& 
   if (speculate == Speculate::policy && !device.attends_pages)
     return error(Code::unsupported,
                  "speculate policy verifies with the KV in the reservoir, which the %s backend does not read as fast as the device's "
-                 "memory; expected off, or ngram or draft under policy full",
+                 "memory; expected off, or ngram, draft or mtp under policy full",
                  device.name);
   return ok_status();
 }
@@ -151,7 +156,7 @@ Status SessionOptions::check_device(const Device& on, const model::Description& 
 SessionOptions SessionOptions::of_draft(uint32_t context) const {
   SessionOptions out;
   out.n_context = context;
-  out.chunk_tokens = chunk_tokens;
+  out.chunk_tokens = speculate == Speculate::mtp ? std::min(chunk(), kHeadChunk) : chunk_tokens;
   out.drafts = true;
   return out;
 }

@@ -20,9 +20,10 @@ inline constexpr uint32_t kMaxContext = 1u << 27;
 enum class Overflow : uint8_t { stop, drop_oldest };
 inline constexpr uint32_t kMostGuesses = 7;   // of a step
 static_assert(kMostGuesses <= kMostGuessedRows);
-// How decode guesses tokens ahead: ngram out of earlier text, policy by the resident KV, draft by a smaller model. Tokens are verified by
-// full KV, so all modes answer as full attention does.
-enum class Speculate : uint8_t { off, ngram, policy, draft };
+// How decode guesses tokens ahead: ngram out of earlier text, policy by the resident KV, draft by a smaller model, mtp by the model's own head. Tokens are
+// verified by full KV, so all modes answer as full attention does.
+enum class Speculate : uint8_t { off, ngram, policy, draft, mtp };
+inline constexpr uint32_t kHeadChunk = 64;   // most tokens of a step of a head: its workspace stays small
 class LanguageModel;
 // By number of guesses, from 1 on: the time that they add to a step, as a share of a step of one token.
 using GuessCosts = std::array<double, kMostGuesses>;
@@ -45,7 +46,8 @@ struct SessionOptions {
   uint32_t speculate_tokens = 0;   // guesses of a step: at most kMostGuesses; 0: as many
   std::optional<GuessCosts> guess_costs;   // none: the session's estimate (Session::guess_costs)
   std::string draft_path;          // Speculate::draft: the file of the model that drafts, unless draft_model is given
-  std::shared_ptr<LanguageModel> draft_model;   // Session::open() opens draft_path; another model may also draft for several sessions
+  // Session::open() opens draft_path, or the model's head for Speculate::mtp; another model may also draft for several sessions.
+  std::shared_ptr<LanguageModel> draft_model;
   bool finds_by_codes = false;     // policy::Shape::finds_by_codes: set by see_device()
   bool drafts = false;             // a session that drafts for another one: it belongs to that session, and takes no session slot
 

@@ -16,6 +16,7 @@ struct Workspace {
   Ptr<float> attn;     // (max_rows, q_dim), of the widest layer
   Ptr<float> mixer;    // (max_rows, or kMostGuessedRows more in a model with recurrent layers; Description::mixer_floats()); null in a model without
                        // gates and recurrent layers
+  Ptr<float> pair;     // (max_rows, 2 n_embd); null unless the model reads hidden states
   Ptr<float> per_layer;   // (max_rows, n_layers, n_per_layer) the layers' own embeddings of the rows' tokens; null in a model without them
   Ptr<float> ffn;      // (max_rows, 2 max_ff), or as `per_layer` if that is wider
   Ptr<float> act;      // (max_rows, max_ff)

@@ -79,7 +79,7 @@ int64_t Description::mixer_floats() const {
 }
 
 int64_t Description::max_in() const {
-  int64_t most = std::max<int64_t>({n_embd, max_q_dim(), n_per_layer});
+  int64_t most = std::max<int64_t>({n_embd, reads_hidden ? 2 * int64_t{n_embd} : 0, max_q_dim(), n_per_layer});
   for (const LayerShape& layer : layers) {
     most = std::max<int64_t>({most, layer.feed_forward.width, layer.experts.width, layer.experts.shared_width});
     if (const LatentShape& latent = layer.latent) {
@@ -145,6 +145,23 @@ void group_layers(Description* d) {
   for (size_t i = 0; i < d->layers.size(); ++i)
     if (const LayerShape& layer = d->layers[i]; layer.mixer == Mixer::attention && layer.attention.kv_of >= 0)
       d->kv_layers[i] = d->kv_layers[static_cast<size_t>(layer.attention.kv_of)];
+}
+
+Description describe_head(const Description& d) {
+  Description head;
+  head.family = d.family, head.name = d.name;
+  head.n_layers = 1, head.n_embd = d.n_embd, head.n_vocab = d.n_vocab;
+  head.trained_context = d.trained_context;
+  head.norm_eps = d.norm_eps;
+  head.embedding_scale = d.embedding_scale;
+  head.output_norm = d.output_norm;
+  head.logit_scale = d.logit_scale, head.logit_cap = d.logit_cap;
+  head.ropes = d.ropes;
+  head.layers = {d.guessing_layer};
+  head.first_block = d.n_layers;
+  head.reads_hidden = true;
+  group_layers(&head);
+  return head;
 }
 
 uint32_t reach_of_context(const Description& d) {

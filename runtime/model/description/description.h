@@ -143,7 +143,10 @@ struct Description {
   const char* family = "";          // general.architecture
   std::string name;                 // general.name, shown to people
   int32_t n_layers = 0, n_embd = 0, n_vocab = 0;
-  int32_t n_skipped_blocks = 0;     // further blocks of the file, which guess tokens (MTP); they are not loaded
+  int32_t n_skipped_blocks = 0;     // further blocks of the file, which guess tokens (MTP); the model is loaded without them
+  LayerShape guessing_layer;        // if there are some: the layer in the first of them
+  int32_t first_block = 0;          // of the file, the block of layer 0
+  bool reads_hidden = false;        // a row's input is its token and a hidden state of another model (blocks/guessing_head.h)
   int32_t trained_context = 0;
   float norm_eps = 1e-5f;
   float embedding_scale = 1.0f;     // multiplies the rows of the embedding
@@ -184,6 +187,9 @@ struct Description {
 
 // Makes the groups out of the layers.
 void group_layers(Description* d);
+
+// The head of a model with n_skipped_blocks, as a model of its own: one layer.
+Description describe_head(const Description& d);
 
 // Tokens up to which the rotary positions mean something: the trained context, or what its scaling makes of that.
 uint32_t reach_of_context(const Description& d);

@@ -126,10 +126,12 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
   if (out.request && !together) {
     product(exported_embedding(work, pass.d, n_rows), 1);
     b.shortlists()->shortlist(exported_logits(work), pass.d.n_vocab, *out.request, work.shortlist);
-    b.download(out.shortlist, work.shortlist, shortlist_result_bytes(*out.request));
+    const Download both[] = {{out.shortlist, work.shortlist, shortlist_result_bytes(*out.request)},
+                             {out.hidden, {work.normed.address}, static_cast<uint64_t>(n_rows) * n_embd * sizeof(float)}};
+    b.download_all({both, out.hidden ? size_t{2} : size_t{1}});
     return;
   }
-  std::array<Download, size_t{2} * static_cast<size_t>(kMostTogether)> downloads;   // the host waits once for a batch of rows
+  std::array<Download, size_t{3} * static_cast<size_t>(kMostTogether)> downloads;   // the host waits once for a batch of rows
   size_t n_downloads = 0;
   const auto fetch = [&](float* to, Ptr<const float> from, uint64_t n) {
     if (to && n > 0) downloads[n_downloads++] = {to, {from.address}, n * sizeof(float)};
@@ -137,11 +139,13 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
   bool exports = false;
   for (size_t i = 0; together && i < parts.size(); ++i) {
     exports |= parts[i].out.request != nullptr;
+    fetch(parts[i].out.hidden, work.normed + i * n_embd, n_embd);
     if (!parts[i].out.request) fetch(parts[i].out.embedding, work.normed + i * n_embd, n_embd);
   }
   if (!together) {
     const uint64_t first = static_cast<uint64_t>(n_rows - out.n_embeddings);
-    fetch(out.embedding, work.normed + first * n_embd, static_cast<uint64_t>(out.n_embeddings) * n_embd);
+    fetch(n_logits > 0 ? out.embedding : nullptr, work.normed + first * n_embd, static_cast<uint64_t>(out.n_embeddings) * n_embd);
+    fetch(out.hidden, work.normed, static_cast<uint64_t>(n_rows) * n_embd);
   }
   for (int32_t from = 0; from < n_logits; from += kLogitRows) {
     const int32_t n = std::min(kLogitRows, n_logits - from);
@@ -162,6 +166,7 @@ void output(Pass& pass, const Weights& w, Span<const SessionPart> parts) {
     b.download_all({downloads.data(), n_downloads});
     n_downloads = 0;
   }
+  if (n_downloads > 0) b.download_all({downloads.data(), n_downloads});
   if (exports)
     b.copy({work.exported_embeddings.address}, {work.normed.address}, static_cast<uint64_t>(n_rows) * n_embd * sizeof(float));
 }
@@ -207,6 +212,7 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
   for (const KvGroup& group : d.groups) qkv = std::max(qkv, group.q_dim() + 2 * int64_t{group.kv_dim()});
   work.qkv = floats(rows, qkv);
   work.attn = floats(rows, d.max_q_dim());
+  if (d.reads_hidden) work.pair = floats(rows, 2 * int64_t{d.n_embd});
   if (const int64_t n = d.mixer_floats(); n > 0) work.mixer = floats(rows + (d.recurrent() ? kMostGuessedRows : 0), n);
   if (d.n_per_layer > 0) work.per_layer = floats(rows, d.per_layer_floats());
   work.ffn = floats(rows, std::max(2 * d.max_ff(), d.per_layer_floats()));
@@ -232,6 +238,12 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
 
 Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
                         Span<SessionPart> parts, const std::atomic<bool>* cancel, const Layers& layers) {
+  if (model.description.reads_hidden) {
+    const uint64_t n_embd = static_cast<uint64_t>(model.description.n_embd);
+    uint64_t row = 0;
+    for (size_t i = 0; i < parts.size(); row += steps[i++].rows.size())
+      backend->upload({(work.normed + row * n_embd).address}, parts[i].hidden, steps[i].rows.size() * n_embd * sizeof(float));
+  }
   {
     const StepScope scope(backend, steps);
     Hooks hooks(steps, parts);
@@ -240,6 +252,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
     if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);   // before other operations
     if (layers.first == 0 || per_layer) backend->embed(model.weights.embedding, model.description.embedding_scale, work.x);
     if (per_layer) per_layer::make_inputs(pass, model.weights.per_layer);
+    if (model.description.reads_hidden) guessing_head::run(pass, model.weights.head);
     if (layers.first > 0) backend->upload({work.x.address}, layers.stream, stream_bytes(pass));
     if (layers.first == 0 && model.description.embedding_norm) pass.norm(work.x, {}, work.x);
     backend->prepare_ropes(ropes);
@@ -255,7 +268,7 @@ Status forward_together(Backend* backend, const Model& model, const Workspace& w
     }
     if (end < model.description.n_layers)
       backend->download(layers.stream, {work.x.address}, stream_bytes(pass));
-    else if (parts[0].out.n_logits > 0)
+    else if (parts[0].out.n_logits > 0 || parts[0].out.hidden)
       output(pass, model.weights, {parts.data(), parts.size()});
   }
   return backend->synchronize();

@@ -28,6 +28,7 @@ struct ForwardOutput {
   // (n_embeddings, n_embd), host: the step's last rows after the output norm; null: not wanted. Needs n_logits
   float* embedding = nullptr;
   int32_t n_embeddings = 1;
+  float* hidden = nullptr;     // (rows of the step, n_embd), host: all of them after the output norm; null: not wanted
   // Null, or a request for the sampling candidates of a single row. The step then writes the shortlist to `shortlist`
   // (shortlist_result_bytes(), host). It exports the row and its embedding: both stay in the workspace, at exported_logits() and
   // exported_embedding(), and are not fetched. Of the workspace's rows of logits, the step writes the first alone. At most kLogitRows
@@ -79,6 +80,7 @@ struct SessionPart {
   Status status;
   std::exception_ptr thrown;
   SequenceState state = {};   // recurrent (Description::state_floats, guessed_floats); null if the model has none
+  const float* hidden = nullptr;   // (rows of the step, n_embd), host: what a model that reads hidden states reads
   bool failed() const { return thrown || !status.ok(); }
 };
 

@@ -44,7 +44,7 @@ Status visit_mixer(Tensors* tensors, const Description& d, const LayerShape& sha
 }
 
 Status visit_layer(Tensors* tensors, const Description& d, int32_t i, Layer* l) {
-  const std::string prefix = "blk." + std::to_string(i) + ".";
+  const std::string prefix = "blk." + std::to_string(d.first_block + i) + ".";
   const LayerShape& shape = d.layer(i);
   ORRERY_TRY(visit_mixer(tensors, d, shape, prefix, l));
   if (shape.post_norms) {
@@ -74,6 +74,18 @@ Status visit(const gguf::File& file, const Description& d, TensorVisitor* visito
     return error(Code::bad_model, "%s: the tokenizer has %llu tokens, tensor 'token_embd.weight' only %d rows",
                  file.path().c_str(), static_cast<unsigned long long>(tokens->size()), d.n_vocab);
   return tensors.refuse_the_rest(d);
+}
+
+// Finds every tensor of a head. Tables that the file lacks stay null: they are the model's.
+Status visit_head(const gguf::File& file, const Description& d, TensorVisitor* visitor, Weights* m) {
+  Tensors tensors(file, visitor);
+  const std::string prefix = "blk." + std::to_string(d.first_block) + ".nextn.";
+  ORRERY_TRY(guessing_head::find(&tensors, d, prefix, &m->head));
+  ORRERY_TRY(tensors.matrix(prefix + "embed_tokens.weight", d.n_vocab, d.n_embd, false, &m->embedding));
+  ORRERY_TRY(tensors.vector(prefix + "shared_head_norm.weight", d.n_embd, false, &m->output_norm));
+  ORRERY_TRY(tensors.matrix(prefix + "shared_head_head.weight", d.n_vocab, d.n_embd, false, &m->output));
+  m->layers.resize(1);
+  return visit_layer(&tensors, d, 0, &m->layers[0]);
 }
 
 // Checks names and shapes and places nothing.
@@ -131,7 +143,7 @@ class Placer final : public TensorVisitor {
         total_(total_bytes) {}
 
   Status matrix(const gguf::Tensor& t, Weight* out) override {
-    const uint64_t bytes = repacks_ ? repacked_bytes(model_.file, t, turns_.device()) : 0;
+    const uint64_t bytes = repacks_ ? repacked_bytes(*model_.file, t, turns_.device()) : 0;
     jobs_.push_back({&t, out, nullptr, bytes ? take(bytes) : Ptr<std::byte>{}});
     return ok_status();
   }
@@ -152,7 +164,7 @@ class Placer final : public TensorVisitor {
     for (size_t i = 0; i < out->size(); ++i)   // zero, negative and infinite divisors are errors
       if (!(std::isfinite((*out)[i]) && (*out)[i] > 0.0f))
         return error(Code::bad_model, "%s: tensor '%s' value %zu is %g, expected a positive number",
-                     model_.file.path().c_str(), gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
+                     model_.file->path().c_str(), gguf::printable(t.name).c_str(), i, static_cast<double>((*out)[i]));
     return ok_status();
   }
   Status table(const gguf::Tensor& t, Weight* out) override {
@@ -162,7 +174,7 @@ class Placer final : public TensorVisitor {
   Status number(const gguf::Tensor& t, float* out) override {
     gguf::dequantize_row(t.type, t.data, out, 1);
     if (std::isfinite(*out)) return ok_status();
-    return error(Code::bad_model, "%s: tensor '%s' is %g, expected a number", model_.file.path().c_str(), gguf::printable(t.name).c_str(),
+    return error(Code::bad_model, "%s: tensor '%s' is %g, expected a number", model_.file->path().c_str(), gguf::printable(t.name).c_str(),
                  static_cast<double>(*out));
   }
   Status place() {
@@ -177,7 +189,7 @@ class Placer final : public TensorVisitor {
       ORRERY_ASSIGN(const Turn turn, take_turn());
       loading = turn.backend().begin_loading(copied_bytes, options_.n_threads, options_.priority);
     }
-    gguf::ReadAhead ahead(model_.file, copied_);
+    gguf::ReadAhead ahead(*model_.file, copied_);
     size_t n_copied = 0;
     for (const Job& job : jobs_) {
       ORRERY_TRY(account(*job.tensor));
@@ -246,7 +258,7 @@ class Placer final : public TensorVisitor {
     return turn.backend().synchronize();
   }
   bool cancelled() const { return options_.progress && !options_.progress(done_, total_); }
-  Status cancellation() const { return error(Code::cancelled, "%s: loading was cancelled", model_.file.path().c_str()); }
+  Status cancellation() const { return error(Code::cancelled, "%s: loading was cancelled", model_.file->path().c_str()); }
   Ptr<std::byte> take(uint64_t bytes) {
     const Ptr<std::byte> at = next_;
     next_ = next_ + align_up(bytes, kWeightAlignment);
@@ -310,10 +322,42 @@ Result<Placement> place_weights(const gguf::File& file, const Description& d, co
   return counter.placement(arena_bytes);
 }
 
+Result<Placement> place_head(const gguf::File& file, const Description& head, const Device& device, uint64_t arena_bytes) {
+  Counter counter(file, device);
+  Weights scratch;
+  ORRERY_TRY(visit_head(file, head, &counter, &scratch));
+  return counter.placement(arena_bytes);
+}
+
+Result<std::unique_ptr<Model>> load_head(const Model& of, Turns* turns, kv::Arena* arena, const LoadOptions& options) {
+  auto m = std::make_unique<Model>(of.file);
+  const gguf::File& file = *m->file;
+  m->description = describe_head(of.description);
+  ORRERY_ASSIGN(const Placement placement, place_head(file, m->description, turns->device(), arena->bytes()));
+  ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model's head that guesses tokens"));
+  Placer placer(turns, m.get(), placement.repacks, file.file_bytes(), options);
+  Weights& w = m->weights;
+  ORRERY_TRY(visit_head(file, m->description, &placer, &w));
+  ORRERY_TRY(placer.place());
+  if (!w.embedding) w.embedding = of.weights.embedding;
+  if (!w.output_norm) w.output_norm = of.weights.output_norm;
+  if (!w.output) w.output = of.weights.output;
+  m->output_bytes = of.output_bytes;
+  m->rope_factors = of.rope_factors;
+  {
+    ORRERY_ASSIGN(const Turn turn, placer.take_turn());
+    ORRERY_TRY(turn.backend().synchronize());   // reports errors of earlier uploads
+  }
+  m->main_type = placer.main_type();
+  std::copy(std::begin(of.fingerprint), std::end(of.fingerprint), m->fingerprint);
+  for (const gguf::Tensor* t : placer.copied()) file.release_pages(*t);
+  return m;
+}
+
 Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Arena* arena,
                                           const LoadOptions& options) {
-  auto m = std::make_unique<Model>(std::move(taken));
-  const gguf::File& file = m->file;
+  auto m = std::make_unique<Model>(std::make_shared<const gguf::File>(std::move(taken)));
+  const gguf::File& file = *m->file;
   ORRERY_ASSIGN(m->description, read_description(file, options.rope));
 
   ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes()));
@@ -322,6 +366,8 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
   ORRERY_TRY(visit(file, m->description, &placer, &m->weights, &m->rope_factors));
   ORRERY_TRY(placer.place());
   if (!m->weights.output) m->weights.output = m->weights.embedding;   // tied
+  const gguf::Tensor* output = file.find_tensor("output.weight");
+  m->output_bytes = (output ? output : file.find_tensor("token_embd.weight"))->bytes;
   {
     ORRERY_ASSIGN(const Turn turn, placer.take_turn());
     ORRERY_TRY(turn.backend().synchronize());   // reports errors of earlier uploads

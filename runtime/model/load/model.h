@@ -18,6 +18,7 @@
 #include "runtime/model/blocks/recurrent/delta_net.h"
 #include "runtime/model/blocks/experts.h"
 #include "runtime/model/blocks/feed_forward.h"
+#include "runtime/model/blocks/guessing_head.h"
 #include "runtime/model/blocks/latent_attention.h"
 #include "runtime/model/blocks/recurrent/mamba2.h"
 #include "runtime/model/blocks/per_layer.h"
@@ -58,11 +59,12 @@ struct LoadOptions {
 // `output` is the same weight as `embedding` if the model is tied.
 struct Weights : vocabulary::Weights {
   std::vector<Layer> layers;
+  guessing_head::Weights head;                 // if the model reads hidden states
   per_layer::Inputs per_layer;
 };
 
 struct Model {
-  explicit Model(gguf::File f) : file(std::move(f)) {}
+  explicit Model(std::shared_ptr<const gguf::File> f) : file(std::move(f)) {}
 
   Description description;
   RopeFactors rope_factors;
@@ -70,10 +72,11 @@ struct Model {
   uint8_t fingerprint[16] = {};
   uint64_t n_parameters = 0;
   uint64_t n_used_parameters = 0;              // those that one row meets: of experts, the chosen ones'
-  uint64_t weights_bytes = 0;                  // size in the file of all tensors that the model uses
+  uint64_t weights_bytes = 0;                  // size in the file of all tensors that the model uses, but for those that a head shares with its model
+  uint64_t output_bytes = 0;                   // of `output`
   TensorType main_type = TensorType::f32;      // the type of most weights
 
-  gguf::File file;                             // some weights may be in its mapping
+  std::shared_ptr<const gguf::File> file;      // some weights may be in its mapping
   kv::ArenaRegion region;                      // all other weights
 };
 
@@ -92,6 +95,11 @@ struct Placement {
 uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device);
 Result<Placement> place_weights(const gguf::File& file, const Description& description, const Device& device,
                                 uint64_t arena_bytes);
+
+// The same of a model's head (describe_head). Where the file has no embedding, output or output norm of its own for it, it takes the model's.
+Result<Placement> place_head(const gguf::File& file, const Description& head, const Device& device, uint64_t arena_bytes);
+// Places the head of a model that outlives it.
+Result<std::unique_ptr<Model>> load_head(const Model& of, Turns* turns, kv::Arena* arena, const LoadOptions& options);
 
 // Takes ownership of the file. Places tensors in the order of the file. Takes one turn for each tensor that the backend places, so other sessions continue
 // meanwhile. Errors: bad_model (tensor, value found, value expected), unsupported_architecture, out_of_device_memory,

@@ -149,9 +149,21 @@ std::unique_ptr<Session> model_drafting_session(const std::shared_ptr<engine::La
   return unwrap(Session::open(model, options));
 }
 
+// A session whose model has a trained head.
+std::unique_ptr<Session> head_session(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context) {
+  engine::SessionOptions options;
+  options.n_context = n_context;
+  options.chunk_tokens = 16;
+  options.speculate = Speculate::mtp;
+  options.guess_costs = each(0.01);
+  options.overflow = engine::Overflow::drop_oldest;
+  return unwrap(Session::open(model, options));
+}
+
 // A session that guesses by the kind.
 std::unique_ptr<Session> guessing_session(const std::shared_ptr<engine::LanguageModel>& model, uint32_t n_context, Speculate speculate) {
   if (speculate == Speculate::policy) return drafting_session(model, n_context);
+  if (speculate == Speculate::mtp) return head_session(model, n_context);
   return speculate == Speculate::draft ? model_drafting_session(model, n_context) : session_of(model, speculate, n_context);
 }
 
@@ -508,7 +520,8 @@ TEST_P(EngineGuessKinds, WhatASessionDoesAfterwardsIsTheSame) {
 INSTANTIATE_TEST_SUITE_P(Kinds, EngineGuessKinds,
                          ::testing::Values(GuessKind{"ngram", Speculate::ngram, "llama3-factors"}, GuessKind{"policy", Speculate::policy, "llama3-factors"},
                                            GuessKind{"draft", Speculate::draft, "llama3-factors"}, GuessKind{"delta_net", Speculate::ngram, "qwen35"},
-                                           GuessKind{"short_conv", Speculate::ngram, "lfm2"}, GuessKind{"mamba2", Speculate::ngram, "nemotron-h"}),
+                                           GuessKind{"short_conv", Speculate::ngram, "lfm2"}, GuessKind{"mamba2", Speculate::ngram, "nemotron-h"},
+                                           GuessKind{"head", Speculate::mtp, "qwen35-mtp"}),
                          [](const auto& tested) { return std::string(tested.param.name); });
 
 // The resident KV drafts, and the answer is full attention's, for every sampler; under each policy that may draft.

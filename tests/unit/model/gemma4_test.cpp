@@ -55,10 +55,10 @@ TEST(ModelGemma4, TheTableOfLayersEmbeddingsStaysInTheFile) {
   kv::Arena arena(&turns.device(), kArenaBytes);
   auto model = load_model(std::move(gguf::File::parse(bytes, "m.gguf")).value(), &turns, &arena, {});
   ASSERT_TRUE(model.ok()) << model.status().message();
-  const gguf::Tensor* table = (*model)->file.find_tensor("per_layer_token_embd.weight");
+  const gguf::Tensor* table = (*model)->file->find_tensor("per_layer_token_embd.weight");
   ASSERT_NE(table, nullptr);
   EXPECT_EQ((*model)->weights.per_layer.table.data.address, reinterpret_cast<uint64_t>(table->data));
-  EXPECT_EQ(repacked_bytes((*model)->file, *table, turns.device()), 0u);
+  EXPECT_EQ(repacked_bytes(*(*model)->file, *table, turns.device()), 0u);
 }
 
 TEST(ModelGemma4, FilesThatLackAKeyAreRefused) {

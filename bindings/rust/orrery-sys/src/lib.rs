@@ -109,6 +109,8 @@ pub const ORRERY_SPECULATE_NGRAM: u32 = 1;
 pub const ORRERY_SPECULATE_POLICY: u32 = 2;
 /// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
 pub const ORRERY_SPECULATE_DRAFT: u32 = 3;
+/// the file's block that guesses tokens drafts; ORRERY_UNSUPPORTED: as NGRAM, or the file has none (MTP)
+pub const ORRERY_SPECULATE_MTP: u32 = 4;
 /// rules, as llama.cpp's files have them
 pub const ORRERY_GRAMMAR_GBNF: u32 = 0;
 /// drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name

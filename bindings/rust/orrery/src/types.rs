@@ -134,6 +134,8 @@ pub mod speculate {
     pub const POLICY: u32 = 2;
     /// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
     pub const DRAFT: u32 = 3;
+    /// the file's block that guesses tokens drafts; ORRERY_UNSUPPORTED: as NGRAM, or the file has none (MTP)
+    pub const MTP: u32 = 4;
 }
 pub mod grammar {
     /// rules, as llama.cpp's files have them

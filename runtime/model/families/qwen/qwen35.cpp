@@ -1,6 +1,8 @@
 // Qwen3.5 to 3.8, dense.
 #include "runtime/model/families/qwen/qwen35.h"
 
+#include <algorithm>
+
 #include "runtime/model/blocks/attention.h"
 #include "runtime/model/blocks/feed_forward.h"
 #include "runtime/model/families/family.h"
@@ -43,6 +45,7 @@ Status qwen35::read_skipped(Reading& in) {
 
 void qwen35::trim(Reading& in) {
   in.d.n_layers -= in.d.n_skipped_blocks;
+  if (in.d.n_skipped_blocks > 0) in.d.guessing_layer = in.d.layers[static_cast<size_t>(in.d.n_layers)];
   in.d.layers.resize(static_cast<size_t>(in.d.n_layers));
 }
 
@@ -53,6 +56,9 @@ Status qwen35::read_mixers(Reading& in, const delta_net::Parts& parts) {
   attention.qk_norm = attention.gated = true;
   ORRERY_TRY(attention::read(in, attention));
   for (LayerShape& layer : in.d.layers) layer.ffn_norm = "post_attention_norm";
+  const auto attends = [](const LayerShape& layer) { return layer.mixer == Mixer::attention; };
+  in.d.guessing_layer.attention = std::find_if(in.d.layers.begin(), in.d.layers.end(), attends)->attention;
+  in.d.guessing_layer.ffn_norm = "post_attention_norm";
   return delta_net::read(in, parts);
 }
 
