@@ -4,8 +4,7 @@
 #include <cstdarg>
 #include <cstdio>
 
-#include "cuda/cuda_backend.h"
-#include "runtime/cpu/cpu_backend.h"
+#include "runtime/backend/registry.h"
 #include "runtime/os/os.h"
 #include "runtime/text/unicode/utf8.h"
 
@@ -31,9 +30,11 @@ void copy_message(std::string_view text, Span<char> out) noexcept {
 
 std::vector<GpuDescription> gpus() {
   std::vector<GpuDescription> found;
-  std::vector<cuda::DeviceDescription> devices = cuda::devices();
-  for (cuda::DeviceDescription& gpu : devices)
-    found.push_back({std::move(gpu.name), gpu.architecture, gpu.memory_bytes, std::move(gpu.refused)});
+  for (const BackendEntry& entry : backends()) {
+    if (!entry.devices) continue;
+    for (DeviceDescription& device : entry.devices())
+      found.push_back({std::move(device.name), device.architecture, device.memory_bytes, std::move(device.refused)});
+  }
   return found;
 }
 
@@ -65,28 +66,30 @@ Status with_advice(Status status, const char* advice) {
 
 Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   const bool automatic = options.backend == "auto";
-  if (!automatic && options.backend != "cpu" && options.backend != "cuda")
+  const Span<const BackendEntry> entries = backends();
+  const auto is_named = [&](const BackendEntry& entry) { return options.backend == entry.name; };
+  if (!automatic && std::none_of(entries.begin(), entries.end(), is_named))
     return error(Code::invalid_argument, "backend is '%s', expected auto, cpu or cuda", options.backend.c_str());
   if (options.n_threads < 0 || options.n_threads > 1024)
     return error(Code::invalid_argument, "n_threads is %d, expected 0 to 1024", options.n_threads);
-  // An instruction set of the processor means the CPU backend.
-  if (options.backend == "cuda" || (automatic && options.cpu_path == "auto")) {
+  BackendOptions wanted;
+  wanted.n_threads = options.n_threads;
+  wanted.priority = options.priority;
+  wanted.instruction_set = options.cpu_path;
+  wanted.trace = options.log && options.log_level >= LogLevel::trace;
+  for (const BackendEntry& entry : entries) {
+    if (!automatic && !is_named(entry)) continue;
+    if (!entry.devices) return entry.make(wanted);
+    if (automatic && options.cpu_path != "auto") continue;   // an instruction set of the processor means the processor
     const int32_t device = options.device >= 0 ? options.device : first_usable_gpu();
-    cuda::Options gpu;
-    gpu.device = std::max(device, 0);   // without a device, the error says why
-    if (options.backend == "cuda") return cuda::make_backend(gpu);
-    if (device >= 0) {
-      auto made = cuda::make_backend(gpu);
-      if (made.ok() || options.device >= 0 || made.status().code() != Code::unsupported) return made;   // whoever names a device wants it
-      warn(options, std::string("the processor computes: ") + made.status().message());   // the driver does not take the kernels
-    }
+    wanted.device = std::max(device, 0);   // without a device, the error says why
+    if (!automatic) return entry.make(wanted);
+    if (device < 0) continue;
+    auto made = entry.make(wanted);
+    if (made.ok() || options.device >= 0 || made.status().code() != Code::unsupported) return made;   // whoever names a device wants it
+    warn(options, std::string("the processor computes: ") + made.status().message());   // the driver does not take the kernels
   }
-  cpu::Options cpu;
-  cpu.n_threads = options.n_threads;
-  cpu.priority = options.priority;
-  cpu.path = options.cpu_path;
-  cpu.trace = options.log && options.log_level >= LogLevel::trace;
-  return cpu::make_backend(cpu);
+  return error(Code::unsupported, "this build has no backend that computes on the host");
 }
 
 bool moves_directly(const RuntimeOptions& options) {

@@ -32,7 +32,7 @@ void copy_message(std::string_view text, Span<char> out) noexcept;
 enum class LogLevel : int32_t { none = 0, error = 1, warning = 2, info = 3, debug = 4, trace = 5 };
 using LogSink = void (*)(void* user, int32_t level, const char* message);
 
-// A GPU of this machine, as cuda/cuda_backend.h describes it.
+// A GPU of this machine, as backend/registry.h describes it.
 struct GpuDescription {
   std::string name;
   int32_t architecture = 0;   // 89: compute capability 8.9

@@ -168,8 +168,10 @@ void print_summary(const std::string& description, Output& out) {
   if (const std::string n = number("attention.shared_kv_layers"); n != "0") table.row("shared KV", with(n, n == "1" ? "layer reads that of another" : "layers read that of others"));
   if (metadata.table_bytes() > 0)
     table.row("per layer", with(number("embedding_length_per_layer_input"), "more numbers of a token, from a table that stays in host memory, ") + human_bytes(metadata.table_bytes()));
-  if (guessing != "0")
+  const bool guesses = architecture == "qwen35" || architecture == "qwen35moe";
+  if (guessing != "0" && guesses)
     table.row("guesses", with(guessing, guessing == "1" ? "further layer, for --speculate mtp" : "further layers, of which --speculate mtp takes the first"));
+  if (guessing != "0" && !guesses) table.row("not computed", with(guessing, guessing == "1" ? "layer, which guesses tokens" : "layers, which guess tokens"));
   if (metadata.n_tower_tensors() > 0)
     table.row("not computed", grouped(metadata.n_tower_tensors()) + " tensors of towers for images or sound, " + human_bytes(metadata.tower_bytes()));
   table.row("context", with(number("context_length"), "tokens"));

@@ -70,6 +70,7 @@ std::vector<Shape> all_shapes() {
       windows({"gemma-3-12b", "gemma3", 48, 3840, 16, 8, 256, 15360, 262144, 131072, true}, 1024, 6),
       windows({"gemma-3-4b", "gemma3", 34, 2560, 8, 4, 256, 10240, 262144, 131072, true}, 1024, 6),
       windows({"muse-glimmer-30b", "muse-glimmer", 52, 6656, 32, 2, 128, 19968, 202048, 131072}, 2048, 4),
+      with({"glm-4.7-flash", "deepseek2", 47, 2048, 20, 1, 576, 10240, 154880, 202752}, mixture(64, 4, 1536, 1536)),
       with({"nemotron-3-nano-30b", "nemotron_h_moe", 52, 2688, 32, 2, 128, 0, 131072, 262144},
            [&](Shape* s) {
              mixture(128, 6, 1856, 3712)(s);
@@ -129,7 +130,7 @@ class Writer {
     key("attention.head_count", s_.n_heads);
     key("attention.layer_norm_rms_epsilon", 1e-6f);
     key("attention.key_length", head_dim(s_.period > 0 ? s_.period - 1 : 0));
-    key("attention.value_length", head_dim(s_.period > 0 ? s_.period - 1 : 0));
+    key("attention.value_length", is("deepseek2") ? kKvRank : head_dim(s_.period > 0 ? s_.period - 1 : 0));
     key("rope.freq_base", is("gpt-oss") ? 150000.0f : s_.rope_base);
     if (s_.pattern)
       nemotron_keys();
@@ -144,7 +145,7 @@ class Writer {
       key("expert_used_count", s_.n_used);
       key("expert_feed_forward_length", s_.expert_ff);
     }
-    if (s_.shared_ff > 0) key("expert_shared_feed_forward_length", s_.shared_ff);
+    if (s_.shared_ff > 0 && !is("deepseek2")) key("expert_shared_feed_forward_length", s_.shared_ff);
     if (s_.window > 0) key("attention.sliding_window", s_.window);
     if (s_.window > 0 && !is("gpt-oss")) {
       std::vector<bool> pattern(s_.n_layers);
@@ -174,6 +175,7 @@ class Writer {
       key("attention.temperature_scale", 0.1f);
     }
     if (is("gemma4")) gemma4_keys();
+    if (is("deepseek2")) latent_keys();
   }
 
   std::vector<int32_t> by_layer(const std::function<uint32_t(uint32_t)>& of) const {
@@ -192,6 +194,15 @@ class Writer {
     key("expert_shared_count", uint32_t{1});
     key("expert_weights_norm", true), key("expert_weights_scale", 2.5f), key("expert_gating_func", uint32_t{2});
     ssm_keys(4, 128, 8, 64, 4096);
+  }
+  static constexpr uint32_t kQueryRank = 768, kKvRank = 512, kLatentHead = 256, kLatentRope = 64;   // of GLM-4.7-Flash
+  void latent_keys() {
+    key("attention.q_lora_rank", kQueryRank), key("attention.kv_lora_rank", kKvRank);
+    key("attention.key_length_mla", kLatentHead), key("attention.value_length_mla", kLatentHead);
+    key("rope.dimension_count", kLatentRope);
+    key("leading_dense_block_count", uint32_t{1});
+    key("expert_shared_count", uint32_t{1});
+    key("expert_weights_norm", true), key("expert_weights_scale", 1.8f), key("expert_gating_func", uint32_t{2});
   }
   void gemma4_keys() {
     key("attention.key_length_swa", s_.head_dim), key("attention.value_length_swa", s_.head_dim);
@@ -253,7 +264,10 @@ class Writer {
     has_more_ = i < eighth || i >= 7 * s_.n_layers / 8 || (i - eighth) % 3 == 2;
     norm("attn_norm", s_.n_embd);
     if (s_.pattern) return nemotron_layer(s_.pattern[i]);
-    has_delta(i) ? delta_net() : attention(i);
+    if (is("deepseek2"))
+      latent_attention();
+    else
+      has_delta(i) ? delta_net() : attention(i);
     feed_forward(i);
   }
 
@@ -274,6 +288,18 @@ class Writer {
       small("attn_q.bias", {q}), small("attn_k.bias", {kv}), small("attn_v.bias", {kv}), small("attn_output.bias", {s_.n_embd});
       small("attn_sinks.weight", {s_.n_heads});
     }
+  }
+
+  void latent_attention() {
+    weight("attn_q_a", kQueryRank, s_.n_embd);
+    norm("attn_q_a_norm", kQueryRank);
+    weight("attn_q_b", uint64_t{s_.n_heads} * kLatentHead, kQueryRank);
+    weight("attn_kv_a_mqa", s_.head_dim, s_.n_embd);
+    norm("attn_kv_a_norm", kKvRank);
+    const uint64_t without_rope = kLatentHead - kLatentRope;
+    to_.tensor(block_ + "attn_k_b.weight", {without_rope, kKvRank, s_.n_heads}, for_columns(types_.most, without_rope));
+    to_.tensor(block_ + "attn_v_b.weight", {kKvRank, kLatentHead, s_.n_heads}, types_.most);
+    weight("attn_output", s_.n_embd, uint64_t{s_.n_heads} * kLatentHead);
   }
 
   void delta_net() {
@@ -298,8 +324,9 @@ class Writer {
     const bool post = s_.value_heads > 0 || is("gpt-oss");   // the norm before the FFN has the other's name
     if (sandwich || post) norm("post_attention_norm", s_.n_embd);
     if (!post) norm("ffn_norm", s_.n_embd);
-    if (s_.n_experts > 0) mixture();
-    if (s_.n_experts == 0 || is("gemma4")) {
+    const bool dense = is("deepseek2") && i == 0;
+    if (s_.n_experts > 0 && !dense) mixture();
+    if (s_.n_experts == 0 || is("gemma4") || dense) {
       const uint64_t width = ff(i);
       weight("ffn_gate", width, s_.n_embd);
       weight("ffn_up", width, s_.n_embd);
@@ -333,6 +360,7 @@ class Writer {
       small("ffn_gate_exps.bias", {s_.expert_ff, s_.n_experts}), small("ffn_up_exps.bias", {s_.expert_ff, s_.n_experts});
       small("ffn_down_exps.bias", {s_.n_embd, s_.n_experts});
     }
+    if (is("deepseek2")) small("exp_probs_b.bias", {s_.n_experts});
     if (s_.shared_ff == 0) return;
     if (s_.value_heads > 0) small("ffn_gate_inp_shexp.weight", {s_.n_embd});
     if (!s_.pattern) matrix(block_ + "ffn_gate_shexp", s_.shared_ff, s_.n_embd, types_.most);

@@ -161,6 +161,7 @@ TEST_P(Rings, AreParkedWithACheckpoint) {
   auto fork = unwrap(session->fork());
   ASSERT_TRUE(fork->parked());
   session.reset();
+  unwrap(fork->resume());
   EXPECT_TRUE(same_bits(continued(fork.get(), {}, 40), continued(whole.get(), {}, 40)));
   EXPECT_EQ(fork->stats().recomputed_tokens, 0u);
 }
@@ -172,12 +173,12 @@ TEST_P(Rings, AreSavedAsTheirWindows) {
     continued(ring.get(), prompt_, 30), continued(whole.get(), prompt_, 30);
     const std::vector<std::byte> of_ring = saved(ring.get()), of_whole = saved(whole.get());
     EXPECT_TRUE(of_ring == of_whole);
-    const std::vector<float> expected = continued(whole.get(), {}, 20);
+    const std::vector<float> expected = continued(whole.get(), {7, 8, 9}, 20);
     for (const uint32_t slack : {1u, kWhole}) {
       const auto loaded = open(slack, 64, kv);
       unwrap(SessionFile::load(loaded.get(), of_ring, "a session"));
-      EXPECT_TRUE(same_bits(continued(loaded.get(), {}, 20), expected)) << slack;
-      EXPECT_EQ(loaded->stats().recomputed_tokens, 1u) << "the last token, for its logits";
+      EXPECT_TRUE(same_bits(continued(loaded.get(), {7, 8, 9}, 20), expected)) << slack;
+      EXPECT_EQ(loaded->stats().recomputed_tokens, 0u);
     }
   }
 }
