@@ -111,7 +111,7 @@ class RecurrentState {
   kv::ArenaRegion region_, guesses_;
   kv::SequencePages* pages_ = nullptr;    // null while the session is parked
   uint32_t position_ = kUnknown;
-  uint32_t n_guessed_ = 0;                // tokens behind position_, which is known then, whose inputs are kept
+  uint32_t n_guessed_ = 0;                // tokens behind position_, which is known then, whose inputs are kept; the wrong ones among them come last
   SequenceState step_;
   uint32_t prompts_ = kUnknown;           // where the checkpoint of the prompt under way is due
   std::vector<Checkpoint> checkpoints_;   // ascending

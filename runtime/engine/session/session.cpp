@@ -540,7 +540,6 @@ void Session::forget_guesses() {
   if (!guesses_ || guesses_->n_ahead() == 0) return;
   guesses_->forget();
   if (pages_) pages_->truncate(n_computed());
-  if (state_) state_->truncate(n_computed());
 }
 
 Status Session::complete_state(const std::atomic<bool>* cancel) {
@@ -564,7 +563,7 @@ Status Session::decode(Shortlist* shortlist, const std::atomic<bool>* cancel, ui
   } else {
     ORRERY_TRY(decode_next(token, shortlist, cancel, tokens_.size() == from + 1 ? most_guesses : 0, drafter));
   }
-  if (hidden_ && hidden_->end() != from + 1) hidden_->push(from, embedding_);   // of a step with guesses
+  if (hidden_ && !hidden_->has(from)) hidden_->push(from, embedding_);   // of a step with guesses
   logits_at_ = from + 1;
   ++stats_.generated_tokens;
   return ok_status();

@@ -27,7 +27,6 @@
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/session/guesses.h"
-#include "runtime/engine/session/hidden_rows.h"
 #include "runtime/engine/session/prompt_pace.h"
 #include "runtime/engine/session/recurrent_state.h"
 #include "runtime/engine/shared/shortlist.h"

@@ -82,6 +82,7 @@ TEST(EngineGuessingHead, DraftsAsTheReferenceDoes) {
       const Counts now(*session);
       if (now.guessed > before.guessed) {
         steps.push_back(0);
+        EXPECT_EQ(session->drafting()->n_computed(), prompt.size() + i) << "cells of a draft, which read the head's own hidden states, are dropped";
       } else {
         ASSERT_FALSE(steps.empty());
         ++steps.back();

@@ -274,7 +274,7 @@ TEST_P(EngineRecurrent, ALongAnswerOfGuessesHasCheckpoints) {
   for (const auto& s : {off.get(), session.get()}) {
     std::vector<uint32_t> at;
     for (const RecurrentState::Checkpoint& c : s->state()->checkpoints()) at.push_back(c.n_tokens);
-    EXPECT_EQ(at, (std::vector<uint32_t>{2048, 4096}));
+    ASSERT_EQ(at, (std::vector<uint32_t>{2048, 4096}));
   }
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(*off->state()->checkpoints()[i].bytes, *session->state()->checkpoints()[i].bytes);
   unwrap(off->rewind(4100)), unwrap(session->rewind(4100));
