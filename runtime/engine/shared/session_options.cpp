@@ -78,6 +78,8 @@ Status SessionOptions::validate(const model::Description& h) const {
     return error(Code::invalid_argument, "a draft model needs speculate draft");
   if (speculate == Speculate::mtp && h.n_skipped_blocks == 0)
     return error(Code::unsupported, "speculate mtp needs a file with blocks that guess tokens (key '%.64s.nextn_predict_layers'); this one has none", h.family);
+  if (speculate == Speculate::mtp && h.guessing_layer.attention.n_heads == 0)
+    return error(Code::unsupported, "speculate mtp: the blocks that guess tokens of architecture '%.64s' are not run; expected off, ngram or draft", h.family);
   const KvType resident = resident_type(h);
   if (!has_blocks(h, kv_type) || !has_blocks(h, resident))
     return error(Code::unsupported, "a quantized KV cache needs a head dimension that is a multiple of 32; this model has %d",

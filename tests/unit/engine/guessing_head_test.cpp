@@ -237,6 +237,7 @@ TEST(EngineGuessingHead, IsRefusedWhereThereIsNone) {
   const auto contains = [](const std::string& text, const char* words) { return text.find(words) != std::string::npos; };
   EXPECT_TRUE(contains(refusal(open_spec("qwen35-flags"), wishes(64), Code::unsupported), "key 'qwen35.nextn_predict_layers'"));
   EXPECT_TRUE(contains(refusal(open_spec("llama3-factors"), wishes(64), Code::unsupported), "this one has none"));
+  EXPECT_TRUE(contains(refusal(open_spec("glm47"), wishes(64), Code::unsupported), "of architecture 'deepseek2' are not run"));
   EXPECT_TRUE(contains(refusal(open_spec("qwen35"), wishes(64), Code::bad_model), "blk.5.nextn.enorm.weight"));
   json spec = load_model_spec(kSpec);
   for (json& tensor : spec["tensors"])
