@@ -236,42 +236,100 @@ Workspace carve_workspace(const Description& d, const Device& device, const Step
   return work;
 }
 
+namespace {
+
+// The end of a model whose last layers keep nothing of a token, neither KV nor a state (Gemma 4's small models): of a prompt's chunk they compute the
+// rows alone whose output is wanted, which are the last ones.
+struct Tail {
+  int32_t first = 0;    // layer; n_layers: no row is left out
+  int32_t n_rows = 0;
+};
+
+Tail tail_of(const Description& d, Span<const Step> steps, Span<const SessionPart> parts) {
+  const auto keeps = [](const LayerShape& layer) { return layer.mixer != Mixer::none && (layer.mixer != Mixer::attention || layer.attention.kv_of < 0); };
+  const ForwardOutput& out = parts[0].out;
+  const int32_t n_wanted = out.n_logits > 0 ? std::max(out.n_logits, out.n_embeddings) : 0;
+  const bool leaves_out = steps.size() == 1 && steps[0].phase == Phase::prefill && !parts[0].hook && !out.hidden &&
+                          n_wanted < static_cast<int32_t>(steps[0].rows.size());
+  if (!leaves_out) return {d.n_layers, 0};
+  const auto last = std::find_if(d.layers.rbegin(), d.layers.rend(), keeps);
+  return {static_cast<int32_t>(d.layers.rend() - last), n_wanted};
+}
+
+// Some layers of some rows.
+struct Stretch {
+  int32_t first, end;   // layers
+  bool begins, ends;    // the call's first stretch, to which the rows come; its last one, which they leave
+  float* stream;        // Layers::stream, of these rows
+};
+
+// Sets *stopped once all sessions' hooks have failed.
+Status run_stretch(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
+                   Span<SessionPart> parts, const std::atomic<bool>* cancel, const Stretch& stretch, bool* stopped) {
+  const Description& d = model.description;
+  const StepScope scope(backend, steps);
+  Hooks hooks(steps, parts);
+  Pass pass = make_pass(backend, model, work, steps, &hooks);
+  if (stretch.begins) {
+    const bool per_layer = d.n_per_layer > 0;
+    if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);   // before other operations
+    if (stretch.first == 0 || per_layer) backend->embed(model.weights.embedding, d.embedding_scale, work.x);
+    if (per_layer) per_layer::make_inputs(pass, model.weights.per_layer);
+    if (d.reads_hidden) guessing_head::run(pass, model.weights.head);
+    if (stretch.first > 0) backend->upload({work.x.address}, stretch.stream, stream_bytes(pass));
+    if (stretch.first == 0 && d.embedding_norm) pass.norm(work.x, {}, work.x);
+  }
+  backend->prepare_ropes(ropes);
+  if (d.recurrent()) {
+    std::array<SequenceState, static_cast<size_t>(kMostTogether)> states;
+    for (size_t i = 0; i < parts.size(); ++i) states[i] = parts[i].state;
+    backend->recurrent()->set_states({states.data(), parts.size()});
+  }
+  for (int32_t i = stretch.first; i < stretch.end; ++i) {
+    if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
+    if (!run_layer(pass, model.weights, i)) {
+      *stopped = true;
+      return ok_status();
+    }
+  }
+  if (!stretch.ends) return ok_status();
+  if (stretch.end < d.n_layers)
+    backend->download(stretch.stream, {work.x.address}, stream_bytes(pass));
+  else if (parts[0].out.n_logits > 0 || parts[0].out.hidden)
+    output(pass, model.weights, {parts.data(), parts.size()});
+  return ok_status();
+}
+
+}  // namespace
+
 Status forward_together(Backend* backend, const Model& model, const Workspace& work, Span<const Step> steps, Span<const RopeSpec> ropes,
                         Span<SessionPart> parts, const std::atomic<bool>* cancel, const Layers& layers) {
-  if (model.description.reads_hidden) {
-    const uint64_t n_embd = static_cast<uint64_t>(model.description.n_embd);
+  const Description& d = model.description;
+  const uint64_t n_embd = static_cast<uint64_t>(d.n_embd);
+  if (d.reads_hidden) {
     uint64_t row = 0;
     for (size_t i = 0; i < parts.size(); row += steps[i++].rows.size())
       backend->upload({(work.normed + row * n_embd).address}, parts[i].hidden, steps[i].rows.size() * n_embd * sizeof(float));
   }
-  {
-    const StepScope scope(backend, steps);
-    Hooks hooks(steps, parts);
-    Pass pass = make_pass(backend, model, work, steps, &hooks);
-    const bool per_layer = model.description.n_per_layer > 0;
-    if (per_layer) per_layer::read_rows(pass, model.weights.per_layer);   // before other operations
-    if (layers.first == 0 || per_layer) backend->embed(model.weights.embedding, model.description.embedding_scale, work.x);
-    if (per_layer) per_layer::make_inputs(pass, model.weights.per_layer);
-    if (model.description.reads_hidden) guessing_head::run(pass, model.weights.head);
-    if (layers.first > 0) backend->upload({work.x.address}, layers.stream, stream_bytes(pass));
-    if (layers.first == 0 && model.description.embedding_norm) pass.norm(work.x, {}, work.x);
-    backend->prepare_ropes(ropes);
-    if (model.description.recurrent()) {
-      std::array<SequenceState, static_cast<size_t>(kMostTogether)> states;
-      for (size_t i = 0; i < parts.size(); ++i) states[i] = parts[i].state;
-      backend->recurrent()->set_states({states.data(), parts.size()});
-    }
-    const int32_t end = std::min(layers.end, model.description.n_layers);
-    for (int32_t i = layers.first; i < end; ++i) {
-      if (cancel && cancel->load(std::memory_order_relaxed)) return error(Code::cancelled, "cancelled");
-      if (!run_layer(pass, model.weights, i)) return ok_status();
-    }
-    if (end < model.description.n_layers)
-      backend->download(layers.stream, {work.x.address}, stream_bytes(pass));
-    else if (parts[0].out.n_logits > 0 || parts[0].out.hidden)
-      output(pass, model.weights, {parts.data(), parts.size()});
+  const int32_t end = std::min(layers.end, d.n_layers);
+  const Tail tail = tail_of(d, steps, {parts.data(), parts.size()});
+  bool stopped = false;
+  if (layers.first < tail.first) {
+    const Stretch stretch = {layers.first, std::min(end, tail.first), true, end <= tail.first, layers.stream};
+    ORRERY_TRY(run_stretch(backend, model, work, steps, ropes, parts, cancel, stretch, &stopped));
   }
-  return backend->synchronize();
+  if (end > tail.first && tail.n_rows > 0) {
+    Step last = steps[0];
+    const uint64_t skipped = last.rows.size() - static_cast<uint64_t>(tail.n_rows);
+    last.rows = last.rows.subspan(skipped, static_cast<size_t>(tail.n_rows));
+    Workspace rest = work;
+    rest.x = work.x + skipped * n_embd, rest.normed = work.normed + skipped * n_embd;   // rows stay where they are
+    if (d.n_per_layer > 0) rest.per_layer = work.per_layer + skipped * static_cast<uint64_t>(d.per_layer_floats());
+    const Stretch stretch = {std::max(layers.first, tail.first), end, layers.first >= tail.first, true,
+                             layers.stream ? layers.stream + skipped * n_embd : nullptr};
+    ORRERY_TRY(run_stretch(backend, model, rest, {&last, 1}, ropes, parts, cancel, stretch, &stopped));
+  }
+  return stopped ? ok_status() : backend->synchronize();
 }
 
 Status forward(Backend* backend, const Model& model, Span<const RopeSpec> ropes, const Workspace& work, const Step& step,

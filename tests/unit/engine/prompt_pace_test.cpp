@@ -250,5 +250,32 @@ TEST(EnginePromptInParts, AnotherThreadsTokenComesBetweenTwoLayers) {
   EXPECT_EQ(a->n_computed(), 16u);
 }
 
+// Layers that keep nothing of a token compute a prompt's wanted rows alone: the last three of gemma4-alike, and an FFN at the end of nemotron-h.
+// The logits of all rows need all of them.
+TEST(PromptTail, TheLastRowIsThatOfAllRows) {
+  for (const char* spec : {"gemma4", "gemma4-alike", "nemotron-h", "qwen3moe"})
+    for (const KvType kv : {KvType::f16, KvType::f32}) {
+      const auto model = open_spec(spec), cut = open_spec(spec, layer_by_layer());
+      const std::vector<int32_t> prompt = random_tokens(*model, 130, 4);
+      const auto n_vocab = static_cast<size_t>(model->description().n_vocab);
+      const auto of_all = open_session(model, 320, kv, 64);
+      std::vector<float> logits(prompt.size() * n_vocab), expected;
+      unwrap(of_all->prefill(prompt, nullptr, logits.data()));
+      const std::vector<float> last(logits.end() - static_cast<ptrdiff_t>(n_vocab), logits.end());
+      const std::vector<float> embedding = as_vector(of_all->embedding());
+      greedy(of_all.get(), 6, &expected);
+      for (const uint32_t chunk : {1u, 7u, 64u, 200u})
+        for (const auto& from : {model, cut}) {
+          const auto session = open_session(from, 320, kv, chunk);
+          unwrap(session->prefill(prompt, nullptr, nullptr));
+          EXPECT_TRUE(same_bits(as_vector(session->logits()), last)) << spec << ' ' << chunk;
+          EXPECT_TRUE(same_bits(as_vector(session->embedding()), embedding)) << spec << ' ' << chunk;
+          std::vector<float> found;
+          greedy(session.get(), 6, &found);
+          EXPECT_TRUE(same_bits(found, expected)) << spec << ' ' << chunk;
+        }
+    }
+}
+
 }  // namespace
 }  // namespace orrery::prompt_pace_test
