@@ -517,7 +517,7 @@ void Bench::products() {
 // ---- a whole model
 
 struct Bench::Llama {
-  explicit Llama(gguf::File file) : model(std::move(file)) {}
+  explicit Llama(gguf::File file) : model(std::make_shared<const gguf::File>(std::move(file))) {}
   model::Model model;
   model::RopeTable rope;
   RopeSpec spec;   // points into rope
