@@ -236,7 +236,7 @@ __global__ void __launch_bounds__(kProductThreads, kRows > 1 ? 1 : 4) head_produ
   const int first_out = (static_cast<int>(blockIdx.x) * (kProductThreads >> a.lanes_log2) + static_cast<int>(threadIdx.x >> a.lanes_log2)) * kOuts;
   const std::byte* weights[kOuts];
 #pragma unroll
-  for (int o = 0; o < kOuts; ++o) weights[o] = a.weights + static_cast<uint64_t>(head * a.n_out + min(first_out + o, a.n_out - 1)) * a.planes.bytes;
+  for (int o = 0; o < kOuts; ++o) weights[o] = a.weights + static_cast<int64_t>(head * a.n_out + min(first_out + o, a.n_out - 1)) * a.planes.bytes;
   int rows[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) rows[r] = vector_of(r);

@@ -56,7 +56,7 @@ TEST(PublishedShapes, AreReadAndPlannedAsTheirPublishersSay) {
       }
     }
     EXPECT_EQ(static_cast<double>(pages[1] - pages[0]) / 8192, known->second.kv_kib * 1024) << "KV of a token";
-    EXPECT_NEAR(static_cast<double>(states) / (1 << 20), known->second.states_mib ? known->second.states_mib : static_cast<double>(states) / (1 << 20), .1);
+    EXPECT_NEAR(static_cast<double>(states) / (1 << 20), known->second.states_mib > 0 ? known->second.states_mib : static_cast<double>(states) / (1 << 20), .1);
     EXPECT_EQ(states > 0, known->second.states_mib > 0 || name == "qwen3.5-0.8b");
     // Windows of 128 to 2,048 tokens, and at most 1,024 more.
     const double of_windows = known->second.windows_mib * (1 << 20);
