@@ -65,7 +65,7 @@ __device__ __forceinline__ int n_replayed_of(const DeviceSequence& sequence, con
 }
 
 // A thread block has one head's channels of one row: query heads, key heads, value heads. Behind the n_rows rows come the replayed ones.
-__global__ void __launch_bounds__(kConvolveThreads) convolve_kernel(StepView step, DeltaNet net, int n_rows) {
+__global__ void __launch_bounds__(kConvolveThreads, 4) convolve_kernel(StepView step, DeltaNet net, int n_rows) {
   const DeltaNetShape& s = net.shape;
   const int n_heads = 2 * s.n_key_heads + s.n_value_heads;
   const int place = static_cast<int>(blockIdx.x) / n_heads, head = static_cast<int>(blockIdx.x) % n_heads;
@@ -205,7 +205,7 @@ __device__ __forceinline__ void convolve_rows(const float* weights, int n_taps, 
   }
 }
 
-__global__ void __launch_bounds__(kConvolveThreads) short_conv_kernel(StepView step, ShortConv net) {
+__global__ void __launch_bounds__(kConvolveThreads, 4) short_conv_kernel(StepView step, ShortConv net) {
   const int64_t n = net.shape.n_channels, channel = static_cast<int64_t>(blockIdx.x) * kConvolveThreads + threadIdx.x;
   if (channel >= n) return;
   const ConvolvedRows rows = convolved_rows(net.rows.step_rows);
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kConvolveThreads) short_conv_kernel(StepView s
   if (rows.chunk == 0) inputs.keep(net.rows);
 }
 
-__global__ void __launch_bounds__(kConvolveThreads) mamba2_convolve_kernel(StepView step, Mamba2 net, int n_rows) {
+__global__ void __launch_bounds__(kConvolveThreads, 4) mamba2_convolve_kernel(StepView step, Mamba2 net, int n_rows) {
   const Mamba2Shape& s = net.shape;
   const int64_t inner = static_cast<int64_t>(s.n_heads) * s.head_dim, channels = inner + 2 * static_cast<int64_t>(s.n_groups) * s.state_dim;
   const int64_t channel = static_cast<int64_t>(blockIdx.x) * kConvolveThreads + threadIdx.x, stride = inner + channels + s.n_heads;
