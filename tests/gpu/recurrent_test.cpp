@@ -1,6 +1,7 @@
 // Recurrent layers on the device against the CPU backend's plain kernels: gated delta nets, Mamba2 and short convolutions, their states, and gates
 // of attention.
 #include "tests/gpu/device_fixture.h"
+#include "tests/support/engine_fixture.h"
 
 namespace orrery::recurrent_test {
 namespace {
