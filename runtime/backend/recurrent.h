@@ -133,9 +133,9 @@ inline constexpr int32_t kMostGuessedRows = 7;
 struct SequenceState {
   Ptr<float> data = {};              // 64-byte aligned
   Ptr<float> guessed = {};           // kept inputs of guessed rows, 64-byte aligned; or null: the step has neither guessed nor replayed rows
-  int32_t n_replayed = 0;            // so many of the rows whose inputs are kept, from the first on, are replayed before the step's own rows
-  // So many of the step's rows, from the first on, change the state; 0: all. The others are guessed, at most kMostGuessedRows. Their inputs take the place
-  // of those that are kept. Steps of several sequences have neither guessed nor replayed rows.
+  int32_t n_replayed = 0;            // before its own rows the step replays the first n_replayed rows whose inputs are kept
+  // The first n_final rows of the step change the state; 0: all rows do. The others are guessed, at most kMostGuessedRows. The inputs of guessed rows
+  // replace the kept inputs. Steps of several sequences have neither guessed nor replayed rows.
   int32_t n_final = 0;
 
   int32_t final_rows(int64_t n_rows) const { return n_final > 0 ? n_final : static_cast<int32_t>(n_rows); }

@@ -12,8 +12,8 @@
 // states come with the session's steps and wait in HiddenRows until the head reads them: with the next chunk of a prompt, or before a draft. Cells of a
 // draft's later tokens read the head's own hidden states, and are dropped with the draft.
 //
-// The head follows lazily, as a draft model does: cells of other tokens are dropped when it reads on. Where hidden states are missing (a prefix that was not
-// computed, a loaded file), it begins anew behind them. Its KV decides about the guesses alone, never about an answer.
+// The head follows lazily, as a draft model does: it drops cells of other tokens when it reads on. Where hidden states are missing (a prefix that was not
+// computed, a loaded file), the head begins anew after the missing positions. The head's KV changes guesses, and no answer.
 #include <algorithm>
 #include <array>
 

@@ -21,7 +21,7 @@ struct Parts {
   bool beside_ffn = false;                     // ExpertsShape's; experts' outputs have scales. Layers keep their feed-forward blocks
   Activation activation = Activation::silu;
   bool shared = false, shared_gated = true;    // the family has an expert that every row takes; its output has a gate
-  bool shared_by_count = false;                // it is as wide as expert_shared_count others, side by side; without the key there is none
+  bool shared_by_count = false;                // the shared expert has the width of expert_shared_count experts; without the key the layer has none
 };
 
 struct Weights {

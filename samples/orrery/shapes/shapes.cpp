@@ -241,7 +241,7 @@ class Writer {
     to_.key("tokenizer.ggml.unknown_token_id", uint32_t{0});
   }
 
-  // The type that a row of so many columns can have.
+  // `type`, or the type that llama.cpp takes where a row of `columns` weights is no whole number of blocks.
   static WeightType for_columns(const WeightType& type, uint64_t columns) {
     if (columns % type.block == 0) return type;
     return type.id == kQ4_K.id && columns % 32 == 0 ? kQ5_0 : columns % 32 == 0 ? kQ8_0 : kF16;

@@ -94,7 +94,7 @@ TEST(EngineGuessingHead, DraftsAsTheReferenceDoes) {
   }
 }
 
-// Behind a rewind, an edit, a fork, a loaded file and tokens of the prefix tree, the head goes on, or begins anew; it is soon right again.
+// After a rewind, an edit, a fork, a loaded file or tokens of the prefix tree the head goes on, or begins anew. Its guesses are soon right again.
 TEST(EngineGuessingHead, FollowsItsSession) {
   const auto model = open_spec(kSpec);
   const auto prompt = load_model_runs(kSpec).at(0).prompt;

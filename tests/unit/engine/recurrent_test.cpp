@@ -1,6 +1,6 @@
-// Models with recurrent layers, and models with layers whose KV is a ring. A recurrent state cannot be taken back, and a ring only as far as it
-// reaches, so whatever cuts a session's tokens restores an earlier state and computes what is missing: the bits are a fresh session's, and
-// checkpoints bound what is computed again. (session_test.cpp runs these models through rewinds, forks, parking and files, too; ring_test.cpp has
+// Models with recurrent layers, and models with layers whose KV is a ring. A session cannot take a recurrent state back, and a ring as far as its pages
+// reach. So a session whose tokens are cut restores an earlier state and computes the missing tokens. Its bits are a fresh session's, and
+// checkpoints bound the number of tokens that it computes again. (session_test.cpp runs these models through rewinds, forks, parking and files, too; ring_test.cpp has
 // what is of rings alone.)
 #include <gtest/gtest.h>
 
