@@ -307,12 +307,29 @@ TEST(Models, PlanNamesRecurrentStates) {
     const Finished plan = run({"plan", file, "--context", "256", "--budget", "1G"});
     EXPECT_EQ(plan.code, 0) << plan.err;
     EXPECT_NE(plan.out.find("recurrent states"), std::string::npos) << plan.out;
-    EXPECT_EQ(plan.out.find("compressed heads"), std::string::npos) << plan.out;
+    EXPECT_EQ(plan.out.find("compressed"), std::string::npos) << plan.out;
     const Finished inspected = run({"inspect", file});
     EXPECT_EQ(inspected.code, 0);
     const char* kv_heads = spec == std::string("qwen35") ? " 2 KV heads" : " 0 or 2 KV heads";
     EXPECT_NE(inspected.out.find(kv_heads), std::string::npos) << inspected.out;
   }
+}
+
+// A published model without its file: 12 full layers of 8 heads of 64 at 32,768 tokens, and 12 layers with a window of 128, in rings of 1,024.
+TEST(Models, AShapeStandsForAFile) {
+  const Finished plan = run({"plan", "--shape", "gpt-oss-20b", "--context", "32k", "--policy", "full", "--budget", "16GiB"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE(plan.out.find("KV cache, full heads                    805,306,368"), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find("windows, recurrent states                25,165,824"), std::string::npos) << plan.out;
+  EXPECT_NE(run({"plan", "--shape", "qwen3-8b:Q8_0", "--context", "8k", "--json"}).out.find("\"trained_context\": 40960"), std::string::npos);
+  const Finished inspected = run({"inspect", "--shape", "gpt-oss-20b"});
+  EXPECT_EQ(inspected.code, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("gpt-oss-20b"), std::string::npos) << inspected.out;
+  EXPECT_NE(inspected.out.find("\nmemory "), std::string::npos) << inspected.out;
+  expect_failure({"plan", "--shape", "qwen3-9b"}, 2, "did you mean qwen3-8b?");
+  expect_failure({"plan", "--shape", "qwen3-8b:Q9"}, 2, "types: Q4_K_M");
+  expect_failure({"plan", "--shape", "qwen3-8b", "model.gguf"}, 2, "no file beside it");
+  expect_failure({"inspect"}, 2, "or --shape with the name of a published model");
 }
 
 // KV of a small Llama in F16: 2 layers of 4 heads of 16, or 512 bytes a token.

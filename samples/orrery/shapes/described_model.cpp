@@ -17,6 +17,18 @@ std::string listed(const std::vector<std::string>& names) {
   return list;
 }
 
+// A temporary file of a header, and of a hole in place of the weights.
+std::string make_hollow_file(const GgufHeader& header) {
+  const std::string bytes = header.bytes(), path = make_temporary_file();
+  const int fd = path.empty() ? -1 : open_file(path, Access::append);
+  const bool made = fd >= 0 && write_all(fd, bytes) && truncate_file(fd, bytes.size() + header.data_bytes());
+  const int reason = errno;
+  if (fd >= 0) close_file(fd);
+  if (made) return path;
+  if (!path.empty()) remove_file(path);
+  throw Failure(kExitFailure, std::string("a temporary file for the shape cannot be made: ") + std::strerror(reason));
+}
+
 }  // namespace
 
 DescribedModel::DescribedModel(const Args& args) {
@@ -33,9 +45,7 @@ DescribedModel::DescribedModel(const Args& args) {
     throw UsageError("--shape " + *shape + ": there is no such shape" + (near.empty() ? "" : "; did you mean " + near + "?") +
                      " Expected NAME or NAME:TYPE; names: " + listed(shape_names()) + "; types: " + listed(shape_types()));
   }
-  const std::string bytes = header->bytes();
-  path_ = make_hollow_file(bytes, bytes.size() + header->data_bytes());
-  if (path_.empty()) throw Failure(kExitFailure, std::string("a temporary file for the shape cannot be made: ") + std::strerror(errno));
+  path_ = make_hollow_file(*header);
   temporary_ = true;
 }
 

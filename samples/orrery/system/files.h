@@ -34,8 +34,8 @@ bool make_one_folder(const std::string& path, bool private_to_user);
 // Whether files can be created in the folder.
 bool can_write_in(const std::string& folder);
 void remove_file(const std::string& path);
-// A temporary file of `bytes` bytes: `head`, and a hole that takes no room. Its path; "": an error.
-std::string make_hollow_file(std::string_view head, uint64_t bytes);
+// Creates an empty temporary file, of which holes take no room where the system can do that. Returns its path; "": an error.
+std::string make_temporary_file();
 
 // The beginning of `path` up to and with its last separator; "" without one.
 std::string folder_of(const std::string& path);

@@ -41,18 +41,13 @@ bool write_all(int fd, std::string_view bytes) {
 
 bool truncate_file(int fd, uint64_t bytes) { return ftruncate(fd, static_cast<off_t>(bytes)) == 0; }
 
-std::string make_hollow_file(std::string_view head, uint64_t bytes) {
+std::string make_temporary_file() {
   const char* const folder = std::getenv("TMPDIR");
   std::string path = std::string(folder && *folder ? folder : "/tmp") + "/orrery-XXXXXX";
   const int fd = mkstemp(path.data());
   if (fd < 0) return "";
-  const bool made = write_all(fd, head) && truncate_file(fd, bytes);
-  const int reason = errno;
   close_file(fd);
-  if (made) return path;
-  remove_file(path);
-  errno = reason;
-  return "";
+  return path;
 }
 
 int64_t file_bytes(int fd) {

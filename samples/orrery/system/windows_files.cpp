@@ -146,21 +146,16 @@ bool truncate_file(int fd, uint64_t bytes) {
   return false;
 }
 
-std::string make_hollow_file(std::string_view head, uint64_t bytes) {
+std::string make_temporary_file() {
   wchar_t folder[MAX_PATH + 1], name[MAX_PATH + 1];
   if (::GetTempPathW(MAX_PATH + 1, folder) == 0 || ::GetTempFileNameW(folder, L"orr", 0, name) == 0) return set_errno(), "";
   const std::string path = utf8(name);
   const int fd = open_file(path, Access::append);
   if (fd < 0) return "";
   DWORD returned;
-  ::DeviceIoControl(handle_of(fd), FSCTL_SET_SPARSE, nullptr, 0, nullptr, 0, &returned, nullptr);   // a file system without holes takes the room
-  const bool made = write_all(fd, head) && truncate_file(fd, bytes);
-  const int reason = errno;
+  ::DeviceIoControl(handle_of(fd), FSCTL_SET_SPARSE, nullptr, 0, nullptr, 0, &returned, nullptr);   // without it, holes take room
   close_file(fd);
-  if (made) return path;
-  remove_file(path);
-  errno = reason;
-  return "";
+  return path;
 }
 
 int64_t file_bytes(int fd) {
