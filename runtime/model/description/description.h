@@ -159,7 +159,7 @@ struct Description {
   std::vector<RopeParameters> ropes = {{}};   // at most kMostRopes; the first is that of layers without a window
   std::vector<LayerShape> layers;   // (n_layers)
   // As group_layers() makes them:
-  std::vector<KvGroup> groups;      // the first one has a layer without a window, if any group has
+  std::vector<KvGroup> groups;      // the first one has no window, if any group has none
   std::vector<KvLayer> kv_layers;   // (n_layers) each layer's place in the KV; that of another layer where it reads another's
   std::vector<StatePlace> states;   // (n_layers) where a layer's part begins in a sequence's recurrent state, and in the kept inputs of guessed rows
   uint64_t state_floats = 0;        // of a sequence; 0: no layer is recurrent

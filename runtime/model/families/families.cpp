@@ -51,7 +51,7 @@ Result<Description> read_description(const gguf::File& file, const RopeOverride&
   ORRERY_TRY(vocabulary::read(in));
   group_layers(&d);
   if (d.groups.size() > static_cast<size_t>(kMostKvGroups))
-    return error(Code::unsupported_architecture, "%s: its layers have KV heads of %zu shapes; at most %d are run", file.path().c_str(), d.groups.size(),
+    return error(Code::unsupported_architecture, "%s: its layers have %zu pairs of a shape of KV heads and a window; at most %d are run", file.path().c_str(), d.groups.size(),
                  kMostKvGroups);
   ORRERY_TRY(keys.refuse_the_rest(d));
   return d;

@@ -228,7 +228,9 @@ int bench(const Args& args, Output& out) {
       out.write(format(", products %.0f GFLOP/s in F32, %.0f of F16 and BF16, %.0f GOP/s of quantized weights", float_peak / 1e9,
                        half_peak / 1e9, quantized_peak / 1e9));
     out.write("\n");
-    if (beaten) out.write("A speed without a share was above its limit: on this machine that limit is measured too low.\n");
+    if (beaten)
+      out.write("A speed without a share was above its limit: on this machine that limit is measured too low, or the model computes less of a prompt\n"
+                "than the limit counts (layers that keep nothing of a token compute the last row alone).\n");
   } else {
     const Json json = {{"model",
                         {{"path", path},

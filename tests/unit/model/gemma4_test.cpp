@@ -86,7 +86,7 @@ TEST(ModelGemma4, FilesThatLieAreRefused) {
   expect_refused(with(moe, "gemma4.expert_feed_forward_length", "u32", 24), Code::bad_model, "ffn_gate_exps.weight' has shape (11, 20, 64), expected (11, 24, 64)");
   // Six layers of six shapes: more KV groups than a session has.
   const json apart = with(spec, "gemma4.attention.shared_kv_layers", "u32", 0);
-  expect_refused(with(apart, "gemma4.attention.head_count_kv", "u32[]", {1, 1, 2, 2, 4, 4}), Code::unsupported_architecture, "KV heads of 6 shapes; at most 4");
+  expect_refused(with(apart, "gemma4.attention.head_count_kv", "u32[]", {1, 1, 2, 2, 4, 4}), Code::unsupported_architecture, "6 pairs of a shape of KV heads and a window; at most 4");
   LoadOptions scaled;
   scaled.rope.set = true;
   scaled.rope.scaling = RopeScaling::linear;
