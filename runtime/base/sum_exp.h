@@ -20,7 +20,7 @@ struct SumExp {
   static constexpr float kLeast = -87.0f, kLog2E = 1.44269504f, kLn2High = 0.693145752f, kLn2Low = 1.42860677e-6f;
   static constexpr float kTerm6 = 1.0f / 720.0f, kTerm5 = 1.0f / 120.0f, kTerm4 = 1.0f / 24.0f, kTerm3 = 1.0f / 6.0f, kTerm2 = 0.5f;
 
-  // No value is a NaN, and no value exceeds `most`, which is finite.
+  // A NaN counts as -infinity, +infinity as the largest float. No value exceeds `most`, which is finite.
   static double sum(Span<const float> values, float most);
 };
 

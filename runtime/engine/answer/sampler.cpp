@@ -27,9 +27,6 @@ Status out_of_range(const char* name, float value, const char* expected) {
   return error(Code::invalid_argument, "%s is %g, expected %s", name, static_cast<double>(value), expected);
 }
 
-// A NaN, from damaged weights, is never chosen. +inf becomes the largest number, so that other tokens keep a weight.
-float as_number(float x) { return x == x ? std::min(x, std::numeric_limits<float>::max()) : kMinusInfinity; }
-
 bool is_finite(float x) { return std::fabs(x) <= std::numeric_limits<float>::max(); }
 
 // Relative error bound of a shortlist's tempered sums.
@@ -60,7 +57,7 @@ Status SamplingOptions::validate(int32_t n_vocab) const {
   return ok_status();
 }
 
-Sampler::Sampler(SamplingOptions options, int32_t n_vocab) : options_(std::move(options)) {
+Sampler::Sampler(SamplingOptions options, int32_t n_vocab) : options_(std::move(options)), row_(static_cast<size_t>(n_vocab)) {
   const size_t n = static_cast<size_t>(n_vocab);
   logits_.resize(n);
   order_.resize(n);
@@ -224,7 +221,34 @@ void Sampler::note_top(Span<const ShortlistEntry> best, double total) {
     top_.push_back({best[i].token, static_cast<float>(static_cast<double>(as_number(best[i].logit)) - total)});
 }
 
+// False: the row's shortlist does not decide the token.
+bool Sampler::choose_by_row(Span<const float> logits, Span<const int32_t> tokens, Choice* choice) {
+  if (!ask(tokens)) return false;
+  row_.make(logits, shortlist_.request(), {order_.data(), order_.size()}, shortlist_.result());
+  shortlist_.arrived();
+  for (;;) {
+    const Outcome outcome = choose(tokens, choice);
+    if (outcome != Outcome::wants_more) return outcome == Outcome::chosen;
+    switch (shortlist_.wanted()) {
+      case Shortlist::Stage::block: {
+        const Span<float> block = shortlist_.block();
+        std::copy_n(logits.begin() + shortlist_.first_of_block(), block.size(), block.begin());
+        break;
+      }
+      case Shortlist::Stage::bands: RowShortlist::bands(logits, shortlist_.tail(), shortlist_.bands().data()); break;
+      default: RowShortlist::entries(logits, shortlist_.tail(), shortlist_.band(), shortlist_.other_band(), shortlist_.tail_entries());
+    }
+    shortlist_.more_arrived();
+  }
+}
+
 Result<Choice> Sampler::choose(Span<const float> logits, Span<const int32_t> tokens) {
+  Choice choice;
+  if (choose_by_row(logits, tokens, &choice)) return choice;
+  return choose_of_all(logits, tokens);
+}
+
+Result<Choice> Sampler::choose_of_all(Span<const float> logits, Span<const int32_t> tokens) {
   float most = kMinusInfinity;
   for (size_t i = 0; i < logits.size(); ++i) {
     logits_[i] = as_number(logits[i]);
@@ -531,8 +555,7 @@ Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
 
 // Whether a token ranks behind the last of the shortlist's best.
 bool Sampler::in_tail(float x, int32_t token) const {
-  const ShortlistEntry& last = shortlist_.tail().last;
-  return x < last.logit || (x == last.logit && token > last.token);
+  return ranks_behind(shortlist_.tail().last, x, token);
 }
 
 // Finds the bands that contain top-p's cut and the draw. False: open.

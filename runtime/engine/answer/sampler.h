@@ -2,11 +2,13 @@
 // equal ones the lowest id; else temperature, top-k, top-p, min-p and one draw. The same seed and logits give the same tokens on every
 // platform. It allocates nothing after construction.
 //
-// If logits are on a device, the sampler first asks for sampling candidates (shortlist.h): the best logits, and those of tokens with a bias
-// or a penalty. All other tokens rank behind the last candidate, so the candidates usually give the same token as all logits, to the last
-// bit. If every token may be drawn, it asks for sums of blocks, and then for the logits of one block. If top-p reaches beyond the best, it
-// asks for sums of bands of the other logits, and then for the logits of two bands. If this does not decide the token, the sampler is open
-// and the caller gives it all logits.
+// The sampler first asks for sampling candidates (shortlist.h): the best logits, and those of tokens with a bias or a penalty. All other tokens
+// rank behind the last candidate, so the candidates usually give the same token as all logits, to the last bit. If every token may be drawn, it
+// asks for sums of blocks, and then for the logits of one block. If top-p reaches beyond the best, it asks for sums of bands of the other
+// logits, and then for the logits of two bands. If this does not decide the token, the sampler is open and takes all logits, one by one.
+//
+// If logits are on a device, so are the candidates, and the row stays there until the sampler is open. From a row on the host, the sampler makes
+// its candidates itself (row_shortlist.h): a vocabulary has 150,000 to 260,000 tokens, and a few vector passes cost a tenth of all exponentials.
 //
 // A mask bans tokens. If it allows few, the sampler asks for their logits, and has all that it needs. If it allows many, the best logits decide
 // where a choice needs no sum over the others; else the choice takes all logits.
@@ -19,6 +21,7 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/answer/row_shortlist.h"
 #include "runtime/engine/shared/shortlist.h"
 
 namespace orrery::engine {
@@ -73,6 +76,8 @@ class Sampler {
   // logits: (n_vocab), not changed. tokens: the sequence so far. Errors: cancelled by the hook; bad_model if no logit is a number;
   // invalid_argument if bias, grammar and hook ban every token.
   Result<Choice> choose(Span<const float> logits, Span<const int32_t> tokens);
+  // The same by the definition, with all logits.
+  Result<Choice> choose_of_all(Span<const float> logits, Span<const int32_t> tokens);
 
   // Allows only the tokens whose bits are set, in the next choices: bit i of word w is token 32 w + i, and tokens behind the last word are
   // banned. The words stay the caller's. Empty: allows all.
@@ -101,6 +106,7 @@ class Sampler {
     return mask_.empty() || (word < mask_.size() && (mask_[word] >> (token & 31) & 1) != 0);
   }
   void apply_mask();
+  bool choose_by_row(Span<const float> logits, Span<const int32_t> tokens, Choice* choice);
   bool ask_allowed(std::vector<int32_t>* wanted) const;
   void merge_biases();
   bool better(int32_t a, int32_t b) const;
@@ -139,6 +145,7 @@ class Sampler {
   std::vector<uint32_t> count_;      // (n_vocab) occurrences, zero between calls
   std::vector<TokenLogprob> top_;
   Shortlist shortlist_;
+  RowShortlist row_;
   // A draw among all tokens, after find_block(): the weights before the block, the drawn sum of weights, and the bound of their error.
   struct {
     double before, target, error;

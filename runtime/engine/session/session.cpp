@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/clock.h"
+#include "runtime/engine/answer/row_shortlist.h"
 #include "runtime/engine/session/plan.h"
 #include "runtime/engine/session/session_step.h"
 
@@ -17,7 +18,7 @@ kv::Layout Session::layout(const model::Description& h, const SessionOptions& op
   add("tokens", (uint64_t{n_context} + 1) * (sizeof(int32_t) + sizeof(uint8_t)));
   add("page table", h.groups.size() * kv::pages_to_reserve(n_context) * (sizeof(kv::Page) + sizeof(kv::Page*) + sizeof(uint64_t)));
   add("logits and embedding", (vocab + embd) * sizeof(float));
-  add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes);
+  add("sampler", vocab * (2 * sizeof(float) + sizeof(int32_t) + sizeof(double)) + Shortlist::kHostBytes + RowShortlist::host_bytes(vocab));
   layout.add(PromptPace::layout(h, options.chunk()));
   if (options.speculate != Speculate::off) layout.add(Guesses::layout(h, n_context));
   if (options.speculate == Speculate::mtp) layout.add(HiddenRows::layout(h, options.chunk()));

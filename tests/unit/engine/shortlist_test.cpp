@@ -20,15 +20,19 @@ using namespace orrery::testing;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Two samplers of the same options: one sees all logits, the other shortlists first.
+// Samplers of the same options: one chooses by the definition, one by the host's row, and one sees a device's shortlists first.
 class Pair {
  public:
-  Pair(const SamplingOptions& o, size_t n_vocab) : whole_(o, static_cast<int32_t>(n_vocab)), by_list_(o, static_cast<int32_t>(n_vocab)) {}
+  Pair(const SamplingOptions& o, size_t n_vocab)
+      : whole_(o, static_cast<int32_t>(n_vocab)), by_row_(o, static_cast<int32_t>(n_vocab)), by_list_(o, static_cast<int32_t>(n_vocab)) {}
 
   // off: by how much of themselves the tempered sums are wrong, blocks and bands in both directions. n_looks: how often the row is still there
   // when more of it is wanted. Returns the token, -1 where there is none.
   int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0, int n_looks = 2) {
-    Result<Choice> expected = whole_.choose(logits, tokens);
+    Result<Choice> expected = whole_.choose_of_all(logits, tokens);
+    Result<Choice> by_row = by_row_.choose(logits, tokens);
+    EXPECT_EQ(by_row.ok(), expected.ok());
+    if (by_row.ok() && expected.ok()) expect_same(*by_row, *expected);
     Choice choice;
     bool decided = false;
     if (Shortlist* list = by_list_.ask(tokens)) {
@@ -53,26 +57,29 @@ class Pair {
     n_decided += decided;
     ++n_steps;
     if (!decided) {
-      Result<Choice> all = by_list_.choose(logits, tokens);
+      Result<Choice> all = by_list_.choose_of_all(logits, tokens);
       EXPECT_EQ(all.ok(), expected.ok());
       if (!all.ok()) return -1;
       choice = *all;
     }
     EXPECT_TRUE(expected.ok());
     if (!expected.ok()) return -1;
-    EXPECT_EQ(choice.token, expected->token);
-    EXPECT_EQ(std::memcmp(&choice.logprob, &expected->logprob, sizeof(float)), 0) << choice.logprob << ", expected " << expected->logprob;
-    EXPECT_EQ(choice.top.size(), expected->top.size());
-    for (size_t i = 0; i < std::min(choice.top.size(), expected->top.size()); ++i) {
-      EXPECT_EQ(choice.top[i].token, expected->top[i].token) << i;
-      EXPECT_EQ(std::memcmp(&choice.top[i].logprob, &expected->top[i].logprob, sizeof(float)), 0) << i;
-    }
+    expect_same(choice, *expected);
     return expected->token;
   }
 
   int n_steps = 0, n_asked = 0, n_decided = 0, n_blocks = 0, n_tails = 0;
 
  private:
+  static void expect_same(const Choice& choice, const Choice& expected) {
+    EXPECT_EQ(choice.token, expected.token);
+    EXPECT_EQ(std::memcmp(&choice.logprob, &expected.logprob, sizeof(float)), 0) << choice.logprob << ", expected " << expected.logprob;
+    EXPECT_EQ(choice.top.size(), expected.top.size());
+    for (size_t i = 0; i < std::min(choice.top.size(), expected.top.size()); ++i) {
+      EXPECT_EQ(choice.top[i].token, expected.top[i].token) << i;
+      EXPECT_EQ(std::memcmp(&choice.top[i].logprob, &expected.top[i].logprob, sizeof(float)), 0) << i;
+    }
+  }
   void look(Shortlist* list, const std::vector<float>& logits, double off) {
     switch (list->wanted()) {
       case Shortlist::Stage::block:
@@ -93,7 +100,7 @@ class Pair {
     list->more_arrived();
   }
 
-  Sampler whole_, by_list_;
+  Sampler whole_, by_row_, by_list_;
 };
 
 // A language model's logits, more or less: a few far above the rest.
@@ -283,7 +290,7 @@ TEST(EngineShortlist, DrawsAtTheBorder) {
       logits[behind] = 0.0f, logits[650] = -3.0f;
       float least = 0, most = 0;
       // Tokens in front, each finer than the one before: as much as still leaves the draw to those behind.
-      const auto is_behind = [&] { return Sampler(o, 700).choose(logits, {})->token >= static_cast<int32_t>(behind); };
+      const auto is_behind = [&] { return Sampler(o, 700).choose_of_all(logits, {})->token >= static_cast<int32_t>(behind); };
       for (const auto& [low, high, token] : {std::make_tuple(-9.0f, 9.0f, 0), std::make_tuple(-60.0f, -5.0f, 1), std::make_tuple(-80.0f, -20.0f, 2)}) {
         least = low, most = high;
         float& x = logits[static_cast<size_t>(token)];
@@ -341,6 +348,80 @@ TEST(EngineShortlist, AsksForNoMoreThanItNeeds) {
   EXPECT_EQ(asked(o, {1}), Asked(1024, 3)) << "and nothing of it stays";
 }
 
+// The shortlist of a row on the host, against its definition: of any length, with many equals, and of strange logits.
+TEST(EngineShortlist, ARowsShortlistIsThatOfTheDefinition) {
+  Random random(6);
+  for (const size_t n : {1u, 31u, 32u, 33u, 300u, 1024u, 5000u, 40000u})
+    for (int trial = 0; trial < 12; ++trial) {
+      SCOPED_TRACE(::testing::Message() << n << ", " << trial);
+      std::vector<float> logits = peaked_logits(&random, n, 0.5f + 2 * random.uniform());
+      if (trial % 3 == 1)
+        for (float& x : logits) x = std::round(x);
+      if (trial % 4 == 2) logits[random.below(n)] = kNan, logits[random.below(n)] = -kInfinity, logits[0] = kNan;
+      if (trial == 10) std::fill(logits.begin(), logits.end(), trial % 2 ? kNan : 0.0f);
+      if (trial == 11) logits[random.below(n)] = kInfinity;
+      std::vector<int32_t> tokens;
+      for (size_t i = random.below(20); i > 0; --i) tokens.push_back(static_cast<int32_t>(random.below(n)));
+      const int32_t n_best = trial == 0 ? 0 : trial == 1 ? 1 : static_cast<int32_t>(random.below(1024)) + 1;
+      const int32_t n_sums = trial % 2 ? static_cast<int32_t>((n + 255) / 256) : 0;
+      const bool tempered = trial % 3 != 0;
+      const ShortlistRequest request = {n_best, tokens, tempered ? 1.0 / (0.2 + static_cast<double>(random.uniform())) : 0.0, tempered ? n_sums : 0};
+      std::vector<std::byte> bytes(shortlist_result_bytes(request));
+      std::vector<int32_t> candidates(n);
+      RowShortlist row(n);
+      row.make(logits, request, {candidates.data(), n}, bytes.data());
+      const ShortlistResult expected = expected_shortlist(logits, request), got = read_shortlist(bytes.data(), request);
+      EXPECT_EQ(std::memcmp(&got.head.most, &expected.head.most, sizeof(float)), 0);
+      ASSERT_EQ(got.head.n_best, expected.head.n_best);
+      for (size_t i = 0; i < expected.best.size(); ++i) {
+        ASSERT_EQ(got.best[i].token, expected.best[i].token) << i;
+        EXPECT_EQ(std::memcmp(&got.best[i].logit, &expected.best[i].logit, sizeof(float)), 0) << i;
+      }
+      EXPECT_EQ(std::memcmp(got.logits.data(), expected.logits.data(), got.logits.size() * sizeof(float)), 0);
+      if (std::isinf(expected.head.most)) continue;
+      EXPECT_EQ(got.head.sum, expected.head.sum);
+      EXPECT_NEAR(got.head.tempered_sum, expected.head.tempered_sum, 5e-13 * expected.head.tempered_sum);
+      for (size_t i = 0; i < expected.sums.size(); ++i) EXPECT_NEAR(got.sums[i], expected.sums[i], 5e-13 * expected.sums[i] + 1e-300) << i;
+      if (expected.best.empty() || std::isinf(expected.best.back().logit) || std::isnan(expected.best.back().logit)) continue;
+      const ShortlistTail tail = {expected.best.back(), 128.0f, 1.0};
+      std::vector<uint64_t> bands(ShortlistTail::kBands);
+      RowShortlist::bands(logits, tail, bands.data());
+      const std::vector<uint64_t> expected_bands = expected_band_sums(logits, tail);
+      for (size_t i = 0; i < bands.size(); ++i)
+        EXPECT_NEAR(static_cast<double>(bands[i]), static_cast<double>(expected_bands[i]), 1e-12 * static_cast<double>(expected_bands[i]) + static_cast<double>(n)) << i;
+      auto entries = std::make_unique<ShortlistTailEntries>(), its = std::make_unique<ShortlistTailEntries>();
+      RowShortlist::entries(logits, tail, 3, 900, entries.get());
+      expected_entries(logits, tail, 3, 900, its.get());
+      ASSERT_EQ(entries->n, its->n);
+      const int32_t kept = std::min(its->n, ShortlistTail::kMostEntries);
+      if (kept < its->n) continue;
+      for (int32_t i = 0; i < kept; ++i) EXPECT_EQ(entries->entries[i].token, its->entries[kept - 1 - i].token) << "in the order of ids here";
+    }
+}
+
+// One value after another, in the order that the header states.
+double sum_by_definition(const std::vector<float>& x, float most) {
+  double shares[SumExp::kShares] = {};
+  const auto fold = [](double* sums, size_t n) {
+    for (n /= 2; n > 0; n /= 2)
+      for (size_t i = 0; i < n; ++i) sums[i] += sums[i + n];
+    return sums[0];
+  };
+  for (size_t from = 0; from < x.size(); from += SumExp::kBlock) {
+    double lanes[SumExp::kLanes] = {};
+    for (size_t i = from; i < std::min(x.size(), from + SumExp::kBlock); ++i) {
+      const float d = std::max(x[i] - most, SumExp::kLeast);
+      const float n = static_cast<float>(static_cast<int32_t>(d * SumExp::kLog2E - 0.5f));
+      const float r = (d - n * SumExp::kLn2High) - n * SumExp::kLn2Low;
+      float p = SumExp::kTerm6;
+      for (const float term : {SumExp::kTerm5, SumExp::kTerm4, SumExp::kTerm3, SumExp::kTerm2, 1.0f, 1.0f}) p = p * r + term;
+      lanes[(i - from) % SumExp::kLanes] += static_cast<double>(std::ldexp(p, static_cast<int>(n)));
+    }
+    shares[from / SumExp::kBlock % SumExp::kShares] += fold(lanes, SumExp::kLanes);
+  }
+  return fold(shares, SumExp::kShares);
+}
+
 TEST(EngineShortlist, TheSumIsThatOfTheDefinition) {
   Random random(5);
   for (const size_t n : {1u, 7u, 8u, 255u, 256u, 257u, 9000u, 70001u}) {
@@ -350,7 +431,11 @@ TEST(EngineShortlist, TheSumIsThatOfTheDefinition) {
     double sum = 0;
     for (const float v : x) sum += std::exp(static_cast<double>(v) - static_cast<double>(most));
     EXPECT_NEAR(SumExp::sum(x, most) / sum, 1.0, 1e-6) << n;
+    EXPECT_EQ(SumExp::sum(x, most), sum_by_definition(x, most)) << n;
   }
+  const float odd[] = {1.0f, kNan, std::numeric_limits<float>::max(), kInfinity};
+  EXPECT_EQ(SumExp::sum(Span<const float>(odd, 4), std::numeric_limits<float>::max()),
+            SumExp::sum(std::vector<float>{1.0f, -kInfinity, std::numeric_limits<float>::max(), std::numeric_limits<float>::max()}, std::numeric_limits<float>::max()));
   EXPECT_GT(SumExp::sum(std::vector<float>{0.0f, -kInfinity}, 0.0f), 0.99);
 }
 
