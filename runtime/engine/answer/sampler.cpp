@@ -223,7 +223,9 @@ void Sampler::note_top(Span<const ShortlistEntry> best, double total) {
 
 // False: the row's shortlist does not decide the token.
 bool Sampler::choose_by_row(Span<const float> logits, Span<const int32_t> tokens, Choice* choice) {
-  if (!ask(tokens)) return false;
+  // Sorting takes time here, and a second look at the row does not wait for a device.
+  const size_t many = std::min<size_t>(ShortlistRequest::kMostBest, std::max<size_t>(64, logits.size() / 512));
+  if (!ask(tokens, many)) return false;
   row_.make(logits, shortlist_.request(), {order_.data(), order_.size()}, shortlist_.result());
   shortlist_.arrived();
   for (;;) {
@@ -293,7 +295,10 @@ Result<Choice> Sampler::choose_of_all(Span<const float> logits, Span<const int32
 
 // Asks for enough best logits to decide: one, or top-k, and one more for each token that bias or penalties may move out of them. Or for
 // sums.
-Shortlist* Sampler::ask(Span<const int32_t> tokens) {
+Shortlist* Sampler::ask(Span<const int32_t> tokens) { return ask(tokens, ShortlistRequest::kMostBest); }
+
+// many: the number of the best where a choice does not say how many it needs.
+Shortlist* Sampler::ask(Span<const int32_t> tokens, size_t many) {
   const SamplingOptions& o = options_;
   asked_allowed_ = false;
   const bool draws = o.temperature > 0.0f, by_k = draws && takes_top_k(), by_p = draws && !by_k && o.top_p < 1.0f;
@@ -326,7 +331,7 @@ Shortlist* Sampler::ask(Span<const int32_t> tokens) {
   for (const int32_t t : penalized(tokens)) count_[static_cast<size_t>(t)] = 0;
   if (!fits) return nullptr;
 
-  const size_t n_best = !mask_.empty() ? kMost : !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : of_all ? 0 : kMost;
+  const size_t n_best = !mask_.empty() ? kMost : !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : of_all ? 0 : many;
   shortlist_.set_best(static_cast<int32_t>(std::min(kMost, std::max<size_t>(n_best, o.n_logprobs))));
   return &shortlist_;
 }

@@ -106,6 +106,7 @@ class Sampler {
     return mask_.empty() || (word < mask_.size() && (mask_[word] >> (token & 31) & 1) != 0);
   }
   void apply_mask();
+  Shortlist* ask(Span<const int32_t> tokens, size_t many);
   bool choose_by_row(Span<const float> logits, Span<const int32_t> tokens, Choice* choice);
   bool ask_allowed(std::vector<int32_t>* wanted) const;
   void merge_biases();

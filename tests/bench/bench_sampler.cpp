@@ -1,0 +1,88 @@
+// What a choice costs on the host: bench_sampler [VOCABULARY ...], 32,000, 151,936 and 262,144 tokens. For each kind of options, microseconds of a
+// choice by the definition and by the row's shortlist, by turns, medians; both choose the same tokens, or the program fails.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "runtime/base/clock.h"
+#include "runtime/engine/answer/sampler.h"
+#include "tests/support/random_blocks.h"
+
+namespace orrery::engine {
+namespace {
+
+struct Kind {
+  const char* name;
+  SamplingOptions options;
+};
+
+std::vector<Kind> kinds() {
+  const auto of = [](float temperature, uint32_t top_k, float top_p, float min_p) {
+    SamplingOptions o;
+    o.temperature = temperature, o.top_k = top_k, o.top_p = top_p, o.min_p = min_p, o.seed = 7;
+    return o;
+  };
+  std::vector<Kind> all = {{"greedy", of(0, 0, 1, 0)},
+                           {"greedy, 5 log-probabilities", of(0, 0, 1, 0)},
+                           {"temperature .7, top_p .95", of(0.7f, 0, 0.95f, 0)},
+                           {"temperature .8, top_k 40, top_p .95", of(0.8f, 40, 0.95f, 0)},
+                           {"temperature 1, min_p .05", of(1, 0, 1, 0.05f)},
+                           {"temperature 1", of(1, 0, 1, 0)},
+                           {"temperature 2, top_p .99: thousands are kept", of(2, 0, 0.99f, 0)}};
+  all[1].options.n_logprobs = 5;
+  return all;
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// A language model's logits, more or less: normal ones with a deviation of 2, and a few far above.
+std::vector<std::vector<float>> rows(size_t n_vocab) {
+  orrery::testing::Random random(1);
+  std::vector<std::vector<float>> all(8, std::vector<float>(n_vocab));
+  for (std::vector<float>& row : all) {
+    for (float& x : row) x = 2 * random.normal();
+    for (int i = 0; i < 30; ++i) row[random.below(n_vocab)] += 12 * random.uniform();
+  }
+  return all;
+}
+
+bool measure(size_t n_vocab) {
+  std::printf("\n%zu tokens\n%-48s %12s %12s\n", n_vocab, "options", "definition", "shortlist");
+  const std::vector<std::vector<float>> logits = rows(n_vocab);
+  const std::vector<int32_t> tokens;
+  for (const Kind& kind : kinds()) {
+    Sampler by_definition(kind.options, static_cast<int32_t>(n_vocab)), by_row(kind.options, static_cast<int32_t>(n_vocab));
+    std::vector<double> us[2];
+    for (int i = 0; i < 41; ++i) {
+      const std::vector<float>& row = logits[static_cast<size_t>(i) % logits.size()];
+      const uint64_t start = now_us();
+      Result<Choice> expected = by_definition.choose_of_all(row, tokens);
+      const uint64_t between = now_us();
+      Result<Choice> chosen = by_row.choose(row, tokens);
+      const uint64_t end = now_us();
+      us[0].push_back(static_cast<double>(between - start)), us[1].push_back(static_cast<double>(end - between));
+      if (!expected.ok() || !chosen.ok() || expected->token != chosen->token) return false;
+    }
+    std::printf("%-48s %12.0f %12.0f\n", kind.name, median(us[0]), median(us[1]));
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace orrery::engine
+
+int main(int argc, char** argv) {
+  std::vector<size_t> sizes = {32000, 151936, 262144};
+  if (argc > 1) sizes.clear();
+  for (int i = 1; i < argc; ++i) sizes.push_back(static_cast<size_t>(std::strtoul(argv[i], nullptr, 10)));
+  std::printf("microseconds of a choice, medians of 41\n");
+  for (const size_t n : sizes)
+    if (!orrery::engine::measure(n)) {
+      std::fprintf(stderr, "bench_sampler: the two ways differ\n");
+      return 1;
+    }
+}
