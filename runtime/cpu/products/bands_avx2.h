@@ -130,7 +130,7 @@ struct GroupBands {
   static void dot(const uint8_t* w, const QuantizedRow* x, int64_t n_columns, V::F* sums) {
     for (int r = 0; r < R; ++r) sums[r] = V::zero();
     for (int64_t c = 0; c < n_columns; c += 32, w += Block::kBytes) {
-      prefetch_stream<2048>(w, Block::kBytes);
+      prefetch_stream<2048, !kUnpacksLong>(w, Block::kBytes);
       V::I products[R], dots[R];
       for (int r = 0; r < R; ++r) products[r] = V::zero_i(), dots[r] = start(x[r].sums + c / 16);
       Block::group(w, [&](int i, int quad, V::I bytes) __attribute__((always_inline)) {

@@ -21,7 +21,7 @@ void dot_float_row(const std::byte* w, const float* const* x, int64_t n_columns,
     for (auto& v : s) v = V::zero();
   int64_t c = 0;
   for (; c + kSums * V::kLanes <= n_columns; c += kSums * V::kLanes) {
-    prefetch_stream<1024>(w + c * kBytes, kSums * V::kLanes * kBytes);
+    prefetch_stream<1024, true>(w + c * kBytes, kSums * V::kLanes * kBytes);
     for (int j = 0; j < kSums; ++j) {
       const V::F weights = load_weights<kType>(w, c + j * V::kLanes);
       for (int r = 0; r < R; ++r) sums[r][j] = V::fma(weights, V::load(x[r] + c + j * V::kLanes), sums[r][j]);

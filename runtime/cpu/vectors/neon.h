@@ -25,7 +25,7 @@ struct V {
   };
   static constexpr int kLanes = 8;
   static constexpr int kGemmVectors = 2;  // width of a float tile, in vectors
-  static constexpr bool kTwoStages = false;  // how weights are prefetched (prefetch_stream())
+  static constexpr bool kTwoStages = false, kLightInTwoStages = false;  // how weights are prefetched (prefetch_stream())
   static constexpr bool kAttendsInIntegers = false;  // decode attention over blocks
   static constexpr int kAccumulators = 8;
 
