@@ -11,6 +11,7 @@
 #include "command.h"
 #include "commands/bench_trace.h"
 #include "commands/limits.h"
+#include "commands/work.h"
 #include "json_file.h"
 #include "settings.h"
 #include "system/write_file.h"
@@ -66,44 +67,14 @@ std::vector<int32_t> bench_prompt(const orrery_vocab* vocab, size_t n) {
   return tokens;
 }
 
-// The work per token, computed from the file's tensors.
-struct Work {
-  uint64_t weights_bytes = 0;                  // read by each decoded token
-  // Operations of products with F32 weights, with F16 and BF16 weights, and with quantized weights.
-  struct Ops {
-    double floats = 0, halves = 0, quantized = 0;
-  };
-  Ops ops, last_ops;  // per prompt token; additional for the prompt's last token
-
-  // The minimum time per token for a prompt of n tokens, without attention. 0 if a peak is unknown.
-  double prefill_seconds(uint64_t n, const Limits& limits) const {
-    const double count = static_cast<double>(n), floats = limits.float_ops_per_second(),
-                 halves = limits.half_ops_per_second(), quantized = limits.quantized_ops_per_second();
-    if (floats <= 0 || halves <= 0 || quantized <= 0) return 0;
-    return (ops.floats + last_ops.floats / count) / floats + (ops.halves + last_ops.halves / count) / halves +
-           (ops.quantized + last_ops.quantized / count) / quantized;
-  }
-};
-
-// A token reads one row of an embedding that is not also the output matrix, so such an embedding does not count. Only
-// a prompt's last token is multiplied by the output matrix.
-Work work_per_token(const Json& tensors) {
-  const bool has_output = std::any_of(tensors.begin(), tensors.end(),
-                                      [](const Json& tensor) { return tensor.at("name") == "output.weight"; });
-  Work work;
-  for (const Json& tensor : tensors) {
-    const std::string name = tensor.at("name"), type = tensor.at("type");
-    const bool embedding = name == "token_embd.weight";
-    if (embedding && has_output) continue;
-    work.weights_bytes += tensor.at("bytes").get<uint64_t>();
-    const Json& shape = tensor.at("shape");
-    if (shape.size() < 2) continue;
-    double ops = 2;
-    for (const Json& n : shape) ops *= n.get<double>();
-    Work::Ops& sum = embedding || name == "output.weight" ? work.last_ops : work.ops;
-    (type == "F32" ? sum.floats : type == "F16" || type == "BF16" ? sum.halves : sum.quantized) += ops;
-  }
-  return work;
+// The minimum time per token for a prompt of n tokens, without attention and recurrence. 0 if a peak is unknown.
+double prefill_seconds(const Work& work, uint64_t n, const Limits& limits) {
+  const double count = static_cast<double>(n), floats = limits.float_ops_per_second(), halves = limits.half_ops_per_second(),
+               quantized = limits.quantized_ops_per_second();
+  if (floats <= 0 || halves <= 0 || quantized <= 0) return 0;
+  const Work::Ops &all = work.ops, &last = work.last_ops;
+  return (all.floats + last.floats / count) / floats + (all.halves + last.halves / count) / halves +
+         (all.quantized + last.quantized / count) / quantized;
 }
 
 Measured measure(orrery_session* session, const orrery_vocab* vocab, uint64_t n_prompt, uint32_t n_generate,
@@ -166,7 +137,7 @@ int bench(const Args& args, Output& out) {
   orrery_runtime_info runtime;
   orrery_runtime_info_init(&runtime, sizeof runtime);
   call([&](orrery_error* error) { return orrery_runtime_get_info(loaded.runtime.get(), &runtime, error); });
-  const Work work = work_per_token(tensors);
+  const Work work = work_per_token(description);
   Limits limits(runtime.n_threads, runtime.path, work.weights_bytes);
 
   Json rows = Json::array();
@@ -177,8 +148,11 @@ int bench(const Args& args, Output& out) {
         "%s (%s), %d threads, KV cache %s; %llu runs after a short run that does not count, median (minimum - maximum)\n",
         runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes.kv_type, opened.device_kv_type).c_str(),
         static_cast<unsigned long long>(repeat)));
-    out.write(format("Every token reads %s bytes of weights (%s)\n\n", grouped(work.weights_bytes).c_str(),
+    out.write(format("Every token reads %s bytes of weights (%s)\n", grouped(work.weights_bytes).c_str(),
                      human_bytes(work.weights_bytes).c_str()));
+    if (work.state_bytes > 0)
+      out.write(format("and %s bytes of recurrent states, half of them to be written\n", grouped(work.state_bytes).c_str()));
+    out.write("\n");
     out.write(format("%8s  %28s  %7s  %28s  %9s  %7s  %12s\n", "context", "prefill tokens/s", "of peak",
                      "decode tokens/s", "bytes", "of read", "first token"));
     out.flush();
@@ -187,8 +161,8 @@ int bench(const Args& args, Output& out) {
   for (const uint64_t length : lengths) {
     const Measured measured = measure(session.get(), vocab.get(), length, n_generate, repeat, &limits, trace ? &*trace : nullptr);
     const double read = limits.read_bytes_per_second();
-    const double rate = measured.decode.median * static_cast<double>(work.weights_bytes + measured.kv_bytes);
-    const double prefill_share = measured.prefill.median * work.prefill_seconds(length, limits);
+    const double rate = measured.decode.median * static_cast<double>(work.bytes() + measured.kv_bytes);
+    const double prefill_share = measured.prefill.median * prefill_seconds(work, length, limits);
     const double decode_share = read > 0 ? rate / read : 0;
     const auto cell = [](const Spread& spread, int digits) {
       return format("%.*f (%.*f - %.*f)", digits, spread.median, digits, spread.least, digits, spread.most);
@@ -229,8 +203,7 @@ int bench(const Args& args, Output& out) {
                        half_peak / 1e9, quantized_peak / 1e9));
     out.write("\n");
     if (beaten)
-      out.write("A speed without a share was above its limit: on this machine that limit is measured too low, or the model computes less of a prompt\n"
-                "than the limit counts (layers that keep nothing of a token compute the last row alone).\n");
+      out.write("A speed without a share was above its limit: on this machine that limit is measured too low.\n");
   } else {
     const Json json = {{"model",
                         {{"path", path},
@@ -246,6 +219,7 @@ int bench(const Args& args, Output& out) {
                        {"device_kv_type", kv_type_name(opened.device_kv_type)},
                        {"repeat", repeat},
                        {"weights_bytes_per_token", work.weights_bytes},
+                       {"state_bytes_per_token", work.state_bytes},
                        {"limits",
                         {{"read_gb_per_second", read / 1e9},
                          {"float_gflop_per_second", float_peak / 1e9},

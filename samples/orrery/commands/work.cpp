@@ -1,0 +1,57 @@
+#include "commands/work.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+namespace orrery::tool {
+namespace {
+
+// A number of the model's keys, "qwen3moe.expert_count"; 0 where there is none.
+uint64_t number(const Json& description, const char* key) {
+  const auto metadata = description.find("metadata");
+  if (metadata == description.end() || !metadata->is_object()) return 0;
+  const auto value = metadata->find(description.value("architecture", std::string()) + "." + key);
+  return value != metadata->end() && value->is_number_integer() ? static_cast<uint64_t>(std::max<int64_t>(value->get<int64_t>(), 0)) : 0;
+}
+
+bool contains(const std::string& name, std::string_view part) { return name.find(part) != std::string::npos; }
+
+// Of "blk.12.attn_q.weight"; -1 of other tensors.
+int64_t layer_of(const std::string& name) { return name.rfind("blk.", 0) == 0 ? std::atoll(name.c_str() + 4) : -1; }
+
+}  // namespace
+
+Work work_per_token(const Json& description) {
+  const Json& tensors = description.at("tensors");
+  const bool has_output =
+      std::any_of(tensors.begin(), tensors.end(), [](const Json& tensor) { return tensor.at("name") == "output.weight"; });
+  const uint64_t n_experts = number(description, "expert_count"), n_used = number(description, "expert_used_count");
+  const auto n_layers = static_cast<int64_t>(number(description, "block_count"));
+  const auto n_guessing = static_cast<int64_t>(number(description, "nextn_predict_layers"));
+  const auto n_tail = static_cast<int64_t>(number(description, "attention.shared_kv_layers"));
+  Work work;
+  uint64_t n_recurrent = 0;
+  for (const Json& tensor : tensors) {
+    const std::string name = tensor.at("name"), type = tensor.at("type");
+    const bool embedding = name == "token_embd.weight";
+    const int64_t layer = layer_of(name);
+    if ((embedding && has_output) || name == "per_layer_token_embd.weight") continue;
+    if (n_guessing > 0 && layer >= n_layers - n_guessing) continue;
+    if (contains(name, ".ssm_a") && !contains(name, ".ssm_alpha")) ++n_recurrent;
+    const double met = n_experts > 0 && contains(name, "_exps.") ? static_cast<double>(n_used) / static_cast<double>(n_experts) : 1.0;
+    work.weights_bytes += static_cast<uint64_t>(static_cast<double>(tensor.at("bytes").get<uint64_t>()) * met);
+    const Json& shape = tensor.at("shape");
+    if (shape.size() < 2) continue;
+    double ops = 2 * met;
+    for (const Json& n : shape) ops *= n.get<double>();
+    const bool last_alone = embedding || name == "output.weight" || (n_tail > 0 && layer >= n_layers - n_tail);
+    Work::Ops& sum = last_alone ? work.last_ops : work.ops;
+    (type == "F32" ? sum.floats : type == "F16" || type == "BF16" ? sum.halves : sum.quantized) += ops;
+  }
+  work.state_bytes = 2 * sizeof(float) * n_recurrent * number(description, "ssm.inner_size") * number(description, "ssm.state_size");
+  return work;
+}
+
+}  // namespace orrery::tool
