@@ -45,9 +45,10 @@ class Bench:
         self.peer = self.peer if os.access(self.peer, os.X_OK) else None
 
     def model(self, kind):
-        path = os.path.join(self.o.build, f"bench-{kind}.gguf")
+        path = os.path.join(self.o.build, f"bench-{kind.replace(':', '-')}.gguf")
         if not os.path.exists(path):
-            subprocess.run([os.path.join(self.o.build, "tests/bench/make_model"), kind, path + ".part"], check=True)
+            kind, _, shape = kind.partition(":")
+            subprocess.run([os.path.join(self.o.build, "tests/bench/make_model"), kind, path + ".part"] + ([shape] if shape else []), check=True)
             os.rename(path + ".part", path)
         # As after a start of the machine: what has just been written lies in the page cache in small pages, which are read
         # more slowly; Orrery's mapping, the first here, reads the file into huge ones, for both.
@@ -90,8 +91,8 @@ class Bench:
 
     def prefill(self, model):
         # The short prompt before it brings the weights in, as in our own run that does not count.
-        return self.turns(model, PROMPT, 2, "prefill_tokens_per_second", "prefill_share_of_peak",
-                          ["-p", f"32,{PROMPT}", "-n", "0", "-r", "1", "--no-warmup"], lambda test: test["n_prompt"] == PROMPT)
+        return self.turns(model, self.o.prompt, 2, "prefill_tokens_per_second", "prefill_share_of_peak",
+                          ["-p", f"32,{self.o.prompt}", "-n", "0", "-r", "1", "--no-warmup"], lambda test: test["n_prompt"] == self.o.prompt)
 
     def long(self, model):
         """Rows of (context, tokens/s, share of read, peer's tokens/s)."""
@@ -142,8 +143,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build", help="the build folder, for programs and models")
     parser.add_argument("--peer", default=None, help="what peer.sh has filled; default BUILD/peer")
-    parser.add_argument("--types", nargs="+", default=["Q8_0", "Q4_0", "Q4_K", "Q6_K", "F16"])
+    parser.add_argument("--types", nargs="+", default=["Q8_0", "Q4_0", "Q4_K", "Q6_K", "F16"],
+                        help="of weights; with a shape of make_model's that is not the 1.1B model's: Q4_K_M:qwen3.5-0.8b, Q4_K_M:mixture")
     parser.add_argument("--parts", nargs="+", default=["decode", "prefill", "long"], choices=["decode", "prefill", "long"])
+    parser.add_argument("--prompt", type=int, default=PROMPT, help="tokens of the part prefill")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--contexts", type=int, nargs="+", default=[4096, 16384], help="of the part long")
@@ -161,7 +164,7 @@ def main():
     if "decode" in options.parts:
         print_turns("decode", "of read", [(kind, lambda path=path: bench.decode(path)) for kind, path in kinds])
     if "prefill" in options.parts:
-        print_turns(f"prefill {PROMPT}", "of peak", [(kind, lambda path=path: bench.prefill(path)) for kind, path in kinds])
+        print_turns(f"prefill {options.prompt}", "of peak", [(kind, lambda path=path: bench.prefill(path)) for kind, path in kinds])
     if "long" in options.parts:
         print("\n| decode behind F16 KV | context | orrery, tokens/s | of read | llama.cpp, tokens/s | ratio |")
         print("| --- " * 6 + "|")
