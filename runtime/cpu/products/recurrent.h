@@ -1,9 +1,10 @@
 // Kernels of recurrent layers, written over V: the convolution of channels, the delta rule, Mamba2's recurrence, and gates of attention. Include
 // after products/rows.h.
 //
-// The state of a value head is 64 KB for 128 by 128 floats. A pass takes kAtOnce vectors of its columns with their sums in registers, and kRowsAtOnce
-// rows of the step one after another: so these columns stay in the first-level cache. Each row passes over them twice: decay and read, write and
-// read; in Mamba2 once. Each sum goes over the rows of the state in order, so its bits do not depend on V's width.
+// The state of a value head is 64 KB for 128 by 128 floats. A pass takes a few vectors of its columns with their sums in registers, and kRowsAtOnce
+// rows of the step one after another: so these columns stay in the first-level cache. A row of the delta rule passes over them once: it writes,
+// reads for its query, and reads for the next row's key; only the first row's key needs a pass before. In Mamba2 each row passes over them once, too.
+// Each sum goes over the rows of the state in order, so its bits do not depend on V's width.
 #pragma once
 
 #include "runtime/cpu/products/rows.h"
@@ -11,12 +12,29 @@
 namespace orrery::cpu {
 namespace {
 
-inline void convolve_head(const ConvolveTask& t) {
+template <int kTaps>
+inline void convolve(const ConvolveTask& t) {
+  const float* inputs[kTaps];
+  for (int tap = 0; tap < kTaps; ++tap) inputs[tap] = t.inputs[tap];
   for (int32_t i = 0; i < t.dim; ++i) {
     float sum = 0;
-    for (int32_t tap = 0; tap < t.n_taps; ++tap) sum += t.inputs[tap][i] * t.weights[i * t.n_taps + tap];
-    t.out[i] = t.bias ? sum + t.bias[i] : sum;
+    for (int tap = 0; tap < kTaps; ++tap) sum += inputs[tap][i] * t.weights[i * kTaps + tap];
+    t.out[i] = sum;
   }
+}
+inline void convolve_head(const ConvolveTask& t) {
+  switch (t.n_taps) {   // a number that the compiler knows, so that it makes vectors
+    case 4: convolve<4>(t); break;
+    case 3: convolve<3>(t); break;
+    default:
+      for (int32_t i = 0; i < t.dim; ++i) {
+        float sum = 0;
+        for (int32_t tap = 0; tap < t.n_taps; ++tap) sum += t.inputs[tap][i] * t.weights[i * t.n_taps + tap];
+        t.out[i] = sum;
+      }
+  }
+  if (t.bias)
+    for (int32_t i = 0; i < t.dim; ++i) t.out[i] += t.bias[i];
   if (t.gate) {
     for (int32_t i = 0; i < t.dim; ++i) t.out[i] *= t.gate[i];
     return;
@@ -32,62 +50,90 @@ inline void convolve_head(const ConvolveTask& t) {
 
 constexpr int32_t kRowsAtOnce = 16;
 
-// Columns [j, j + kAtOnce vectors) of the state, or `left` columns of one vector. kReads: else there is neither a query nor an output.
+// What a row brings to the delta rule: keys and queries (key_dim), values and outputs from the pass's first column on.
+struct DeltaRow {
+  DeltaGates gates;
+  const float *q, *k, *v;
+  float* out;
+};
+
+// Columns [j, j + kAtOnce vectors) of the state, or `left` columns of one vector, through n rows. kReads: else there is neither a query nor an
+// output.
 template <int kAtOnce, bool kPart, bool kReads>
-inline void delta_columns(const DeltaTask& t, int32_t j, int left, const DeltaGates& gates, const float* q, const float* k, const float* v,
-                          float* out) {
-  const auto load = [left](const float* p) { return kPart ? V::load_part(p, left) : V::load(p); };
-  const auto store = [left](float* p, V::F x) { kPart ? V::store_part(p, x, left) : V::store(p, x); };
-  const V::F decay = V::set(gates.decay);
-  V::F sums[kAtOnce];
-  for (int n = 0; n < kAtOnce; ++n) sums[n] = V::zero();
-  for (int32_t i = 0; i < t.key_dim; ++i) {
-    float* row = t.state + int64_t{i} * t.value_dim + j;
-    const V::F key = V::set(k[i]);
-    for (int n = 0; n < kAtOnce; ++n) {
-      const V::F s = V::mul(load(row + n * V::kLanes), decay);
-      store(row + n * V::kLanes, s);
-      sums[n] = V::fma(s, key, sums[n]);
+class DeltaColumns {
+ public:
+  DeltaColumns(const DeltaTask& t, int32_t j, int left) : state_(t.state + j), stride_(t.value_dim), key_dim_(t.key_dim), left_(left) {}
+
+  void run(const DeltaRow* rows, int32_t n) {
+    V::F sums[kAtOnce];
+    read(rows[0], sums);
+    for (int32_t row = 0; row + 1 < n; ++row) write<true>(rows[row], rows[row + 1], sums);
+    write<false>(rows[n - 1], rows[n - 1], sums);
+  }
+
+ private:
+  V::F load(const float* p) const { return kPart ? V::load_part(p, left_) : V::load(p); }
+  void store(float* p, V::F x) const { kPart ? V::store_part(p, x, left_) : V::store(p, x); }
+
+  // sums = the decayed state read by the row's key.
+  void read(const DeltaRow& row, V::F* sums) const {
+    const V::F decay = V::set(row.gates.decay);
+    for (int n = 0; n < kAtOnce; ++n) sums[n] = V::zero();
+    const float* state = state_;
+    for (int32_t i = 0; i < key_dim_; ++i, state += stride_) {
+      const V::F key = V::set(row.k[i]);
+      for (int n = 0; n < kAtOnce; ++n) sums[n] = V::fma(V::mul(load(state + n * V::kLanes), decay), key, sums[n]);
     }
   }
-  V::F d[kAtOnce];
-  for (int n = 0; n < kAtOnce; ++n) {
-    d[n] = V::mul(V::set(gates.beta), V::sub(load(v + j + n * V::kLanes), sums[n]));
-    sums[n] = V::zero();
-  }
-  for (int32_t i = 0; i < t.key_dim; ++i) {
-    float* row = t.state + int64_t{i} * t.value_dim + j;
-    const V::F key = V::set(k[i]), query = kReads ? V::set(q[i]) : key;
+  // The row's decay and what it writes, the read for its query, and with kNext the next row's read(), to sums.
+  template <bool kNext>
+  void write(const DeltaRow& row, const DeltaRow& next, V::F* sums) const {
+    const V::F decay = V::set(row.gates.decay), next_decay = V::set(next.gates.decay);
+    V::F d[kAtOnce], out[kAtOnce];
     for (int n = 0; n < kAtOnce; ++n) {
-      const V::F s = V::fma(key, d[n], load(row + n * V::kLanes));
-      store(row + n * V::kLanes, s);
-      if (kReads) sums[n] = V::fma(s, query, sums[n]);
+      d[n] = V::mul(V::set(row.gates.beta), V::sub(load(row.v + n * V::kLanes), sums[n]));
+      sums[n] = out[n] = V::zero();
     }
+    float* state = state_;
+    for (int32_t i = 0; i < key_dim_; ++i, state += stride_) {
+      const V::F key = V::set(row.k[i]), query = kReads ? V::set(row.q[i]) : key, next_key = kNext ? V::set(next.k[i]) : key;
+      for (int n = 0; n < kAtOnce; ++n) {
+        const V::F s = V::fma(key, d[n], V::mul(load(state + n * V::kLanes), decay));
+        store(state + n * V::kLanes, s);
+        if (kReads) out[n] = V::fma(s, query, out[n]);
+        if (kNext) sums[n] = V::fma(V::mul(s, next_decay), next_key, sums[n]);
+      }
+    }
+    for (int n = 0; n < kAtOnce && kReads; ++n) store(row.out + n * V::kLanes, out[n]);
   }
-  if (!kReads) return;
-  for (int n = 0; n < kAtOnce; ++n) store(out + j + n * V::kLanes, sums[n]);
-}
+
+  float* const state_;
+  const int64_t stride_;
+  const int32_t key_dim_;
+  const int left_;
+};
 
 template <bool kReads>
 inline void delta_rows(const DeltaTask& t, int32_t first, int32_t end) {
-  constexpr int kAtOnce = 4;
-  DeltaGates gates[kRowsAtOnce];
-  for (int32_t row = first; row < end; ++row) gates[row - first] = delta_gates(t, row);
-  // f(its gates, q, k, v, out), one row after another.
-  const auto each = [&](const auto& f) {
-    for (int32_t row = first; row < end; ++row)
-      f(gates[row - first], kReads ? t.q + row * t.stride : nullptr, t.k + row * t.stride, t.v + row * t.stride,
-        kReads ? t.out + row * t.value_stride : nullptr);
+  DeltaRow rows[kRowsAtOnce];
+  const int32_t n = end - first;
+  for (int32_t i = 0; i < n; ++i) {
+    const int64_t row = first + i;
+    rows[i] = {delta_gates(t, row), kReads ? t.q + row * t.stride : nullptr, t.k + row * t.stride, t.v + row * t.stride,
+               kReads ? t.out + row * t.value_stride : nullptr};
+  }
+  const auto advance = [&](int32_t columns) {
+    for (int32_t i = 0; i < n; ++i) rows[i].v += columns, rows[i].out = kReads ? rows[i].out + columns : nullptr;
   };
+  // One row alone waits for memory, and takes more of a line's neighbours at once. Several rows have three sums for each vector in registers.
+  constexpr int kAlone = 4, kTogether = 2;
   int32_t j = 0;
-  for (; j + kAtOnce * V::kLanes <= t.value_dim; j += kAtOnce * V::kLanes)
-    each([&](const DeltaGates& g, const float* q, const float* k, const float* v, float* out) { delta_columns<kAtOnce, false, kReads>(t, j, 0, g, q, k, v, out); });
-  for (; j + V::kLanes <= t.value_dim; j += V::kLanes)
-    each([&](const DeltaGates& g, const float* q, const float* k, const float* v, float* out) { delta_columns<1, false, kReads>(t, j, 0, g, q, k, v, out); });
-  if (j < t.value_dim)
-    each([&](const DeltaGates& g, const float* q, const float* k, const float* v, float* out) {
-      delta_columns<1, true, kReads>(t, j, t.value_dim - j, g, q, k, v, out);
-    });
+  for (; n == 1 && j + kAlone * V::kLanes <= t.value_dim; j += kAlone * V::kLanes, advance(kAlone * V::kLanes))
+    DeltaColumns<kAlone, false, kReads>(t, j, 0).run(rows, n);
+  for (; j + kTogether * V::kLanes <= t.value_dim; j += kTogether * V::kLanes, advance(kTogether * V::kLanes))
+    DeltaColumns<kTogether, false, kReads>(t, j, 0).run(rows, n);
+  for (; j + V::kLanes <= t.value_dim; j += V::kLanes, advance(V::kLanes)) DeltaColumns<1, false, kReads>(t, j, 0).run(rows, n);
+  if (j < t.value_dim) DeltaColumns<1, true, kReads>(t, j, t.value_dim - j).run(rows, n);
   for (int32_t row = first; row < end && kReads; ++row) {
     float* out = t.out + row * t.value_stride;
     rms_norm(out, t.norm, out, t.value_dim, t.eps);
