@@ -380,7 +380,8 @@ Status SchemaDocument::Reader::array_keywords(uint32_t number, ArrayForm* out) {
     if (!v->is_bool()) return refuse(number, "uniqueItems", "expected true or false", Code::invalid_argument);
     out->unique = v->as_bool();
   }
-  out->evaluated = rest != nullptr || schema.find("contains") != nullptr ? kUnbounded : static_cast<uint32_t>(out->prefix.size());
+  out->evaluated = rest != nullptr ? kUnbounded : static_cast<uint32_t>(out->prefix.size());
+  out->evaluates_some = schema.find("contains") != nullptr;
   if (const Value* v = schema.find("contains")) {
     uint32_t least = 1;
     if (const Value* n = schema.find("minContains")) {
