@@ -162,8 +162,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::string> noticed;
   auto skeleton = answer_tree(&rules, nullptr, nullptr, limits.limits, &noticed, &none);
   keep(skeleton.ok());
-  auto deferred = grammar::Grammar::of_tree(*skeleton, limits, fuzz_trie(), noticed, [&](const auto& compiled, const auto& now) {
-    return answer_tree(&rules, nullptr, nullptr, now, &noticed, &compiled);
+  auto deferred = grammar::Grammar::of_tree(*skeleton, limits, fuzz_trie(), noticed, [&](const std::vector<uint32_t>& numbers, const grammar::CompileLimits& now) {
+    return answer_tree(&rules, nullptr, nullptr, now, &noticed, &numbers);
   });
   keep(deferred.ok());
   const std::string late = drawn(**deferred, fields[2]);
