@@ -191,7 +191,7 @@ TEST_F(Tools, ManyToolsAreCompiledOnTheWay) {
     for (const Call& c : told_now.calls) EXPECT_EQ(c.arguments.substr(0, 6), "{\"a\": ");
     return message(s, 1) + told_now.order;
   };
-  for (const uint64_t seed : {1, 2, 3, 4}) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
     EXPECT_EQ(answer(ORRERY_SPECULATE_OFF, seed, 150), answer(ORRERY_SPECULATE_NGRAM, seed, 150));
     for (const uint32_t most : {70u, 80u, 100u}) (void)answer(ORRERY_SPECULATE_OFF, seed, most);
   }

@@ -133,7 +133,8 @@ class Bench {
         counts.unread = items.size();
         if (list_) std::printf("refused: %s: %s\n", name.c_str(), grammar.status().message());
         const std::string message = grammar.status().message();
-        ++reasons[message.substr(std::min(message.size(), message.find(": ") + 2)).substr(0, 90)];
+        const size_t place = message.find(": ");
+        ++reasons[message.substr(place == std::string::npos ? 0 : place + 2).substr(0, 90)];
       }
       return counts;
     }
@@ -355,7 +356,7 @@ int run(int argc, char** argv) {
   bool list = false;
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
-    if (std::strncmp(argv[i], "every=", 6) == 0) every = std::max(1, std::atoi(argv[i] + 6));
+    if (std::strncmp(argv[i], "every=", 6) == 0) every = static_cast<size_t>(std::max(1, std::atoi(argv[i] + 6)));
     else if (std::strncmp(argv[i], "list=", 5) == 0) list = std::atoi(argv[i] + 5) != 0;
     else words.emplace_back(argv[i]);
   }
