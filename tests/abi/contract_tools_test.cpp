@@ -164,6 +164,39 @@ TEST_F(Tools, GuessesChangeNothing) {
   EXPECT_EQ(answer(ORRERY_SPECULATE_OFF), answer(ORRERY_SPECULATE_NGRAM));
 }
 
+// Of many tools, the arguments are compiled when an answer comes to them. Answers are whole, guesses change nothing, and the end comes in time.
+TEST_F(Tools, ManyToolsAreCompiledOnTheWay) {
+  std::string tools = "[";
+  for (int i = 0; i < 12; ++i)
+    tools += (i ? "," : "") + std::string(R"({"type": "function", "function": {"name": "t)") + std::to_string(i) + R"(", "parameters": {"type": "object", "properties": {
+      "a": {"type": "integer", "minimum": )" + std::to_string(i) + R"(, "maximum": 99}, "b": {"type": "string", "maxLength": 4}}, "required": ["a"]}}})";
+  tools += "]";
+  const std::string source = without_reasoning();
+  const auto answer = [&](uint32_t speculate, uint64_t seed, uint32_t max_tokens) {
+    orrery_session_options o = session_options();
+    o.n_context = 1024;
+    o.speculate = speculate;
+    const Session s = open_session(model, o);
+    orrery_template_options t = options(&orrery_template_options_init);
+    t.tools_json = tools.c_str(), t.template_source = source.c_str();
+    Error error;
+    check(orrery_session_set_template(s.get(), &t, &error), error, "orrery_session_set_template");
+    say(s, "hello");
+    orrery_generate_options g = with(ORRERY_TOOLS_REQUIRED, max_tokens);
+    g.temperature = 1;
+    g.seed = seed;
+    const Told told_now = told(s, g);
+    EXPECT_EQ(told_now.done.complete, 1u) << seed << " " << max_tokens << " " << message(s, 1);
+    EXPECT_FALSE(told_now.calls.empty());
+    for (const Call& c : told_now.calls) EXPECT_EQ(c.arguments.substr(0, 6), "{\"a\": ");
+    return message(s, 1) + told_now.order;
+  };
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    EXPECT_EQ(answer(ORRERY_SPECULATE_OFF, seed, 150), answer(ORRERY_SPECULATE_NGRAM, seed, 150));
+    for (const uint32_t most : {70u, 80u, 100u}) (void)answer(ORRERY_SPECULATE_OFF, seed, most);
+  }
+}
+
 TEST_F(Tools, Choices) {
   orrery_generate_options o = with(ORRERY_TOOLS_REQUIRED);
   o.one_call = 1;

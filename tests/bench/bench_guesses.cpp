@@ -1,4 +1,4 @@
-// What guessed tokens bring: bench_guesses MODEL.gguf [threads [rounds [tokens [draft DRAFT.gguf | context TEXT]]]].
+// What guessed tokens bring: bench_guesses MODEL.gguf [threads [rounds [tokens [draft DRAFT.gguf | forms | context TEXT]]]].
 //   rows    the cost of a decode step of 1 to 8 tokens: an endless repetition, of which every guess is right
 //   quote   the model is asked to repeat a text word for word
 //   code    the model is asked to change one name in a program
@@ -6,6 +6,9 @@
 // With a context and a text file, behind that many tokens instead. The text is computed once, and its KV is loaded for each row:
 //   rows    as above
 //   long    the text goes on: policy full, auto at 10% alone, and auto at 10% that drafts (speculate policy)
+// With `forms`, answers under a JSON schema:
+//   schema  a story as the one string of an object, beside the same question's answer without a schema, by turns
+//   form    an object of fixed keys: what the schema forces is guessed
 // With `draft` and a smaller model: quote, code and free, where this model drafts (speculate draft).
 // With speculate off and ngram (or draft) by turns, in new sessions; the fastest round of each counts. Processor time is that of all
 // threads. The answers of the two must be the same. path=NAME as the last argument: the instruction set. Through orrery.h
@@ -44,6 +47,7 @@ struct Task {
   const char* name;
   std::string prompt;
   float temperature;
+  const char* schema = nullptr;
 };
 
 struct Result {
@@ -149,6 +153,8 @@ void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens
   orrery_generate_options o = generate_options(n_tokens);
   o.temperature = task.temperature;
   o.seed = 7;
+  o.grammar = task.schema;
+  if (task.schema) o.grammar_kind = ORRERY_GRAMMAR_JSON_SCHEMA, o.grammar_whitespace = ORRERY_WHITESPACE_SPACED;
   for (int round = 0; round < rounds; ++round)
     for (Result* result : {&off, &ngram}) {
       const uint32_t kind = result == &off ? ORRERY_SPECULATE_OFF : draft ? ORRERY_SPECULATE_DRAFT : ORRERY_SPECULATE_NGRAM;
@@ -161,6 +167,40 @@ void compare(const Model& model, const Task& task, int rounds, uint32_t n_tokens
               ngram.wall_ms, off.wall_ms / ngram.wall_ms, off.processor_ms, ngram.processor_ms, off.processor_ms / ngram.processor_ms,
               static_cast<unsigned long long>(ngram.guessed), static_cast<unsigned long long>(ngram.accepted));
   std::fflush(stdout);
+}
+
+// Time by token of the same question's answer, without and with a schema.
+void compare_schema(const Model& model, const Task& task, int rounds, uint32_t n_tokens) {
+  Result free, bound;
+  for (int round = 0; round < rounds; ++round)
+    for (Result* result : {&free, &bound}) {
+      orrery_generate_options o = generate_options(n_tokens);
+      o.temperature = task.temperature;
+      o.seed = 7;
+      o.grammar = result == &free ? nullptr : task.schema;
+      o.grammar_kind = result == &free ? ORRERY_GRAMMAR_GBNF : ORRERY_GRAMMAR_JSON_SCHEMA;
+      const Session session = session_of(model, ORRERY_SPECULATE_OFF, 0);
+      say(session, task.prompt.c_str());
+      run(session, generate(session, o), result);
+    }
+  std::printf("| %s | %zu, %zu | %.2f | %.2f | **%.3f** | %.2f | %.2f | **%.3f** |\n", task.name, free.tokens.size(), bound.tokens.size(), free.wall_ms,
+              bound.wall_ms, free.wall_ms / bound.wall_ms, free.processor_ms, bound.processor_ms, free.processor_ms / bound.processor_ms);
+  std::fflush(stdout);
+}
+
+void compare_forms(const Model& model, int rounds, uint32_t n_tokens, const char* head) {
+  const std::string story = "Write a long story about a fox who learns to sail, as a JSON object with one key, \"story\".";
+  const char* const one = R"({"type": "object", "properties": {"story": {"type": "string", "minLength": 400}}, "required": ["story"], "additionalProperties": false})";
+  std::printf("| answer | tokens, free and by schema | free, ms wall | schema | rate | free, ms processor | schema | rate |\n|---|---|---|---|---|---|---|---|\n");
+  for (const Task& task : {Task{"schema", story, 0.0f, one}, Task{"schema, drawn", story, 0.8f, one}}) compare_schema(model, task, rounds, n_tokens);
+  std::printf("\n%s", head);
+  const std::string ask = std::string("Fill in a form about the lighthouse, as JSON.\n\n") + kText;
+  const char* const form = R"({"type": "object", "properties": {"name_of_the_lighthouse": {"type": "string", "maxLength": 30}, "year_of_construction": {"type": "integer"},
+    "number_of_builders": {"type": "integer"}, "builders_came_from": {"type": "string", "maxLength": 20}, "name_of_the_keeper_in_1911": {"type": "string", "maxLength": 30},
+    "number_of_nights_without_telegraph": {"type": "integer"}, "kept_in_the_town_museum": {"type": "boolean"}, "colours_of_the_tower": {"type": "array", "items": {"enum": ["white", "red", "black"]}, "maxItems": 2},
+    "the_lamp_is_electric_today": {"type": "boolean"}}, "required": ["name_of_the_lighthouse", "year_of_construction", "number_of_builders", "builders_came_from",
+    "name_of_the_keeper_in_1911", "number_of_nights_without_telegraph", "kept_in_the_town_museum", "colours_of_the_tower", "the_lamp_is_electric_today"], "additionalProperties": false})";
+  for (const Task& task : {Task{"form", ask, 0.0f, form}, Task{"form, drawn", ask, 0.8f, form}}) compare(model, task, rounds, n_tokens, nullptr);
 }
 
 void compare_long(const Model& model, const SavedPrompt& saved, uint32_t n_prompt, int rounds, uint32_t n_tokens) {
@@ -204,7 +244,7 @@ std::vector<int32_t> tokens_of(const Model& model, const char* path, size_t n) {
 
 int main_of(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "bench_guesses MODEL.gguf [threads [rounds [tokens [draft DRAFT.gguf | context TEXT]]]] [path=NAME]\n");
+    std::fprintf(stderr, "bench_guesses MODEL.gguf [threads [rounds [tokens [draft DRAFT.gguf | forms | context TEXT]]]] [path=NAME]\n");
     return 2;
   }
   const char* const last = argv[argc - 1];
@@ -222,6 +262,10 @@ int main_of(int argc, char** argv) {
   const Runtime runtime(made);
   const Model model = open_model(runtime, argv[1]);
   const char* const draft = argc > 6 && std::strcmp(argv[5], "draft") == 0 ? argv[6] : nullptr;
+  const char* const head =
+      "| answer | tokens | off, ms wall | guesses | times as fast | off, ms processor | guesses | times as fast | guessed | right |\n"
+      "|---|---|---|---|---|---|---|---|---|---|\n";
+  if (argc > 5 && std::strcmp(argv[5], "forms") == 0) return compare_forms(model, rounds, n_tokens, head), 0;
   if (argc > 6 && !draft) {
     const auto n_prompt = static_cast<uint32_t>(std::atoi(argv[5]));
     if (n_prompt < 128) throw std::runtime_error("a context of at least 128 tokens is wanted");
@@ -230,9 +274,7 @@ int main_of(int argc, char** argv) {
     compare_long(model, saved, n_prompt, rounds, n_tokens);
     return 0;
   }
-  std::printf("| answer | tokens | off, ms wall | guesses | times as fast | off, ms processor | guesses | times as fast | guessed | "
-              "right |\n"
-              "|---|---|---|---|---|---|---|---|---|---|\n");
+  std::printf("%s", head);
   const std::string quote = std::string("Repeat the following text word for word.\n\n") + kText;
   const std::string code =
       std::string("Rename `orders` to `purchases` in this program, and print the whole program.\n\n```python\n") + kCode + "```\n";

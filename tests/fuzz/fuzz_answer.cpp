@@ -2,7 +2,7 @@
 // grammar allows is read back as calls; any bytes at all leave the reader once, in order, however they are cut.
 //
 // Input: a byte of flags, then template, tools and an answer, separated by 0x1E. Without tools, some of ours. The answer's bytes are read, and
-// choose a walk through the grammar.
+// choose a walk through the grammar; and through the grammar whose tools are compiled on the way, which has no other answers.
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -157,8 +157,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     keep(is_refusal(form.status()));
     return 0;
   }
-  const std::string answer = drawn(**form, fields[2]);
   bool complete = false;
+  const std::vector<uint32_t> none;
+  std::vector<std::string> noticed;
+  auto skeleton = answer_tree(&rules, nullptr, nullptr, limits.limits, &noticed, &none);
+  keep(skeleton.ok());
+  auto deferred = grammar::Grammar::of_tree(*skeleton, limits, fuzz_trie(), noticed, [&](const std::vector<uint32_t>& numbers, const grammar::CompileLimits& now) {
+    return answer_tree(&rules, nullptr, nullptr, now, &noticed, &numbers);
+  });
+  keep(deferred.ok());
+  const std::string late = drawn(**deferred, fields[2]);
+  keep((*form)->match(late, &complete) == late.size());
+  const std::string answer = drawn(**form, fields[2]);
   keep((*form)->match(answer, &complete) == answer.size());
   const Read whole = check(rules, answer);
   if (!complete) return 0;

@@ -117,8 +117,13 @@ void Sampler::penalize(Span<const int32_t> tokens) {
 
 void Sampler::apply_mask() {
   if (mask_.empty()) return;
-  for (size_t i = 0; i < logits_.size(); ++i)
-    if (!allowed(static_cast<int32_t>(i))) logits_[i] = kMinusInfinity;
+  const size_t n = logits_.size(), n_masked = std::min(n, 32 * mask_.size());
+  for (size_t first = 0; first < n_masked; first += 32) {
+    uint32_t banned = ~mask_[first / 32];   // none, in most words of most masks
+    for (size_t i = first; banned != 0 && i < n; ++i, banned >>= 1)
+      if (banned & 1) logits_[i] = kMinusInfinity;
+  }
+  std::fill(logits_.begin() + static_cast<ptrdiff_t>(n_masked), logits_.end(), kMinusInfinity);
 }
 
 int32_t Sampler::likeliest(Span<const float> logits) const {

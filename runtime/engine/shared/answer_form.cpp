@@ -9,6 +9,10 @@ namespace orrery::engine {
 
 using text::format::ToolChoice;
 
+namespace {
+constexpr size_t kMostCompiled = 4;   // tools that are compiled at once
+}
+
 Result<std::shared_ptr<const AnswerForm>> make_form(const Vocabulary& vocabulary, const text::format::ChatFormat& format, const text::Value& tools,
                                                     const FormRequest& request, text::format::Opening opening) {
   auto form = std::make_shared<AnswerForm>();
@@ -39,9 +43,19 @@ Result<std::shared_ptr<const AnswerForm>> make_form(const Vocabulary& vocabulary
   if (!request.content.empty()) {
     ORRERY_ASSIGN(content, text::grammar::Grammar::tree_of(request.content, request.content_options, n_vocab, &tokenizer, &notices));
   }
-  ORRERY_ASSIGN(const text::grammar::Tree tree,
-                text::format::answer_tree(&rules, content ? &*content : nullptr, &tokenizer, request.content_options.limits, &notices));
-  ORRERY_ASSIGN(form->grammar, vocabulary.grammar(tree, request.content_options, std::move(notices)));
+  // Of many tools an answer calls few: their arguments are compiled when it comes to them.
+  const std::vector<uint32_t> none;
+  const bool defers = rules.tools.size() > kMostCompiled;
+  ORRERY_ASSIGN(const text::grammar::Tree tree, text::format::answer_tree(&rules, content ? &*content : nullptr, &tokenizer,
+                                                                          request.content_options.limits, &notices, defers ? &none : nullptr));
+  text::grammar::Deferred::Grow grow;
+  if (defers)
+    grow = [rules, content, &tokenizer](const std::vector<uint32_t>& compiled, const text::grammar::CompileLimits& limits) {
+      text::format::AnswerRules copy = rules;
+      std::vector<std::string> noticed;   // plain schemas have nothing to notice
+      return text::format::answer_tree(&copy, content ? &*content : nullptr, &tokenizer, limits, &noticed, &compiled);
+    };
+  ORRERY_ASSIGN(form->grammar, vocabulary.grammar(tree, request.content_options, std::move(notices), std::move(grow)));
   return std::shared_ptr<const AnswerForm>(std::move(form));
 }
 

@@ -14,10 +14,11 @@ Result<std::shared_ptr<const text::grammar::TokenTrie>> Grammars::trie(const tex
 }
 
 Result<std::shared_ptr<text::grammar::Grammar>> Grammars::make(const text::Tokenizer& tokenizer, const text::grammar::Tree& tree,
-                                                               const text::grammar::GrammarOptions& options, std::vector<std::string> notices) {
+                                                               const text::grammar::GrammarOptions& options, std::vector<std::string> notices,
+                                                               text::grammar::Deferred::Grow grow) {
   const AccountScope scope(account_);
   ORRERY_ASSIGN(std::shared_ptr<const text::grammar::TokenTrie> tokens, trie(tokenizer));
-  return text::grammar::Grammar::of_tree(tree, options, std::move(tokens), std::move(notices));
+  return text::grammar::Grammar::of_tree(tree, options, std::move(tokens), std::move(notices), std::move(grow));
 }
 
 Result<std::shared_ptr<text::grammar::Grammar>> Grammars::get(const text::Tokenizer& tokenizer, std::string_view source,

@@ -23,9 +23,10 @@ class Grammars {
   Result<std::shared_ptr<text::grammar::Grammar>> get(const text::Tokenizer& tokenizer, std::string_view source,
                                                       const text::grammar::GrammarOptions& options);
 
-  // Compiles a tree.
+  // Compiles a tree; grow: as of text::grammar::Grammar::of_tree().
   Result<std::shared_ptr<text::grammar::Grammar>> make(const text::Tokenizer& tokenizer, const text::grammar::Tree& tree,
-                                                       const text::grammar::GrammarOptions& options, std::vector<std::string> notices);
+                                                       const text::grammar::GrammarOptions& options, std::vector<std::string> notices,
+                                                      text::grammar::Deferred::Grow grow);
 
  private:
   struct Kept {

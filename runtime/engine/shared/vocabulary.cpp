@@ -23,8 +23,8 @@ Result<std::shared_ptr<text::grammar::Grammar>> Vocabulary::grammar(std::string_
 }
 
 Result<std::shared_ptr<text::grammar::Grammar>> Vocabulary::grammar(const text::grammar::Tree& tree, const text::grammar::GrammarOptions& options,
-                                                                    std::vector<std::string> notices) const {
-  return grammars_->make(tokenizer_, tree, options, std::move(notices));
+                                                                    std::vector<std::string> notices, text::grammar::Deferred::Grow grow) const {
+  return grammars_->make(tokenizer_, tree, options, std::move(notices), std::move(grow));
 }
 
 Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_gguf(const gguf::File& file) {

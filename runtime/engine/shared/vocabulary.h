@@ -37,9 +37,9 @@ class Vocabulary {
   const std::string* template_source(const std::string& name) const;
   // A grammar over these tokens: compiled, or found among the last ones.
   Result<std::shared_ptr<text::grammar::Grammar>> grammar(std::string_view source, const text::grammar::GrammarOptions& options) const;
-  // The same of a tree, which is not kept.
+  // The same of a tree, which is not kept; grow: as of text::grammar::Grammar::of_tree().
   Result<std::shared_ptr<text::grammar::Grammar>> grammar(const text::grammar::Tree& tree, const text::grammar::GrammarOptions& options,
-                                                          std::vector<std::string> notices) const;
+                                                          std::vector<std::string> notices, text::grammar::Deferred::Grow grow) const;
   // The texts of two control tokens that templates print. "": the vocabulary lacks the token.
   std::string bos_text() const { return token_text(tokenizer_.bos()); }
   std::string eos_text() const { return token_text(tokenizer_.eos()); }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/text/grammar/json_schema/form.h"
+#include "runtime/text/grammar/json_schema/plain.h"
 #include "runtime/text/grammar/languages/char_dfa.h"
 #include "runtime/text/json/json.h"
 
@@ -25,8 +26,8 @@ std::string_view without_leading_blanks(std::string_view text) {
 class AnswerTree {
  public:
   AnswerTree(AnswerRules* rules, const Tree* content, const Tokenizer* tokenizer, const grammar::CompileLimits& limits,
-             std::vector<std::string>* notices)
-      : rules_(*rules), content_(content), tokenizer_(tokenizer), limits_(limits), notices_(*notices) {}
+             std::vector<std::string>* notices, const std::vector<uint32_t>* compiled)
+      : rules_(*rules), content_(content), tokenizer_(tokenizer), limits_(limits), notices_(*notices), compiled_(compiled) {}
 
   Result<Tree> run() {
     tree_.root = tree_.add_rule("answer");
@@ -174,6 +175,9 @@ class AnswerTree {
 
   Result<uint32_t> arguments_of(Tool* tool) {
     const CallFormat& f = *rules_.format.call;
+    const auto number = static_cast<uint32_t>(tool - rules_.tools.data());
+    if (compiled_ != nullptr && !f.tagged && tool->plain_bytes && !std::binary_search(compiled_->begin(), compiled_->end(), number))
+      return tree_.rule(tree_.deferred_rule("arguments of " + tool->name, number, *tool->plain_bytes));
     grammar::SchemaOptions options;
     options.whitespace = f.compact ? grammar::SchemaOptions::Whitespace::compact : grammar::SchemaOptions::Whitespace::spaced;
     grammar::TaggedOptions tagged;
@@ -202,6 +206,7 @@ class AnswerTree {
   const Tokenizer* tokenizer_;
   const grammar::CompileLimits& limits_;
   std::vector<std::string>& notices_;
+  const std::vector<uint32_t>* compiled_;
   Tree tree_;
 };
 
@@ -233,15 +238,17 @@ Result<std::vector<Tool>> tools_of(const Value& list) {
     constexpr const char* kOthers[] = {"additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "if", "$ref"};
     if (std::none_of(std::begin(kOthers), std::end(kOthers), [&](const char* key) { return schema.find(key) != nullptr; }))
       schema.set("additionalProperties", Value::boolean(false));
-    ORRERY_ASSIGN(tool.schema, dump_json(Value::map(std::move(schema))));
+    const Value whole = Value::map(std::move(schema));
+    tool.plain_bytes = grammar::plain_bytes(whole);
+    ORRERY_ASSIGN(tool.schema, dump_json(whole));
     tools.push_back(std::move(tool));
   }
   return tools;
 }
 
 Result<Tree> answer_tree(AnswerRules* rules, const Tree* content, const Tokenizer* tokenizer, const grammar::CompileLimits& limits,
-                         std::vector<std::string>* notices) {
-  return AnswerTree(rules, content, tokenizer, limits, notices).run();
+                         std::vector<std::string>* notices, const std::vector<uint32_t>* compiled) {
+  return AnswerTree(rules, content, tokenizer, limits, notices, compiled).run();
 }
 
 }  // namespace orrery::text::format

@@ -37,12 +37,25 @@ Result<Tree> Grammar::tree_of(std::string_view source, const GrammarOptions& opt
 }
 
 Result<std::shared_ptr<Grammar>> Grammar::of_tree(const Tree& tree, const GrammarOptions& options, std::shared_ptr<const TokenTrie> trie,
-                                                  std::vector<std::string> notices) {
+                                                  std::vector<std::string> notices, Deferred::Grow grow) {
   std::shared_ptr<Grammar> grammar(new Grammar);
   ORRERY_ASSIGN(Network network, ::orrery::text::grammar::compile(tree, options.limits));
+  if (network.has_deferred) grammar->deferred_ = std::make_shared<Deferred>(std::move(grow), options.limits, trie, options.cache_bytes);
   grammar->shared_ = std::make_shared<MatcherShared>(std::move(network), std::move(trie), options.cache_bytes);
   grammar->notices_ = std::move(notices);
   return grammar;
+}
+
+size_t Grammar::match(std::string_view text, bool* complete) const {
+  std::shared_ptr<MatcherShared> shared = shared_;
+  for (;;) {
+    std::vector<uint32_t> met;
+    const size_t read = Matcher::match(shared->network, text, complete, &met);
+    if (met.empty()) return read;
+    auto grown = deferred_->grown(*shared, std::move(met), nullptr);
+    if (!grown.ok()) return read;
+    shared = *grown;
+  }
 }
 
 Result<std::shared_ptr<Grammar>> Grammar::compile(std::string_view source, const GrammarOptions& options,

@@ -32,16 +32,16 @@ class Grammar {
   static Result<std::shared_ptr<Grammar>> compile(std::string_view source, const GrammarOptions& options,
                                                   std::shared_ptr<const TokenTrie> trie, const Tokenizer* tokenizer = nullptr);
 
-  // The same of a tree. `notices`: see below.
+  // The same of a tree. `notices`: see below. grow: gives trees in which deferred rules have their bodies; null where `tree` has none.
   static Result<std::shared_ptr<Grammar>> of_tree(const Tree& tree, const GrammarOptions& options, std::shared_ptr<const TokenTrie> trie,
-                                                  std::vector<std::string> notices);
+                                                  std::vector<std::string> notices, Deferred::Grow grow = nullptr);
   // The tree of a source; errors are those of compile().
   static Result<Tree> tree_of(std::string_view source, const GrammarOptions& options, uint32_t n_vocab, const Tokenizer* tokenizer,
                               std::vector<std::string>* notices);
 
-  Matcher matcher() const { return Matcher(shared_); }
+  Matcher matcher() const { return Matcher(shared_, deferred_); }
   // The number of bytes of `text` that can begin an answer; complete: the whole text is an answer.
-  size_t match(std::string_view text, bool* complete) const { return Matcher::match(shared_->network, text, complete); }
+  size_t match(std::string_view text, bool* complete) const;
   // What is accepted and does not constrain: unknown formats and keywords of a schema.
   const std::vector<std::string>& notices() const { return notices_; }
   const Network& network() const { return shared_->network; }
@@ -51,6 +51,7 @@ class Grammar {
  private:
   Grammar() = default;
   std::shared_ptr<MatcherShared> shared_;
+  std::shared_ptr<Deferred> deferred_;
   std::vector<std::string> notices_;
 };
 

@@ -253,6 +253,36 @@ TEST(Answers, OfOurTemplates) {
   check_answers("bare", derived(kBareTemplate), &random, 40);
   check_answers("marks", derived(kBareMarksTemplate), &random, 40);
   check_answers("python", derived(kPythonTemplate), &random, 40);
+  check_answers("channels", derived(kChannelsTemplate), &random, 40);
+}
+
+// A turn of channels: thought, then one call or the final message, and nothing in between.
+TEST(Answers, OfChannels) {
+  const ChatFormat format = derived(kChannelsTemplate);
+  ASSERT_TRUE(format.call) << format.why_none;
+  EXPECT_FALSE(format.call->many);
+  EXPECT_EQ(format.content_open, "<|channel|>final<|message|>");
+  const Made m = made(format, ToolChoice::automatic);
+  ASSERT_TRUE(m.grammar);
+  std::mt19937 random(8);
+  const std::string thought = "<|channel|>analysis<|message|>It may <rain>.<|end|><|start|>assistant";
+  const std::string call = " to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Rome\"}<|call|>", last = "<|channel|>final<|message|>Rain.<|return|>";
+  for (const std::string& begin : {std::string(), thought}) {
+    for (const std::string& end : {call, last}) {
+      bool complete = false;
+      EXPECT_EQ(m.grammar->match(begin + end, &complete), (begin + end).size());
+      EXPECT_TRUE(complete) << begin << end;
+      const Read r = check_law(m.rules, begin + end, &random);
+      EXPECT_EQ(r.reasoning, begin.empty() ? "" : "It may <rain>.");
+      EXPECT_EQ(r.content, end == call ? "" : "Rain.");
+      ASSERT_EQ(r.calls.size(), end == call ? 1u : 0u);
+      EXPECT_EQ(r.calls.empty() ? "" : r.calls[0].name + r.calls[0].arguments, end == call ? R"(weather{"city": "Rome"})" : "");
+    }
+  }
+  for (const std::string& no : {call + call, last + call, thought + thought, std::string(" to=functions.unknown<"), std::string("Rain.")}) {
+    bool complete = false;
+    EXPECT_LT(m.grammar->match(no, &complete), no.size()) << no;
+  }
 }
 
 TEST(Answers, OfPublishedTemplates) {

@@ -76,4 +76,15 @@ inline constexpr const char* kBareTemplate = R"({% for m in messages %}[{{ m.rol
 {% endfor %}{% if add_generation_prompt %}[assistant]
 {% endif %})";
 
+// Harmony's way: each message names its channel; a turn is thought, then one call or the final message.
+inline constexpr const char* kChannelsTemplate = R"({%- for m in messages -%}
+{%- if m.role == 'assistant' -%}
+{%- if m.thinking -%}{{- '<|start|>assistant<|channel|>analysis<|message|>' + m.thinking + '<|end|>' -}}{%- endif -%}
+{%- if m.tool_calls -%}{%- set f = m.tool_calls[0].function -%}
+{{- '<|start|>assistant to=functions.' + f.name + '<|channel|>commentary json<|message|>' + f.arguments | tojson + '<|call|>' -}}
+{%- else -%}{{- '<|start|>assistant<|channel|>final<|message|>' + m.content + '<|return|>' -}}{%- endif -%}
+{%- else -%}{{- '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' -}}{%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|start|>assistant' -}}{%- endif -%})";
+
 }  // namespace orrery::text::format

@@ -93,6 +93,15 @@ TEST(GrammarSchema, Strings) {
       {R"({"format": "ipv6"})", {"\"::\"", "\"::1\"", "\"fe80::1\"", "\"1:2:3:4:5:6:7:8\"", "\"::ffff:1.2.3.4\""}, {"\"1:2:3:4:5:6:7\"", "\"1::2::3\"", "\":1\"", "\"12345::\""}},
       {R"({"format": "email"})", {"\"a.b@c.de\""}, {"\"a@\"", "\"@b\"", "\"a..b@c\""}},
       {R"({"format": "duration"})", {"\"P1Y2M3DT4H5M6S\"", "\"PT1S\"", "\"P2W\""}, {"\"P\"", "\"PT\"", "\"P1D2W\"", "\"P1S\""}},
+      {R"({"format": "uri"})", {"\"http://a.b/c?d=%20#e\"", "\"urn:isbn:0\"", "\"file:///a/b\""}, {"\"://\"", "\"file://\"",  "\"/a\"", "\"a b:c\"", "\"http://é.x\""}},
+      {R"({"format": "uri-reference"})", {"\"\"", "\"Web\"", "\"/a/b\"", "\"//a.b/c\"", "\"../a?b#c\"", "\"x:y\"", "\"#a\""}, {"\"://\"", "\"a b\"", "\"1a:b\"", "\"%1\"", R"("\\a")"}},
+      {R"({"format": "iri"})", {"\"http://é.x/😀\"", "\"http://a.b\""}, {"\"not-an-iri\"", "\"/é\"", "\"http://\xEE\x80\x80\""}},
+      {R"({"format": "iri-reference"})", {"\"é\"", "\"#é\""}, {"\"://\"", R"("\\a")"}},
+      {R"({"format": "uri-template"})", {"\"http://a.b/{c}/{?d,e*}\"", "\"\"", "\"{+a.b:3}\""}, {"\"http://a.b/{\"", "\"{}\"", "\"}\"", "\"{a b}\"", "\"%x\""}},
+      {R"({"format": "json-pointer"})", {"\"\"", "\"/a/~0~1/\""}, {"\"a\"", "\"/~2\"", "\"/~\""}},
+      {R"({"format": "relative-json-pointer"})", {"\"0\"", "\"1/a\"", "\"0#\""}, {"\"/a\"", "\"01\"", "\"0##\"", "\"-1\""}},
+      {R"({"format": "regex"})", {"\"\"", "\"^a(b|(?:c+)?)[^0-9a-f-]{2,}$\"", "\"a{3,16}b{2,3}\"", R"("\\d{1,3}\\.(?=x)|\\bc*?")"},
+       {"\"*\"", "\"a**\"", "\"(a\"", "\"a)\"", "\"[a\"", "\"a{2,1}\"", "\"[z-a]\"", "\"{1}\"", "\"^*\"", "\"(?=a)*\"", "\"(*)\"", "\"a|*\"", R"("\\")", R"("\\1")"}},
       {R"({"format": "no-such-format"})", {"\"x\""}, {}},
   });
 }
@@ -186,6 +195,23 @@ TEST(GrammarSchema, Objects) {
       // A recursion without an end has no value.
       {R"({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]})", {}, {"{}"}},
   });
+}
+
+// contains looks at the items that satisfy it; the others are unevaluated. Only where all items are looked at anyway is that known.
+TEST(GrammarSchema, ContainsEvaluatesSomeItems) {
+  expect_cases({
+      {R"({"contains": {"type": "string"}, "items": {"type": ["string", "integer"]}, "unevaluatedItems": false})", {"[\"a\", 1]", "[1, \"a\"]"}, {"[1]", "[\"a\", null]"}},
+      {R"({"contains": {"type": "string"}, "minContains": 0, "items": {"type": ["string", "integer"]}, "unevaluatedItems": false})", {"[\"a\", 1]", "[1]", "[]"}, {"[null]"}},
+  });
+  for (const char* least : {"", "\"minContains\": 0, "}) {
+    for (const char* where : {R"("contains": {"type": "string"}, )", R"("allOf": [{"contains": {"type": "string"}, "minContains": 0}], )",
+                              R"("anyOf": [{"contains": {"type": "string"}, "minContains": 0}, {"type": "array"}], )"}) {
+      auto grammar = compiled(std::string("{") + least + where + R"("unevaluatedItems": false})");
+      ASSERT_FALSE(grammar.ok()) << least << where;
+      EXPECT_EQ(grammar.status().code(), Code::unsupported);
+      EXPECT_NE(std::string(grammar.status().message()).find("unevaluatedItems"), std::string::npos) << grammar.status().message();
+    }
+  }
 }
 
 TEST(GrammarSchema, CombinationsAndReferences) {

@@ -258,6 +258,8 @@ class Lowering {
       automaton.name = tree_.rules[r].name;
       automaton.line = tree_.rules[r].line;
       automaton.column = tree_.rules[r].column;
+      automaton.deferred = tree_.rules[r].deferred;
+      automaton.deferred_bytes = tree_.rules[r].deferred_bytes;
       out_.list.push_back(std::move(automaton));
       todo_bodies_.push_back(tree_.rules[r].body);
     }

@@ -47,6 +47,7 @@ struct NetworkRule {
   bool deterministic = true;  // at most one edge for a byte
   bool leaf = true;           // calls no rule and reads no whole token
   bool whole_rounds = true;   // counted: no state that ends a round reads on within the round
+  uint32_t deferred = kNoNode, deferred_bytes = 0;   // as of the tree's rule
 };
 
 struct Network {
@@ -58,6 +59,7 @@ struct Network {
   std::vector<TokenSet> token_sets;
   uint32_t root = 0;
   bool root_nullable = false;
+  bool has_deferred = false;
   uint8_t byte_class[256] = {};  // bytes of one class are alike in every state
   uint32_t n_classes = 1;
 

@@ -40,6 +40,7 @@ struct Automaton {
   bool counted = false;
   uint32_t least = 0, most = 0;  // counted
   std::string prefix, suffix;    // counted
+  uint32_t deferred = kNoNode, deferred_bytes = 0;   // as of the tree's rule
 };
 
 struct Automata {

@@ -248,6 +248,9 @@ class Compiler {
       rule.name = automaton.name;
       rule.line = automaton.line;
       rule.column = automaton.column;
+      rule.deferred = automaton.deferred;
+      rule.deferred_bytes = automaton.deferred_bytes;
+      out_.has_deferred = out_.has_deferred || rule.deferred != kNoNode;
       ORRERY_TRY(add_rule(automaton, r));
       automaton.nfa = Nfa();
     }

@@ -50,6 +50,7 @@ struct ArrayForm {
   std::vector<Contains> contains;
   bool unique = false;
   uint32_t evaluated = 0;  // the first items that a keyword in place looks at; kUnbounded: all. As of objects
+  bool evaluates_some = false;  // contains looks at further items: those that satisfy it
   bool free() const { return prefix.empty() && rest == kAnything && least == 0 && most == kUnbounded && contains.empty() && !unique; }
 };
 

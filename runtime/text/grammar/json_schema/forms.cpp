@@ -19,39 +19,6 @@ Result<std::shared_ptr<const CharDfa>> dfa_of(const StringForm& s) {
   return std::make_shared<const CharDfa>(std::move(dfa));
 }
 
-const char* format_expression(std::string_view name) {
-#define ORRERY_DATE                                                                                                              \
-  "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))" \
-  "|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
-#define ORRERY_TIME "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,9})?(?:[Zz]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
-#define ORRERY_BYTE "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-#define ORRERY_IPV4 ORRERY_BYTE "(?:\\." ORRERY_BYTE "){3}"
-#define ORRERY_LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#define ORRERY_HEX4 "[0-9A-Fa-f]{1,4}"
-  static constexpr std::pair<const char*, const char*> kFormats[] = {
-      {"date", "^" ORRERY_DATE "$"},
-      {"time", "^" ORRERY_TIME "$"},
-      {"date-time", "^" ORRERY_DATE "[Tt]" ORRERY_TIME "$"},
-      {"duration",
-       "^P(?:[0-9]+W|[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|[0-9]+M(?:[0-9]+D)?(?:T(?:"
-       "[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?|[0-9]+D(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))?"
-       "|T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))$"},
-      {"email", "^[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*@" ORRERY_LABEL "(?:\\." ORRERY_LABEL ")*$"},
-      {"hostname", "^[A-Za-z0-9](?:[A-Za-z0-9]|-[A-Za-z0-9]){0,30}(?:\\.[A-Za-z0-9](?:[A-Za-z0-9]|-[A-Za-z0-9]){0,30}){0,3}$"},
-      {"ipv4", "^" ORRERY_IPV4 "$"},
-      {"ipv6", "^(?:(?:" ORRERY_HEX4 ":){7}" ORRERY_HEX4 "|(?:" ORRERY_HEX4 ":){1,7}:|(?:" ORRERY_HEX4 ":){1,6}:" ORRERY_HEX4 "|(?:" ORRERY_HEX4
-               ":){1,5}(?::" ORRERY_HEX4 "){2}|(?:" ORRERY_HEX4 ":){1,4}(?::" ORRERY_HEX4 "){3}|(?:" ORRERY_HEX4 ":){1,3}(?::" ORRERY_HEX4
-               "){4}|(?:" ORRERY_HEX4 ":){1,2}(?::" ORRERY_HEX4 "){5}|" ORRERY_HEX4 ":(?::" ORRERY_HEX4 "){6}|:(?:(?::" ORRERY_HEX4
-               "){1,7}|:)|(?:" ORRERY_HEX4 ":){6}" ORRERY_IPV4 "|::(?:" ORRERY_HEX4 ":){0,5}" ORRERY_IPV4 ")$"},
-      {"uuid", "^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"},
-      {"uri", "^[A-Za-z][A-Za-z0-9+.-]*:(?://(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%[0-9A-Fa-f]{2})+(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*"
-              "|/?(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})+(?:/(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*)"
-              "(?:\\?(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?(?:#(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*)?$"}};
-  for (const auto& format : kFormats)
-    if (name == format.first) return format.second;
-  return nullptr;
-}
-
 // ---- Both of two ----
 
 Status SchemaDocument::Reader::both_objects(const ObjectForm& a, const ObjectForm& b, ObjectForm* out) {
@@ -140,6 +107,7 @@ Result<std::optional<Alternative>> SchemaDocument::Reader::both(const Alternativ
     out.array.contains.insert(out.array.contains.end(), b.array.contains.begin(), b.array.contains.end());
     out.array.unique = a.array.unique || b.array.unique;
     out.array.evaluated = std::max(a.array.evaluated, b.array.evaluated);
+    out.array.evaluates_some = a.array.evaluates_some || b.array.evaluates_some;
     if (out.array.least > out.array.most) out.types &= static_cast<uint8_t>(~kArray);
   }
   if (out.types & kObject) {
@@ -382,7 +350,7 @@ Status SchemaDocument::Reader::unevaluated(uint32_t number, Form* form) {
       Alternative more;
       if (c != kAnything && (a.types & (objects ? kObject : kArray))) {
         if (a.may_evaluate_more) return refuse(number, key, "what a choice of anyOf, or an if without then and else, looks at is not known");
-        if (!objects && !a.array.contains.empty()) return refuse(number, key, "beside contains, it is not supported");
+        if (!objects && a.array.evaluates_some && a.array.evaluated != kUnbounded) return refuse(number, key, "beside contains, it is not supported");
         if (objects && !a.object.evaluated.all) {
           for (const std::string& name : a.object.evaluated.names) more.object.properties.emplace_back(name, kAnything);
           CharDfa any;
@@ -446,7 +414,7 @@ Result<Form> SchemaDocument::Reader::one_of(uint32_t number, const Value& list, 
 static bool evaluates(const Form& form) {
   return std::any_of(form.begin(), form.end(), [](const Alternative& a) {
     const ObjectForm::Evaluated& e = a.object.evaluated;
-    return ((a.types & kObject) && (e.all || !e.names.empty() || !e.classes.empty())) || ((a.types & kArray) && a.array.evaluated > 0);
+    return ((a.types & kObject) && (e.all || !e.names.empty() || !e.classes.empty())) || ((a.types & kArray) && (a.array.evaluated > 0 || a.array.evaluates_some));
   });
 }
 

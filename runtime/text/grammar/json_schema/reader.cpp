@@ -302,7 +302,7 @@ Status SchemaDocument::Reader::number_keyword(uint32_t number, const std::string
 
 Status SchemaDocument::Reader::string_keywords(uint32_t number, StringForm* out) {
   const Value& schema = places_[number].schema;
-  const auto add = [&](const Expression& e) -> Status {
+  const auto form_of = [](Expression e) {
     StringForm more;
     if (e.simple) {
       more.set = e.set;
@@ -310,8 +310,11 @@ Status SchemaDocument::Reader::string_keywords(uint32_t number, StringForm* out)
       more.most = e.most;
       if (e.most == 0) more.set = CharSet::all();
     } else {
-      more.dfa = std::make_shared<const CharDfa>(e.dfa);
+      more.dfa = std::make_shared<const CharDfa>(std::move(e.dfa));
     }
+    return more;
+  };
+  const auto add = [&](const StringForm& more) -> Status {
     Alternative a, b;
     a.types = b.types = kString;
     a.string = *out;
@@ -334,13 +337,17 @@ Status SchemaDocument::Reader::string_keywords(uint32_t number, StringForm* out)
     if (!v->is_string()) return refuse(number, "pattern", "expected a string", Code::invalid_argument);
     auto e = parse_expression(v->as_string(), true, limits_);
     if (!e.ok()) return refuse(number, "pattern", e.status().message(), e.status().code());
-    ORRERY_TRY(add(*e));
+    ORRERY_TRY(add(form_of(std::move(*e))));
   }
   if (const Value* v = schema.find("format")) {
     if (!v->is_string()) return refuse(number, "format", "expected a string", Code::invalid_argument);
     if (const char* expression = format_expression(v->as_string())) {
-      ORRERY_ASSIGN(const Expression e, parse_expression(expression, true, limits_));
-      ORRERY_TRY(add(e));
+      const auto [known, is_new] = formats_.emplace(expression, StringForm());
+      if (is_new) {
+        ORRERY_ASSIGN(Expression e, parse_expression(expression, true, limits_));
+        known->second = form_of(std::move(e));
+      }
+      ORRERY_TRY(add(known->second));
     } else {
       const std::string name = "format " + std::string(v->as_string().substr(0, 60));
       if (noticed_.insert(name).second && noticed_.size() <= 100) notices_.push_back("schema #" + places_[number].pointer.substr(0, 200) + ": the " + name + " is unknown and does not constrain");
@@ -380,7 +387,8 @@ Status SchemaDocument::Reader::array_keywords(uint32_t number, ArrayForm* out) {
     if (!v->is_bool()) return refuse(number, "uniqueItems", "expected true or false", Code::invalid_argument);
     out->unique = v->as_bool();
   }
-  out->evaluated = rest != nullptr || schema.find("contains") != nullptr ? kUnbounded : static_cast<uint32_t>(out->prefix.size());
+  out->evaluated = rest != nullptr ? kUnbounded : static_cast<uint32_t>(out->prefix.size());
+  out->evaluates_some = schema.find("contains") != nullptr;
   if (const Value* v = schema.find("contains")) {
     uint32_t least = 1;
     if (const Value* n = schema.find("minContains")) {

@@ -73,6 +73,7 @@ class SchemaDocument::Reader {
   std::map<std::string, uint32_t> identifiers_;  // URIs of $id and anchors
   std::vector<std::vector<uint32_t>> conjunctions_ = {{}};
   std::map<std::vector<uint32_t>, uint32_t> conjunction_numbers_ = {{{}, 0}};
+  std::map<std::string_view, StringForm> formats_;   // by expression
   std::map<uint32_t, Form> literal_forms_;
   std::map<Conjunction, std::unique_ptr<Form>> forms_;
   std::set<uint32_t> in_progress_;

@@ -45,6 +45,10 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
   for (uint32_t s = 0; s < n_states; ++s) {
     const State &state = network.states[s], &next = network.states[s + 1];
     const NetworkRule& rule = network.rules[state.rule];
+    if (rule.deferred != kNoNode) {   // a text of it has so many bytes
+      if (s == rule.start) at_most(s, rule.deferred_bytes);
+      continue;
+    }
     const bool boundary = rule.counted && s == rule.boundary;
     const auto end_of = [&](Edge::Action action) {
       return action == Edge::begins_round ? round + state.rule : action == Edge::leaves_rounds ? leave + state.rule : s;
@@ -159,6 +163,10 @@ std::vector<int32_t> Closing::way(const Costs& costs, Space* space, uint32_t con
   };
   uint32_t at = configuration;
   for (uint32_t left = bytes(costs, *space, at); left > 0; --left) {
+    if (space->deferred(at)) {
+      space->add_deferred(at, &met_);
+      return {};
+    }
     bool found = false;
     uint32_t tried = 0;  // classes, which are numbered in the order of bytes
     for (uint32_t c = 0; c < 256 && !found; ++c) {
@@ -194,6 +202,7 @@ uint32_t Closing::tokens(const Costs& costs, Space* space, uint32_t configuratio
   const auto [at, is_new] = tokens_.emplace(configuration, kNever);
   if (!is_new) return at->second;
   const auto n = static_cast<uint32_t>(way(costs, space, configuration).size());
+  if (!met_.empty()) return tokens_.erase(configuration), kNever;
   return tokens_[configuration] = n == 0 ? kNever : n;
 }
 

@@ -48,12 +48,18 @@ class Closing {
   uint32_t tokens(const Costs& costs, Space* space, uint32_t configuration);
   // Whether `left` tokens suffice.
   bool fits(const Costs& costs, Space* space, uint32_t configuration, uint32_t left);
+  // Moves out the deferred rules that way() has met since the last call. The texts of these rules are not known, so way() found no tokens.
+  void take_deferred(std::vector<uint32_t>* numbers) {
+    numbers->insert(numbers->end(), met_.begin(), met_.end());
+    met_.clear();
+  }
 
  private:
   const Network& network_;
   const TokenTrie& trie_;
   std::vector<uint32_t> below_;  // (nodes) least bytes of a node's stacks; kUnset: not known
   std::vector<uint32_t> todo_;
+  std::vector<uint32_t> met_;    // deferred rules
   std::unordered_map<uint32_t, uint32_t> tokens_;  // by configuration
 };
 

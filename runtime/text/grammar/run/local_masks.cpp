@@ -305,6 +305,10 @@ std::shared_ptr<const LocalMask> MaskMaker::local(const Item& item, Pace* pace) 
   for (size_t at = 0; at < nodes.size();) {
     if (pace->stop()) return nullptr;
     const TokenTrie::Node node = nodes[at];
+    if (space_.deferred(stack[node.depth])) {
+      space_.add_deferred(stack[node.depth], &mask->deferred);
+      break;
+    }
     const uint32_t to = space_.step(stack[node.depth], static_cast<uint8_t>(node.byte));
     if (to == Space::kRefused || to == Space::kTooAmbiguous) {
       at += node.size;

@@ -28,6 +28,7 @@ struct Tokens {
 struct LocalMask {
   Tokens tokens;
   std::vector<uint32_t> pending;  // nodes of the token tree
+  std::vector<uint32_t> deferred; // rules that tokens reach: not all tokens are known before these rules are compiled
 };
 
 struct LeafMask {

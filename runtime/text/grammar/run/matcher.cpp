@@ -1,16 +1,44 @@
 #include "runtime/text/grammar/run/matcher.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace orrery::text::grammar {
 
-Matcher::Matcher(std::shared_ptr<MatcherShared> shared)
-    : shared_(std::move(shared)),
-      space_(shared_->network),
-      masks_(shared_->network, *shared_->trie, shared_->masks),
-      closing_(shared_->network, *shared_->trie),
-      stack_(shared_->trie->depth() + 2) {
-  history_.push_back(space_.start());
+Matcher::Matcher(std::shared_ptr<MatcherShared> shared, std::shared_ptr<Deferred> deferred)
+    : shared_(std::move(shared)), deferred_(std::move(deferred)), space_(shared_->network), stack_(shared_->trie->depth() + 2) {
+  begin();
+}
+
+void Matcher::begin() {
+  masks_.emplace(shared_->network, *shared_->trie, shared_->masks);
+  closing_.emplace(shared_->network, *shared_->trie);
+  for (Cached& c : cached_) c.configuration = Space::kUnset;
+  history_.assign(1, space_.start());
+  kept_from_ = 0;
+  ended_ = false;
+}
+
+Status Matcher::grow(const std::atomic<bool>* cancel) {
+  ORRERY_ASSIGN(std::shared_ptr<MatcherShared> grown, deferred_->grown(*shared_, std::exchange(met_, {}), cancel));
+  std::shared_ptr<MatcherShared> before = std::move(shared_);   // until nothing refers to it
+  shared_ = std::move(grown);
+  space_ = Space(shared_->network);
+  const std::vector<int32_t> tokens = std::exchange(tokens_, {});
+  begin();
+  for (const int32_t token : tokens) {
+    ORRERY_ASSIGN(const bool accepted, accept(token));
+    if (!accepted) return error(Code::internal, "a grammar with a compiled rule refuses token %d, which it had taken", token);
+  }
+  return ok_status();
+}
+
+Status Matcher::compile_what_begins_here(const std::atomic<bool>* cancel) {
+  while (space_.deferred(now())) {
+    space_.add_deferred(now(), &met_);
+    ORRERY_TRY(grow(cancel));
+  }
+  return ok_status();
 }
 
 // Forgets every configuration but the last. Those before it are found again by reading the tokens again.
@@ -22,14 +50,21 @@ void Matcher::make_room() {
   history_.back() = last;
   kept_from_ = history_.size() - 1;
   for (Cached& c : cached_) c.configuration = Space::kUnset;
-  closing_.forget();
+  closing_->forget();
 }
 
-uint32_t Matcher::follow(int32_t token) {
-  uint32_t to = now();
+Result<uint32_t> Matcher::follow(int32_t token) {
+  ORRERY_TRY(compile_what_begins_here(nullptr));
   const std::string_view bytes = shared_->trie->bytes(token);
-  for (const char c : bytes) {
-    to = space_.step(to, static_cast<uint8_t>(c));
+  uint32_t to = now();
+  for (size_t i = 0; i < bytes.size();) {
+    if (space_.deferred(to)) {
+      space_.add_deferred(to, &met_);
+      ORRERY_TRY(grow(nullptr));
+      i = 0;
+      to = now();
+    }
+    to = space_.step(to, static_cast<uint8_t>(bytes[i++]));
     if (to == Space::kRefused || to == Space::kTooAmbiguous) break;
   }
   if (bytes.empty()) to = Space::kRefused;
@@ -41,7 +76,7 @@ uint32_t Matcher::follow(int32_t token) {
 Result<bool> Matcher::accept(int32_t token) {
   if (ended_ || token < 0 || token >= static_cast<int32_t>(shared_->trie->n_vocab())) return false;
   make_room();
-  const uint32_t to = follow(token);
+  ORRERY_ASSIGN(const uint32_t to, follow(token));
   if (to == Space::kTooAmbiguous)
     return error(Code::unsupported, "the grammar is too ambiguous: more than %u places or %u stacks after %zu tokens", Space::kMostItems,
                  Space::kMostEntries, tokens_.size());
@@ -67,14 +102,14 @@ void Matcher::rewind(size_t n_tokens) {
   }
   const std::vector<int32_t> tokens(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(n_tokens));
   tokens_.clear();
-  history_.clear();
   kept_from_ = 0;
-  history_.push_back(space_.start());
+  history_.assign(1, space_.start());
   for (const int32_t token : tokens) (void)accept(token);
 }
 
 Result<const uint32_t*> Matcher::mask(const std::atomic<bool>* cancel) {
   make_room();
+  ORRERY_TRY(compile_what_begins_here(cancel));
   for (Cached& c : cached_)
     if (c.configuration == now() && !ended_) return static_cast<const uint32_t*>(c.words.data());
   Cached& slot = cached_[next_cached_++ % kCached];
@@ -82,10 +117,15 @@ Result<const uint32_t*> Matcher::mask(const std::atomic<bool>* cancel) {
   slot.words.assign(n_words(), 0);
   if (ended_) return static_cast<const uint32_t*>(slot.words.data());
   Pace pace(cancel);
+  met_.clear();
   const uint32_t n = space_.n_items(now());
   for (uint32_t i = 0; i < n; ++i) {
     const Item item = space_.items(now())[i];  // a copy: the space grows
     if (!add_item(item, slot.words.data(), &pace)) return error(Code::cancelled, "making a mask was cancelled");
+  }
+  if (!met_.empty()) {   // a token reads on in a rule that is not compiled
+    ORRERY_TRY(grow(cancel));
+    return mask(cancel);
   }
   if (space_.may_end(now()))
     for (const int32_t id : shared_->trie->ends()) slot.words[static_cast<size_t>(id) >> 5] |= 1u << (id & 31);
@@ -117,7 +157,7 @@ bool Matcher::add_item(const Item& item, uint32_t* words, Pace* pace) {
   }
   if (state.edges == network.states[item.state + 1].edges) return true;
   if (MaskMaker::has_leaf(rule)) {
-    const auto mask = masks_.leaf(item.state, pace);
+    const auto mask = masks_->leaf(item.state, pace);
     if (!mask) return false;
     const uint32_t most = !rule.counted || rule.most == kUnbounded ? kUnbounded - 1 : rule.most - std::min(rule.most, item.count);
     mask->add_to(words, n_words(), most);
@@ -132,9 +172,10 @@ bool Matcher::add_item(const Item& item, uint32_t* words, Pace* pace) {
       if (allowed(p) && !add_pending(below, p.at, words, pace)) return false;
     return true;
   }
-  const auto mask = masks_.local(item, pace);
+  const auto mask = masks_->local(item, pace);
   if (!mask) return false;
   mask->tokens.add_to(words);
+  met_.insert(met_.end(), mask->deferred.begin(), mask->deferred.end());
   if (mask->pending.empty()) return true;
   const uint32_t below = space_.after_pop(item.node);
   for (const uint32_t p : mask->pending)
@@ -152,6 +193,10 @@ bool Matcher::add_pending(uint32_t below, uint32_t node, uint32_t* words, Pace* 
   for (size_t at = node + 1; at < end;) {
     if (pace->stop()) return false;
     const TokenTrie::Node n = nodes[at];
+    if (space_.deferred(stack_[n.depth])) {
+      space_.add_deferred(stack_[n.depth], &met_);
+      return true;   // the mask is made again
+    }
     const uint32_t to = space_.step(stack_[n.depth], static_cast<uint8_t>(n.byte));
     if (to == Space::kRefused || to == Space::kTooAmbiguous) {
       at += n.size;
@@ -173,7 +218,7 @@ std::string Matcher::forced(size_t most) {
   if (ended_ || !shared_->network.token_edges.empty()) return out;
   const Network& network = shared_->network;
   uint32_t at = now();
-  while (out.size() < most && !space_.may_end(at)) {
+  while (out.size() < most && !space_.may_end(at) && !space_.deferred(at)) {
     uint32_t byte = 256;
     bool one = space_.n_items(at) > 0;
     for (uint32_t i = 0; i < space_.n_items(at) && one; ++i) {
@@ -195,10 +240,35 @@ std::string Matcher::forced(size_t most) {
   return out;
 }
 
+// Whether the way to the end led through a rule that is now compiled.
+bool Matcher::closing_grows() {
+  closing_->take_deferred(&met_);
+  return !met_.empty() && grow(nullptr).ok();
+}
+
+uint32_t Matcher::tokens_to_end() {
+  for (;;) {
+    const uint32_t n = closing_->tokens(shared_->costs(), &space_, now());
+    if (!closing_grows()) return n;
+  }
+}
+
+bool Matcher::can_close(uint32_t left) {
+  if (ended_) return true;
+  for (;;) {
+    const bool fits = closing_->fits(shared_->costs(), &space_, now(), left);
+    if (!closing_grows()) return fits;
+  }
+}
+
 bool Matcher::can_close_after(int32_t token, uint32_t left) {
-  const uint32_t to = follow(token);
-  if (to == Space::kTooAmbiguous) return false;
-  return to == Space::kRefused ? may_end() : closing_.fits(shared_->costs(), &space_, to, left);
+  for (;;) {
+    const Result<uint32_t> to = follow(token);
+    if (!to.ok() || to.value() == Space::kTooAmbiguous) return false;
+    if (to.value() == Space::kRefused) return may_end();
+    const bool fits = closing_->fits(shared_->costs(), &space_, to.value(), left);
+    if (!closing_grows()) return fits;
+  }
 }
 
 Result<bool> Matcher::closing_mask(uint32_t left, uint32_t* words, const std::atomic<bool>* cancel) {
@@ -219,7 +289,7 @@ Result<bool> Matcher::closing_mask(uint32_t left, uint32_t* words, const std::at
   return any;
 }
 
-size_t Matcher::match(const Network& network, std::string_view text, bool* complete) {
+size_t Matcher::match(const Network& network, std::string_view text, bool* complete, std::vector<uint32_t>* deferred) {
   constexpr size_t kMostBytes = 64u << 20;
   Space space(network);
   uint32_t at = space.start();
@@ -230,8 +300,9 @@ size_t Matcher::match(const Network& network, std::string_view text, bool* compl
       space = std::move(fresh);
       at = copied;
     }
+    if (deferred != nullptr && space.deferred(at)) space.add_deferred(at, deferred);
     const uint32_t to = space.step(at, static_cast<uint8_t>(text[i]));
-    if (to == Space::kRefused || to == Space::kTooAmbiguous) {
+    if (to == Space::kRefused || to == Space::kTooAmbiguous || (deferred != nullptr && !deferred->empty())) {
       *complete = false;
       return i;
     }

@@ -294,10 +294,18 @@ uint32_t Space::configuration(const std::vector<Item>& items, bool may_end, bool
   });
   if (known != kUnset) return known;
   const auto number = static_cast<uint32_t>(configurations_.size());
-  configurations_.push_back({static_cast<uint32_t>(items_.size()), static_cast<uint32_t>(items.size()), kUnset, may_end, escapes});
+  const bool deferred = network_->has_deferred && std::any_of(items.begin(), items.end(), [&](const Item& item) {
+    return network_->rules[state(item.state).rule].deferred != kNoNode;
+  });
+  configurations_.push_back({static_cast<uint32_t>(items_.size()), static_cast<uint32_t>(items.size()), kUnset, may_end, escapes, deferred});
   items_.insert(items_.end(), items.begin(), items.end());
   configuration_index_.insert(hash, number);
   return number;
+}
+
+void Space::add_deferred(uint32_t configuration, std::vector<uint32_t>* numbers) const {
+  for (uint32_t i = 0; i < n_items(configuration); ++i)
+    if (const uint32_t number = network_->rules[state(items(configuration)[i].state).rule].deferred; number != kNoNode) numbers->push_back(number);
 }
 
 uint32_t Space::start() {

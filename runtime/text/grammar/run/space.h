@@ -38,6 +38,9 @@ class Space {
   uint32_t n_items(uint32_t configuration) const { return configurations_[configuration].n; }
   bool may_end(uint32_t configuration) const { return configurations_[configuration].may_end; }
   bool escapes(uint32_t configuration) const { return configurations_[configuration].escapes; }  // the end of a rule leads to kUnknown
+  // A deferred rule begins here, so the configuration's steps are not known.
+  bool deferred(uint32_t configuration) const { return configurations_[configuration].deferred; }
+  void add_deferred(uint32_t configuration, std::vector<uint32_t>* numbers) const;   // of the rules that begin here
 
   // A stack's top and the node below it. Nodes below have smaller numbers; kBottom and kUnknown have one entry, of kBottomState or kUnknownState.
   struct Entry {
@@ -63,7 +66,7 @@ class Space {
   struct Configuration {
     uint32_t begin, n;    // in items_
     uint32_t row;         // in rows_, or kUnset
-    bool may_end, escapes;
+    bool may_end, escapes, deferred;
   };
   // Numbers by hash; the caller compares.
   class Index {

@@ -96,6 +96,16 @@ uint32_t Tree::machine(Machine machine) {
   return add({NodeType::machine, static_cast<uint32_t>(machines.size() - 1), 0, 0});
 }
 
+// Its body stands for the true one: a byte that no text has.
+uint32_t Tree::deferred_rule(std::string name, uint32_t number, uint32_t bytes_of_a_text) {
+  const uint32_t index = add_rule(std::move(name));
+  rules[index].body = literal("\xFF");
+  rules[index].own = true;
+  rules[index].deferred = number;
+  rules[index].deferred_bytes = bytes_of_a_text;
+  return index;
+}
+
 uint32_t Tree::add_rule(std::string name, uint32_t line, uint32_t column) {
   Rule rule;
   rule.name = std::move(name);

@@ -38,6 +38,8 @@ struct Rule {
   uint32_t body = kNoNode;
   uint32_t line = 0, column = 0;
   bool own = false;  // gets an automaton of its own, whatever its size: many grammars or places share it
+  // A deferred rule has a number and the bytes of a text of it; its true body is compiled when an answer reaches the rule (run/deferred.h).
+  uint32_t deferred = kNoNode, deferred_bytes = 0;
 };
 
 // One token out of a set of ids, or one that is not in it.
@@ -82,6 +84,7 @@ class Tree {
   uint32_t graph(Graph graph);
   uint32_t machine(Machine machine);
   uint32_t add_rule(std::string name, uint32_t line = 0, uint32_t column = 0);
+  uint32_t deferred_rule(std::string name, uint32_t number, uint32_t bytes);
   uint32_t add_set(CharSet set);
   uint32_t graft(const Tree& other);   // takes over another tree's rules; a node that refers to its root
 
