@@ -48,8 +48,8 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   }
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
   layout.add(key_means_layout(h, in.options));
-  layout.add(RecurrentState::layout(h, in.options.kv_type));
-  if (in.options.speculate != Speculate::off) layout.add(RecurrentState::guesses_layout(h));
+  layout.add(CheckpointedState::layout(h, in.options.kv_type));
+  if (in.options.speculate != Speculate::off) layout.add(CheckpointedState::guesses_layout(h));
   layout.add(Session::layout(h, in.options, n_context));
   if (in.draft.description) layout.add(draft_layout(in, n_context));
   return layout;

@@ -47,7 +47,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
   if (options.speculate == Speculate::mtp) hidden_ = std::make_unique<HiddenRows>(h, options.chunk());
-  if (h.recurrent() || windows_bytes(h, options.kv_type) > 0) state_ = std::make_unique<RecurrentState>(h, options.kv_type);
+  if (h.recurrent() || windows_bytes(h, options.kv_type) > 0) state_ = std::make_unique<CheckpointedState>(h, options.kv_type);
   Runtime& runtime = model_->runtime();
   LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
   if (options_.draft_model) input.draft.description = &options_.draft_model->description();
@@ -196,9 +196,9 @@ Status Session::acquire() {
   kv::ArenaRegion state_region, guesses_region;
   if (state_ && state_->float_bytes() > 0) {
     const model::Description& h = model_->description();
-    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(h, options_.kv_type)));
+    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), CheckpointedState::layout(h, options_.kv_type)));
     if (guesses_) {
-      ORRERY_ASSIGN(guesses_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::guesses_layout(h)));
+      ORRERY_ASSIGN(guesses_region, kv::ArenaRegion::take(&model_->runtime().arena(), CheckpointedState::guesses_layout(h)));
     }
   }
   if (compressed) {
@@ -310,8 +310,8 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   const auto is_generated = [](uint8_t made) { return (made & kv::Made::kGenerated) != 0; };
   uint32_t begin = missing.first;
   // The state that must be an earlier one meanwhile. Rings that reach back are saved with the other pages.
-  RecurrentState* const moved = state_ && !state_->reaches(missing.first) ? state_.get() : nullptr;
-  RecurrentState::Bytes last_state;   // of n_tokens, where the session has it
+  CheckpointedState* const moved = state_ && !state_->reaches(missing.first) ? state_.get() : nullptr;
+  CheckpointedState::Bytes last_state;   // of n_tokens, where the session has it
   if (moved) {
     if (moved->position() == n_tokens) {
       ORRERY_ASSIGN(last_state, moved->read(&backend));

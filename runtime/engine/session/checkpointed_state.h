@@ -29,7 +29,7 @@
 
 namespace orrery::engine {
 
-class RecurrentState {
+class CheckpointedState {
  public:
   static constexpr uint32_t kEvery = 2048, kTail = 16, kUnknown = UINT32_MAX;
   static constexpr size_t kMostCheckpoints = 8, kFewestCheckpoints = 2;
@@ -44,7 +44,7 @@ class RecurrentState {
   static kv::Region layout(const model::Description& d, KvType kv_type);
   static kv::Region guesses_layout(const model::Description& d);   // of a session that guesses tokens; nothing without recurrent layers
   static size_t most_checkpoints(uint64_t bytes);
-  RecurrentState(const model::Description& d, KvType kv_type);
+  CheckpointedState(const model::Description& d, KvType kv_type);
 
   // The places in the arena: of the state, and of the inputs of guessed tokens or empty; and the rings. All are empty while the session is parked.
   // Afterwards the state is unknown.
@@ -98,8 +98,8 @@ class RecurrentState {
   // Puts a copy back: that of n_tokens.
   Status put_back(Backend* backend, const Bytes& bytes, uint32_t n_tokens);
   // For a fork: the other's checkpoints, and its state if both have their places.
-  void copy_from(Backend* backend, const RecurrentState& other);
-  void share_checkpoints(const RecurrentState& other) { checkpoints_ = other.checkpoints_; }
+  void copy_from(Backend* backend, const CheckpointedState& other);
+  void share_checkpoints(const CheckpointedState& other) { checkpoints_ = other.checkpoints_; }
   // For benchmarks: treats the state as that of n tokens.
   void assume(uint32_t n_tokens) { position_ = n_tokens, n_guessed_ = 0; }
 
