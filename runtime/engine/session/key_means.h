@@ -15,9 +15,9 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
-#include "runtime/engine/session/checkpointed_state.h"
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/shared/session_options.h"
+#include "runtime/engine/state/checkpointed_state.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/sequence_pages.h"
 #include "runtime/model/description/rope.h"

@@ -730,7 +730,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
   forget_guesses();
   ORRERY_TRY(fetch_logits());
   ORRERY_TRY(complete_state(nullptr));
-  if (state_ && state_->float_bytes() > 0) {
+  if (state_ && state_->changed_in_place()) {
     const Turn turn = model_->runtime().take_turn();
     ORRERY_TRY(state_->checkpoint(&turn.backend()));
   }

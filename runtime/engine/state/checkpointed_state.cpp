@@ -1,4 +1,4 @@
-#include "runtime/engine/session/checkpointed_state.h"
+#include "runtime/engine/state/checkpointed_state.h"
 
 #include <algorithm>
 
@@ -21,11 +21,23 @@ kv::Region CheckpointedState::guesses_layout(const model::Description& d) {
   return {"inputs of guessed tokens", kv::Holds::kv, align_up(d.guessed_floats * sizeof(float), kv::kArenaAlignment), 0, 0, 0};
 }
 
-CheckpointedState::CheckpointedState(const model::Description& d, KvType kv_type)
-    : float_bytes_(d.state_bytes()), window_bytes_(windows_bytes(d, kv_type)) {}
+CheckpointedState::CheckpointedState(const model::Description& d, KvType kv_type) : floats_(d.state_bytes()), windows_(windows_bytes(d, kv_type)) {
+  if (floats_.bytes() > 0) kinds_.push_back(&floats_);
+  if (windows_.bytes() > 0) kinds_.push_back(&windows_);
+}
+
+uint64_t CheckpointedState::bytes() const {
+  uint64_t bytes = 0;
+  for (const StateKind* kind : kinds_) bytes += kind->bytes();
+  return bytes;
+}
+
+bool CheckpointedState::changed_in_place() const {
+  return std::any_of(kinds_.begin(), kinds_.end(), [](const StateKind* kind) { return kind->changed_in_place(); });
+}
 
 void CheckpointedState::begin_step(uint32_t from, int32_t n_final) {
-  step_.data = {region_.data().address}, step_.guessed = {guesses_.data().address};
+  step_.data = {floats_.data().address}, step_.guessed = {guesses_.data().address};
   step_.n_replayed = static_cast<int32_t>(from - position_);
   step_.n_final = n_final;
   position_ = kUnknown, n_guessed_ = 0;
@@ -38,7 +50,8 @@ uint32_t CheckpointedState::due_before(uint32_t reach) const {
 
 bool CheckpointedState::reaches(uint32_t n_tokens) const {
   if (position_ == n_tokens || position_ == kUnknown) return position_ == n_tokens;
-  return float_bytes_ == 0 && n_tokens <= position_ + n_guessed_ && pages_->hold_windows(n_tokens);
+  return n_tokens <= position_ + n_guessed_ && !changed_in_place() &&
+         std::all_of(kinds_.begin(), kinds_.end(), [&](const StateKind* kind) { return kind->holds(n_tokens); });
 }
 
 void CheckpointedState::truncate(uint32_t n_tokens) {
@@ -79,11 +92,7 @@ Status CheckpointedState::restore(Backend* backend, uint32_t n_tokens) {
   }
   if (found) return put_back(backend, found->bytes, at);
   position_ = kUnknown;
-  constexpr uint64_t kAtOnce = uint64_t{1} << 20;
-  const std::vector<std::byte> zeros(std::min(kAtOnce, float_bytes_));
-  for (uint64_t done = 0; done < float_bytes_; done += kAtOnce)
-    backend->upload({region_.data().address + done}, zeros.data(), std::min(kAtOnce, float_bytes_ - done));
-  ORRERY_TRY(pages_->take_windows(backend, 0));
+  for (StateKind* kind : kinds_) ORRERY_TRY(kind->clear(backend));
   ORRERY_TRY(backend->synchronize());
   position_ = 0, n_guessed_ = 0;
   return ok_status();
@@ -91,16 +100,22 @@ Status CheckpointedState::restore(Backend* backend, uint32_t n_tokens) {
 
 Result<CheckpointedState::Bytes> CheckpointedState::read(Backend* backend) const {
   auto bytes = std::make_shared<std::vector<std::byte>>(this->bytes());
-  if (float_bytes_ > 0) backend->download(bytes->data(), {region_.data().address}, float_bytes_);
-  ORRERY_TRY(pages_->download_windows(backend, position_, bytes->data() + float_bytes_));
+  std::byte* at = bytes->data();
+  for (const StateKind* kind : kinds_) {
+    ORRERY_TRY(kind->read(backend, position_, at));
+    at += kind->bytes();
+  }
   ORRERY_TRY(backend->synchronize());
   return Bytes(std::move(bytes));
 }
 
 Status CheckpointedState::put_back(Backend* backend, const Bytes& bytes, uint32_t n_tokens) {
   position_ = kUnknown, n_guessed_ = 0;
-  if (float_bytes_ > 0) backend->upload({region_.data().address}, bytes->data(), float_bytes_);
-  ORRERY_TRY(pages_->upload_windows(backend, n_tokens, bytes->data() + float_bytes_));
+  const std::byte* at = bytes->data();
+  for (StateKind* kind : kinds_) {
+    ORRERY_TRY(kind->write(backend, n_tokens, at));
+    at += kind->bytes();
+  }
   ORRERY_TRY(backend->synchronize());
   position_ = n_tokens;
   return ok_status();
@@ -125,7 +140,7 @@ void CheckpointedState::add_checkpoint(uint32_t n_tokens, Bytes bytes) {
 
 void CheckpointedState::copy_from(Backend* backend, const CheckpointedState& other) {
   share_checkpoints(other);
-  if (float_bytes_ > 0) backend->copy({region_.data().address}, {other.region_.data().address}, float_bytes_);
+  for (size_t i = 0; i < kinds_.size(); ++i) kinds_[i]->copy_from(backend, *other.kinds_[i]);
   position_ = other.position_, n_guessed_ = 0;
 }
 
