@@ -186,7 +186,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   gguf::OpenOptions open;
   open.header_only = true;
   ORRERY_ASSIGN(const gguf::File file, source.open(open));
-  ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope));
+  ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope, model.weights.families));
   ORRERY_TRY(session.validate(description));
   ORRERY_ASSIGN(const auto backend, make_backend(runtime));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;

@@ -47,7 +47,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   // The header alone may refuse the model, before its data is read.
   std::shared_ptr<const Vocabulary> vocabulary;
   open.accept = [&](const gguf::File& header) -> Status {
-    ORRERY_ASSIGN(const model::Description description, model::read_description(header, options.weights.rope));
+    ORRERY_ASSIGN(const model::Description description, model::read_description(header, options.weights.rope, options.weights.families));
     ORRERY_TRY(model::check_tensors(header, description));
     ORRERY_ASSIGN(vocabulary, Vocabulary::from_gguf(header));
     return ok_status();

@@ -358,7 +358,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
                                           const LoadOptions& options) {
   auto m = std::make_unique<Model>(std::make_shared<const gguf::File>(std::move(taken)));
   const gguf::File& file = *m->file;
-  ORRERY_ASSIGN(m->description, read_description(file, options.rope));
+  ORRERY_ASSIGN(m->description, read_description(file, options.rope, options.families));
 
   ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes()));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));
