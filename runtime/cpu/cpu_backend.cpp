@@ -30,6 +30,7 @@
 #include "runtime/cpu/planners/rows.h"
 #include "runtime/cpu/recurrent.h"
 #include "runtime/cpu/scratch_plan.h"
+#include "runtime/cpu/step_cost.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/cpu/trace.h"
 #include "runtime/os/os.h"
@@ -56,10 +57,11 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   BackendInfo info() const override {
     BackendInfo info;
     info.name = "cpu", info.instruction_set = kernels_.name, info.n_threads = n_threads_.load(std::memory_order_relaxed);
-    info.unified_memory = info.exports_weights = info.makes_moments = info.has_key_codes = true;
-    info.decodes_rows = info.decodes_together = info.attends_pages = true;
+    info.computes_on_host = info.reads_host_memory = info.exports_weights = info.makes_moments = info.has_key_codes = true;
+    info.decodes_rows = info.decodes_together = info.attends_pages = info.attends_positions = info.keeps_bits_in_chunks = true;
     return info;
   }
+  StepCost step_cost() const override { return cpu::step_cost(kernels_.name, n_threads_.load(std::memory_order_relaxed)); }
   Status set_threads(int32_t n_threads, Priority priority) override;
   std::vector<std::string> take_trace() override { return trace_ ? trace_->take(pool_->n_threads()) : std::vector<std::string>(); }
 

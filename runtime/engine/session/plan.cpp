@@ -133,13 +133,14 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
   return plan;
 }
 
-// Without a wish of the caller a GPU takes prompts in larger chunks: attention then has blocks for all its SMs, and what crosses the link for
-// each chunk crosses it less often. Of these sizes the largest that costs no context and no share of the KV; else SessionOptions::chunk().
+// Without a wish of the caller, prompts come in larger chunks where the device gains by them (BackendInfo::useful_chunk): the largest of
+// these sizes that costs no context and no share of the KV; else SessionOptions::chunk().
 kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, const Budgets& budget) {
   const kv::Plan plan = decide(input, options, budget);
-  if (options->chunk_tokens > 0 || input.device.info().unified_memory) return plan;
+  const auto useful = static_cast<uint32_t>(input.device.info().useful_chunk);
+  if (options->chunk_tokens > 0 || useful == 0) return plan;
   // Larger chunks would need larger rings.
-  const uint32_t largest = windows_bytes(input.description, options->kv_type) > 0 ? kWindowSlack / 2 : 2048;
+  const uint32_t largest = windows_bytes(input.description, options->kv_type) > 0 ? std::min(kWindowSlack / 2, useful) : useful;
   for (const uint32_t chunk : {largest, largest / 2}) {
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;

@@ -24,7 +24,7 @@ StepLimits workspace_limits(const model::Description& h, const Device& device, c
                                          std::max({context, held.max_context, options.centred(h) ? kPageTokens : 0}));
   const bool keeps_queries = policy::policy_needs(options.policy, options.policy_options).kept_queries > 0;
   limits.max_top_keys = std::max(held.max_top_keys, keeps_queries ? context : 0);
-  limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && !device.info().unified_memory ? kStagingBytes : 0);
+  limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && device.info().has_link ? kStagingBytes : 0);
   return limits;
 }
 

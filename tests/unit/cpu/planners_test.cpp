@@ -1,7 +1,9 @@
 // Planners by value: which items an operation is cut into, for which shapes and threads. No kernel runs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <ostream>
 #include <tuple>
 #include <vector>
 

@@ -3,6 +3,13 @@
 // and accessors are plain structs and virtual functions, so an operation of the library stands in its files.)
 #include "tests/unit/cpu/toy_operation.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
 #include "runtime/cpu/items.h"
 #include "runtime/cpu/paths/processor.h"
 #include "tests/unit/cpu/fixture.h"

@@ -3,7 +3,11 @@
 // state that the session's tokens say, to the byte.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <memory>
 #include <numeric>
+#include <vector>
 
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/engine/state/checkpointed_state.h"

@@ -2,7 +2,9 @@
 // of its own, against a reference of twenty lines. (A layer's members are plain structs, so only the library's own files put a block into a layer.)
 #include "tests/unit/model/fixture.h"
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 
 #include "runtime/model/blocks/pass.h"
 #include "runtime/model/blocks/reading.h"
@@ -73,7 +75,7 @@ constexpr size_t kWidth = 48;
 
 json toy_spec(bool biased) {
   json spec = with(spec_of("llama-plain"), "llama.bottleneck_length", "u32", kWidth);
-  const size_t n = described(spec_of("llama-plain")).n_embd;
+  const auto n = static_cast<size_t>(described(spec_of("llama-plain")).n_embd);
   const auto add = [&](const char* name, std::vector<uint64_t> shape) {
     spec["tensors"].push_back({{"name", name}, {"shape", shape}, {"scale", 0.2}, {"offset", 0.0}});
   };
