@@ -52,6 +52,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   static Result<std::unique_ptr<Backend>> make(const Options& options);
   ~CudaBackend() override;
   BackendInfo info() const override;
+  StepCost step_cost() const override;
   uint64_t free_bytes() const override;
   uint64_t driver_bytes() const override { return Graphs::kMostBytes + (cublas_ ? Cublas::kDriverBytes : 0); }
   uint64_t pinned_bytes() const override { return pinned_bytes_; }

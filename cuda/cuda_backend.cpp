@@ -103,8 +103,19 @@ BackendInfo CudaBackend::info() const {
   BackendInfo info;
   info.name = "cuda", info.instruction_set = instruction_set(shape_.architecture), info.n_threads = 1;
   info.makes_moments = info.has_key_codes = info.fetches = info.moves_ahead = info.decodes_rows = info.decodes_together = true;
-  info.keeps_tiles = true;
+  info.keeps_tiles = info.has_link = true;
+  info.useful_chunk = 2048;   // attention has blocks for all SMs, and what crosses the link for each chunk crosses it less often
   return info;
+}
+
+// Reading the weights hides the products of further rows, but not their logits' way to the host. Rows find the KV of the first one in the cache, and
+// attention computes a quarter of the time that reading takes. (By the counts of cuda/kernels/README.md, not measured.)
+StepCost CudaBackend::step_cost() const {
+  StepCost cost;
+  cost.operations_per_us = 1e7;
+  cost.attention = 0.3;
+  for (size_t i = 0; i < cost.products.size(); ++i) cost.products[i] = static_cast<double>(i + 1) * 0.05;
+  return cost;
 }
 
 uint64_t CudaBackend::free_bytes() const {

@@ -5,6 +5,7 @@
 // of a step are in Backend, which takes a Turn.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -41,22 +42,36 @@ struct BackendInfo {
   const char* name = "";                  // "cpu", "cuda"
   const char* instruction_set = "";       // or architecture: "avx512-vnni", "sm_89"
   int32_t n_threads = 0;                  // host threads that take part
-  bool unified_memory = false;            // device addresses are host addresses
+  bool computes_on_host = false;          // operations run on these threads, which are all that compute
+  bool reads_host_memory = false;         // operations use any host memory by its address, a file's mapping too, and the arena is host memory
+  bool has_link = false;                  // the device has memory of its own, and what crosses to it takes time
   bool exports_weights = false;            // the backend uses HeadView::exported and KeysJob::exported; otherwise it ignores them
   bool makes_moments = false;             // KeyOperations::key_moments() works
   // A decode step of several rows of one sequence gives each row the bits of a step of its own, and reads each weight once for all of them.
   bool decodes_rows = false;
   bool decodes_together = false;          // the same of decode steps of several sessions at once (StepOperations::begin_steps)
   bool attends_pages = false;             // decode steps attend to pages of the reservoir as fast as to the device's memory
+  bool attends_positions = false;         // HeadView::positions works
+  bool keeps_bits_in_chunks = false;      // a prompt row's bits do not depend on the chunk that it comes in (StepOperations::matmul)
+  int32_t useful_chunk = 0;               // tokens up to which larger chunks of a prompt are faster; 0: they are not
   bool fetches = false;                   // Backend::fetches() works
   bool moves_ahead = false;               // KvMoves::move_kv_ahead() runs in parallel with operations
   bool keeps_tiles = false;               // HeadView::tiles_there spares the upload of HeadView::tiles in each step
   bool has_key_codes = false;             // Backend::key_codes() is not null
 };
 
+// What steps cost, for choices that must not depend on the clock: the same calls make the same choices.
+struct StepCost {
+  double operations_per_us = 0.0;         // of a slow device of this kind: for a guess before anything has been measured
+  // A decode step with i + 1 rows more than one: the further time of its products, as a share of the time that reading all weights takes.
+  std::array<double, static_cast<size_t>(kMostGuessedRows)> products = {};
+  double attention = 0.0;                 // the time of each further row's attention, as a share of the time that reading the KV takes
+};
+
 class Device {
  public:
   virtual BackendInfo info() const = 0;   // asks no driver: cheap enough for every step
+  virtual StepCost step_cost() const = 0;
   // Bytes that an arena may take now; 0: the device's memory is the host's.
   virtual uint64_t free_bytes() const { return 0; }
   // Device memory that the driver may take beside the arena once the arena is reserved, at most; an estimate. What it has taken before, for
@@ -107,7 +122,7 @@ class Device {
 
   // Host memory that operations may use by the host's addresses, as they use the arena's. Any thread may call these functions.
   // share_host(): shares memory of the caller, page-aligned. It stays locked until unshare_host(), which takes the same address. Returns
-  // out_of_pinned_memory where the system refuses. With unified memory all host memory is shared.
+  // out_of_pinned_memory where the system refuses. A device that reads_host_memory shares all of it.
   // Some systems give a device other addresses of memory that is not its driver's (WSL2, Windows): there shares_by_allocating() is true,
   // share_host() refuses, and allocate_shared() takes such memory from the driver.
   // Before memory is given back: no operation may be using it. A Turn waits for all of its own operations before it ends.

@@ -1,8 +1,8 @@
 // The CPU backend. Device memory is host memory. Weights are used where the file is mapped, or lie in bands in the arena.
 // Operations run at once.
 //
-// Every operation is cut into items, either at places that do not depend on the number of threads, or where a cut changes no sum.
-// The pool gives the items to threads, and a kernel (kernels/kernels.h) computes one item. Nothing here allocates: memory
+// Every operation is cut into items, either at places that do not depend on the number of threads, or where a cut changes no sum. Planners
+// (planners/) say which items products and attention have. The pool gives the items to threads, and a kernel (kernels/kernels.h) computes one item. Nothing here allocates: memory
 // for steps is scratch memory, laid out by scratch_plan.h.
 #include "runtime/cpu/cpu_backend.h"
 
@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 
 #include "runtime/base/checked.h"
 #include "runtime/os/thread_pool.h"
@@ -26,8 +25,12 @@
 #include "runtime/cpu/low_rank.h"
 #include "runtime/cpu/kernels/moves.h"
 #include "runtime/cpu/paths/paths.h"
+#include "runtime/cpu/planners/attend.h"
+#include "runtime/cpu/planners/matmul.h"
+#include "runtime/cpu/planners/rows.h"
 #include "runtime/cpu/recurrent.h"
 #include "runtime/cpu/scratch_plan.h"
+#include "runtime/cpu/step_cost.h"
 #include "runtime/cpu/top_keys.h"
 #include "runtime/cpu/trace.h"
 #include "runtime/os/os.h"
@@ -54,10 +57,11 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   BackendInfo info() const override {
     BackendInfo info;
     info.name = "cpu", info.instruction_set = kernels_.name, info.n_threads = n_threads_.load(std::memory_order_relaxed);
-    info.unified_memory = info.exports_weights = info.makes_moments = info.has_key_codes = true;
-    info.decodes_rows = info.decodes_together = info.attends_pages = true;
+    info.computes_on_host = info.reads_host_memory = info.exports_weights = info.makes_moments = info.has_key_codes = true;
+    info.decodes_rows = info.decodes_together = info.attends_pages = info.attends_positions = info.keeps_bits_in_chunks = true;
     return info;
   }
+  StepCost step_cost() const override { return cpu::step_cost(kernels_.name, n_threads_.load(std::memory_order_relaxed)); }
   Status set_threads(int32_t n_threads, Priority priority) override;
   std::vector<std::string> take_trace() override { return trace_ ? trace_->take(pool_->n_threads()) : std::vector<std::string>(); }
 
@@ -219,10 +223,10 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   cpu::KeyCodesWork key_codes_work() { return {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes}; }
   cpu::LowRankWork low_rank_work() { return {kernels_, pool_.get(), scratch_ + plan_.threads, plan_.thread_bytes}; }
   int64_t n_rows() const { return n_rows_; }
-  // Several steps have a row each.
-  size_t step_number(int64_t row) const { return n_steps_ > 1 ? static_cast<size_t>(row) : 0; }
-  const Step& step_of(int64_t row) const { return steps_[step_number(row)]; }
-  const Row& row_at(int64_t i) const { return step_of(i).rows[n_steps_ > 1 ? 0 : static_cast<size_t>(i)]; }
+  StepRows step_rows() const { return {{steps_.data(), n_steps_}, n_rows_}; }
+  size_t step_number(int64_t row) const { return step_rows().step_number(row); }
+  const Step& step_of(int64_t row) const { return step_rows().step(row); }
+  const Row& row_at(int64_t i) const { return step_rows().row(i); }
   std::byte* thread_scratch(int32_t thread) const {
     return scratch_ + plan_.threads + static_cast<uint64_t>(thread) * plan_.thread_bytes;
   }
@@ -230,11 +234,7 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
     return reinterpret_cast<float*>(scratch_ + plan_.rope) + row * plan_.rope_floats;
   }
   KvHead kv_head(int64_t row, KvLayer layer, int32_t head) const;   // the pages of the row's sequence
-  // The resident part of a head in a row's step, if that has one; else null.
-  const HeadView* head_view(int64_t row, KvLayer layer, int32_t head) const {
-    const Step& step = step_of(row);
-    return step.heads.empty() || layer.group != 0 ? nullptr : &step.heads[static_cast<size_t>(layer.layer * step.kv.n_kv_heads + head)];
-  }
+  const HeadView* head_view(int64_t row, KvLayer layer, int32_t head) const { return step_rows().head_view(row, layer, head); }
 
   // True for weights in the arena: place_weight() stores weights there only in bands.
   bool in_bands(const Weight& w) const {
@@ -266,9 +266,8 @@ class CpuBackend final : public Backend, KvMoves, KeyOperations, KvSummaries, Lo
   template <class F>
   void for_ranges(int64_t n, int64_t work_per_unit, const F& fn);
 
-  int64_t matmul_items(const Product& p, int64_t rows, int64_t out_step, int64_t row_step) const;
   void keep_queries(KvLayer layer, const float* q, const AttendShape& shape);
-  int32_t heads_together(int32_t n_kv, int64_t n_splits) const;
+  KvHead kv_of(const DecodeItem& item, KvLayer layer) const;
   void attend_decode(KvLayer layer, const float* q, float* out, const AttendShape& shape);
   void attend_prefill(KvLayer layer, const float* q, float* out, const AttendShape& shape);
 
@@ -388,12 +387,12 @@ void CpuBackend::rms_norm(Ptr<const float> x, int64_t x_stride, Ptr<const float>
   });
 }
 
-int64_t CpuBackend::matmul_items(const Product& p, int64_t rows, int64_t out_step, int64_t row_step) const {
-  return div_up(p.weight->n_rows, out_step) * div_up(rows, row_step);
-}
-
 void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_t x_stride, int32_t rows) {
   if (products.empty() || rows <= 0) return;
+  if (products.size() > MatmulPlan::kMostProducts) {
+    matmul(products.first(MatmulPlan::kMostProducts), x, x_stride, rows);
+    return matmul(products.last(products.size() - MatmulPlan::kMostProducts), x, x_stride, rows);
+  }
   const int64_t n_in = products[0].weight->n_cols;
   // A short prompt's few rows take decode's kernel where it gives the same bits.
   const auto decodes = [&](const Product& p) {
@@ -435,64 +434,37 @@ void CpuBackend::matmul(Span<const Product> products, Ptr<const float> x, int64_
     });
   }
 
-  // Decode: a few contiguous stretches of weight rows for each thread, so that other threads can help a slow one. Prefill: the
-  // kernel's tiles, with tiles of the same weights one after another. Tiles are halved where there are too few for the threads, or
-  // where all would wait for the last one.
-  int64_t tile_out = kernels_.tile_out, tile_rows = kernels_.tile_rows;
-  const auto n_tiles = [&] {
-    return std::accumulate(products.begin(), products.end(), int64_t{0},
-                           [&](int64_t n, const Product& p) { return n + matmul_items(p, rows, tile_out, tile_rows); });
-  };
-  const auto too_few = [&] { return n_tiles() < 8 * pool_->n_threads(); };
-  for (const int64_t least : {64, 32}) {
-    while (tile_out > least && too_few()) tile_out /= 2;
-    while (tile_rows > 256 && too_few()) tile_rows /= 2;
+  std::array<ProductShape, MatmulPlan::kMostProducts> shapes;
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Weight& w = *products[i].weight;
+    shapes[i] = {w.n_rows, static_cast<int64_t>(placed_row_bytes(w)), in_bands(w), decodes(products[i])};
   }
-  const auto out_step = [&](const Product& p) -> int64_t {
-    if (!decodes(p)) return tile_out;
-    constexpr int64_t kLeast = int64_t{16} << 10, kMost = int64_t{256} << 10;
-    const int64_t bytes = static_cast<int64_t>(placed_row_bytes(*p.weight));
-    const int64_t share = std::clamp(p.weight->n_rows * bytes / (8 * pool_->n_threads()), kLeast, kMost);
-    const int64_t step = div_up(share, bytes);
-    return in_bands(*p.weight) ? div_up<int64_t>(step, kBandRows) * kBandRows : step;
-  };
-  const auto row_step = [&](const Product& p) -> int64_t { return decodes(p) ? rows : tile_rows; };
-
-  int64_t n_items = 0;
-  for (const Product& p : products) n_items += matmul_items(p, rows, out_step(p), row_step(p));
-  pool_->run(n_items, [&](int64_t item, int32_t thread) {
-    for (size_t i = 0; i < products.size(); ++i) {
-      const Product& p = products[i];
-      const int64_t step = out_step(p), per_item = row_step(p), n = matmul_items(p, rows, step, per_item);
-      if (item >= n) {
-        item -= n;
-        continue;
-      }
-      const int64_t row_tiles = div_up<int64_t>(rows, per_item);
-      const int64_t first_out = item / row_tiles * step, first_row = item % row_tiles * per_item;
-      const MatmulTask task{p.weight->type,
-                            host(p.weight->data),
-                            in_bands(*p.weight),
-                            static_cast<int64_t>(placed_row_bytes(*p.weight)),
-                            n_in,
-                            first_out,
-                            std::min(p.weight->n_rows, first_out + step),
-                            host(x),
-                            x_stride,
-                            quantized,
-                            quantized_stride,
-                            packs ? quantized : nullptr,
-                            first_row,
-                            std::min<int64_t>(rows, first_row + per_item),
-                            host(p.bias),
-                            host(p.out),
-                            p.out_stride,
-                            p.accumulate,
-                            thread_scratch(thread)};
-      const StepTrace::Busy busy(trace_.get(), thread, traced[std::min(i, kMostTraced - 1)]);
-      (decodes(p) ? kernels_.matmul_decode : kernels_.matmul_prefill)(task);
-      return;
-    }
+  const MatmulPlan plan({shapes.data(), products.size()}, rows, kernels_.tile_out, kernels_.tile_rows, pool_->n_threads());
+  pool_->run(plan.n_items(), [&](int64_t i, int32_t thread) {
+    const MatmulItem item = plan.item(i);
+    const Product& p = products[item.product];
+    const ProductShape& shape = shapes[item.product];
+    const MatmulTask task{p.weight->type,
+                          host(p.weight->data),
+                          shape.in_bands,
+                          shape.row_bytes,
+                          n_in,
+                          item.first_out,
+                          item.last_out,
+                          host(x),
+                          x_stride,
+                          quantized,
+                          quantized_stride,
+                          packs ? quantized : nullptr,
+                          item.first_row,
+                          item.last_row,
+                          host(p.bias),
+                          host(p.out),
+                          p.out_stride,
+                          p.accumulate,
+                          thread_scratch(thread)};
+    const StepTrace::Busy busy(trace_.get(), thread, traced[std::min(item.product, kMostTraced - 1)]);
+    (shape.decodes ? kernels_.matmul_decode : kernels_.matmul_prefill)(task);
   });
 }
 
@@ -648,185 +620,110 @@ void CpuBackend::attend(KvLayer layer, Ptr<const float> q, Ptr<float> out, const
   }
 }
 
-// Number of KV heads in an item: as many as still leave four items for each thread.
-int32_t CpuBackend::heads_together(int32_t n_kv, int64_t n_splits) const {
-  int32_t n = std::min(n_kv, kDecodeHeads);
-  while (n > 1 && n_splits * div_up(n_kv, n) < 4 * pool_->n_threads()) n /= 2;
-  return n;
+// Where an item's keys lie. Slots in place lie in the sequence's pages.
+KvHead CpuBackend::kv_of(const DecodeItem& item, KvLayer layer) const {
+  const HeadView* view = head_view(item.row, layer, item.head);
+  if (!view || (view->positions && !item.is_mean)) return kv_head(item.row, layer, item.head);
+  const int32_t dim = steps_[0].pages(layer.group).kv.head_dim;
+  return item.is_mean ? cpu::kv_head(KvType::f32, dim, 0, &view->compensation_token.address, 0)
+                      : cpu::kv_head(step_of(item.row).heads_kv.type, dim, 0, view->tiles, 0);
 }
 
-// Items: row x KV head x split. Then the splits of each query head are merged, in order. A compensation token is the last split of
-// its head, one token alone. Its sums are multiplied by the number of tokens that it stands for, which gives the sums of that many
-// equal tokens.
+// The splits of each query head are merged, in order. A compensation token is the last split of its head, one token alone. Its sums are multiplied by
+// the number of tokens that it stands for, which gives the sums of that many equal tokens.
 void CpuBackend::attend_decode(KvLayer layer, const float* q, float* out, const AttendShape& shape) {
   const KvFormat form = steps_[0].pages(layer.group).kv;
   const int32_t dim = form.head_dim, value_dim = form.value_dim(), n_kv = form.n_kv_heads, group = shape.n_heads / n_kv;
   const int64_t floats = partial_floats(value_dim);
   float* partials = reinterpret_cast<float*>(scratch_ + plan_.partials);
-  struct Splits {
-    int64_t first_key, last_key, first, count;   // count includes the compensation token's split
-    bool has_mean;
-  };
-  const auto splits_of = [&](int64_t row, int32_t head) {
-    const HeadView* view = head_view(row, layer, head);
-    const int64_t last_key = view ? view->n_keys : row_at(row).position + int64_t{1};
-    const int64_t first_key = shape.window > 0 && !view ? std::max<int64_t>(0, last_key - shape.window) : 0;
-    const int64_t first = first_key / kSplitTokens;
-    const bool has_mean = view && (view->compensation_weight > 0.0f || view->compensation_logs);
-    return Splits{first_key, last_key, first, div_up(last_key, kSplitTokens) - first + has_mean, has_mean};
-  };
   uint64_t kv_read = 0;
   for (int64_t row = 0; trace_ && row < n_rows(); ++row)
     for (int32_t head = 0; head < n_kv; ++head) {
-      const Splits s = splits_of(row, head);
+      const Splits s = splits_of(step_rows(), layer, shape.window, row, head);
       const Step& step = step_of(row);
       kv_read += static_cast<uint64_t>(s.last_key - s.first_key) * (head_view(row, layer, head) ? step.heads_kv : step.pages(layer.group).kv).token_bytes();
     }
   const StepTrace::Scope scope(trace_.get(), Operation::attend, kv_read);
-  const auto partial = [&](int64_t wave_row, int64_t head, int64_t split) {
-    return partials + ((wave_row * shape.n_heads + head) * plan_.max_splits + split) * floats;
-  };
-  for (int64_t wave = 0; wave < n_rows(); wave += plan_.wave_rows) {
-    const int64_t rows = std::min(plan_.wave_rows, n_rows() - wave);
-    // KV heads of a task. Heads that lie side by side in pages are read in one stretch, if enough tasks remain.
-    const bool on_pages = std::all_of(steps_.begin(), steps_.begin() + static_cast<ptrdiff_t>(n_steps_),
-                                      [&](const Step& s) { return s.heads.empty() || layer.group != 0; });
-    const int32_t together = on_pages ? heads_together(n_kv, rows * splits_of(wave, 0).count) : 1;
-    // Upper bounds for a row of one sequence. Rows of several steps may have very different numbers of splits: each row has its own.
-    int64_t row_items = 0, most = 0;
-    std::array<int64_t, static_cast<size_t>(kMostTogether) + 1> first_item = {};
-    for (int64_t r = 0; r < rows; ++r) {
-      int64_t n = 0;
-      for (int32_t head = 0; head < n_kv; head += together) {
-        const int64_t count = splits_of(wave + r, head).count;
-        n += count, most = std::max(most, count);
-      }
-      row_items = std::max(row_items, n);
-      if (n_steps_ > 1) first_item[static_cast<size_t>(r) + 1] = first_item[static_cast<size_t>(r)] + n;
-    }
-    struct Item {
-      KvHead kv;
-      int64_t row, head, split, first_key, last_key;  // no work: first_key == last_key
-      ExportedWeights exported;
-      float n_alike;    // tokens that a compensation token stands for; 0: these keys are tokens themselves
-      const float* logs;   // (group) or null: log2 of the number for each query head
-      const HeadView* gathered;   // not null: keys are slots of this head, whose tokens lie anywhere in kv's pages
+  for (int64_t first = 0; first < n_rows(); first += plan_.wave_rows) {
+    const Wave wave{first, std::min(plan_.wave_rows, n_rows() - first)};
+    const DecodePlan plan(step_rows(), layer, n_kv, shape.window, runs_.size() == 1, wave, pool_->n_threads());
+    const auto partial = [&](int64_t row, int64_t head, int64_t split) {
+      return partials + (((row - wave.first_row) * shape.n_heads + head) * plan_.max_splits + split) * floats;
     };
-    // Rows of one sequence meet the same keys one after another, so memory is read once for all of them.
-    const bool same_keys = runs_.size() == 1;
-    const auto item_of = [&](int64_t item) {
-      Item i{{}, same_keys ? item % rows : item / row_items, 0, same_keys ? item / rows : item % row_items, 0, 0, {}, 0.0f, nullptr, nullptr};
-      if (n_steps_ > 1) {
-        const auto after = std::upper_bound(first_item.begin(), first_item.begin() + rows, item);
-        i.row = after - first_item.begin() - 1, i.split = item - *(after - 1);
+    run(plan.n_items(), [&](int64_t i, int32_t thread) {
+      DecodeItem item = plan.item(i);
+      if (item.first_key == item.last_key) return;
+      const HeadView* view = head_view(item.row, layer, item.head);
+      KvHead kv = kv_of(item, layer);
+      const DecodeItem then = i + 1 < plan.n_items() ? plan.item(i + 1) : DecodeItem{};   // most likely this thread's next item
+      const std::byte* next = nullptr;
+      if (then.first_key < then.last_key) {
+        const HeadView* its = head_view(then.row, layer, then.head);
+        if (then.is_mean || !its || !its->positions) next = kv_tile(kv_of(then, layer), then.first_key / kPageTokens);
       }
-      Splits splits = splits_of(wave + i.row, 0);
-      while (i.split >= splits.count) {
-        i.split -= splits.count;
-        if ((i.head += together) >= n_kv) return i;
-        splits = splits_of(wave + i.row, static_cast<int32_t>(i.head));
-      }
-      const int32_t head = static_cast<int32_t>(i.head);
-      const HeadView* view = head_view(wave + i.row, layer, head);
-      if (splits.has_mean && i.split + 1 == splits.count) {
-        i.kv = cpu::kv_head(KvType::f32, dim, 0, &view->compensation_token.address, 0);
-        i.last_key = 1, i.n_alike = view->compensation_weight, i.logs = host(view->compensation_logs);
-        return i;
-      }
-      const int64_t start = (splits.first + i.split) * kSplitTokens;
-      i.first_key = std::max(start, splits.first_key);
-      i.last_key = std::min(start + kSplitTokens, splits.last_key);
-      const KvFormat& slots = step_of(wave + i.row).heads_kv;
-      i.gathered = view && view->positions ? view : nullptr;
-      i.kv = view && !i.gathered ? cpu::kv_head(slots.type, dim, 0, view->tiles, 0) : kv_head(wave + i.row, layer, head);
-      if (view) i.exported = view->exported;
-      return i;
-    };
-    const int64_t n_items = n_steps_ > 1 ? first_item[static_cast<size_t>(rows)] : rows * row_items;
-    run(n_items, [&](int64_t item, int32_t thread) {
-      Item i = item_of(item);
-      if (i.first_key == i.last_key) return;
-      const Item then = item + 1 < n_items ? item_of(item + 1) : Item{};   // most likely this thread's next item
       std::array<uint64_t, kSplitTokens / kPageTokens> tiles;
-      if (i.gathered && !lie_in_order(*i.gathered, row_at(wave + i.row).position, i.first_key, i.last_key)) {
+      const int32_t position = row_at(item.row).position;
+      if (view && view->positions && !item.is_mean && !lie_in_order(*view, position, item.first_key, item.last_key)) {
         std::byte* to = scratch_ + plan_.gathered + static_cast<uint64_t>(thread) * plan_.gathered_bytes;
-        gather_tokens(i.kv, *i.gathered, row_at(wave + i.row).position, i.first_key, i.last_key, to);
-        for (size_t t = 0; t < tiles.size(); ++t) tiles[t] = reinterpret_cast<uintptr_t>(to) + t * uint64_t{kPageTokens} * token_bytes(i.kv);
-        i.kv.pages = tiles.data(), i.kv.offset = 0;
-        i.last_key -= i.first_key, i.first_key = 0;
+        gather_tokens(kv, *view, position, item.first_key, item.last_key, to);
+        for (size_t t = 0; t < tiles.size(); ++t) tiles[t] = reinterpret_cast<uintptr_t>(to) + t * uint64_t{kPageTokens} * token_bytes(kv);
+        kv.pages = tiles.data(), kv.offset = 0;
+        item.last_key -= item.first_key, item.first_key = 0;
       }
-      const DecodeTask task{i.kv,
-                            std::min(together, n_kv - static_cast<int32_t>(i.head)),
-                            q + (wave + i.row) * shape.q_stride + i.head * group * dim,
+      const DecodeTask task{kv,
+                            item.n_heads,
+                            q + item.row * shape.q_stride + int64_t{item.head} * group * dim,
                             group,
-                            i.first_key,
-                            i.last_key,
-                            then.first_key < then.last_key && !then.gathered ? kv_tile(then.kv, then.first_key / kPageTokens) : nullptr,
+                            item.first_key,
+                            item.last_key,
+                            next,
                             shape.scale,
-                            partial(i.row, i.head * group, i.split),
+                            partial(item.row, int64_t{item.head} * group, item.split),
                             plan_.max_splits * floats,
-                            weight_rows(i.exported, group),
+                            weight_rows(view && !item.is_mean ? view->exported : ExportedWeights{}, group),
                             thread_scratch(thread)};
       kernels_.attend_decode(task);
-      for (int32_t g = 0; (i.n_alike > 0.0f || i.logs) && g < group; ++g) {
+      const float n_alike = item.is_mean ? view->compensation_weight : 0.0f;
+      const float* logs = item.is_mean ? host(view->compensation_logs) : nullptr;
+      for (int32_t g = 0; (n_alike > 0.0f || logs) && g < group; ++g) {
         float* sums = task.partials + g * task.partial_stride;
-        if (i.logs) {   // the unit takes the weight, so no weight is too large
-          if (i.logs[g] == -INFINITY) sums[1] = 0.0f;
-          sums[0] += i.logs[g] * kernels_.log_of_two;
+        if (logs) {   // the unit takes the weight, so no weight is too large
+          if (logs[g] == -INFINITY) sums[1] = 0.0f;
+          sums[0] += logs[g] * kernels_.log_of_two;
           continue;
         }
-        sums[1] *= i.n_alike;
-        for (int32_t j = 16; j < 16 + dim; ++j) sums[j] *= i.n_alike;
+        sums[1] *= n_alike;
+        for (int32_t j = 16; j < 16 + dim; ++j) sums[j] *= n_alike;
       }
     });
-    for_ranges(rows * shape.n_heads, most * dim, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        const int64_t row = i / shape.n_heads, head = i % shape.n_heads;
-        kernels_.merge_partials(partial(row, head, 0),
-                                splits_of(wave + row, static_cast<int32_t>(head / group)).count, floats, value_dim,
-                                shape.sinks ? host(shape.sinks) + head : nullptr, out + (wave + row) * shape.out_stride + head * value_dim);
+    for_ranges(wave.n_rows * shape.n_heads, plan.most_splits() * dim, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t row = wave.first_row + i / shape.n_heads, head = i % shape.n_heads;
+        kernels_.merge_partials(partial(row, head, 0), splits_of(step_rows(), layer, shape.window, row, static_cast<int32_t>(head / group)).count, floats, value_dim,
+                                shape.sinks ? host(shape.sinks) + head : nullptr, out + row * shape.out_stride + head * value_dim);
       }
     });
   }
 }
 
-// Items: KV head x block of rows (x part of a very large group), longest first. Blocks have the kernel's size, or a fraction of it
-// if there would be too few for the threads.
 void CpuBackend::attend_prefill(KvLayer layer, const float* q, float* out, const AttendShape& shape) {
   const KvFormat form = steps_[0].pages(layer.group).kv;
-  const int32_t dim = form.head_dim, n_kv = form.n_kv_heads, group = shape.n_heads / n_kv;
-  int32_t part_heads = 0, parts = 0, block_rows = 0;
-  int64_t n_blocks = 0;
-  const auto cut = [&](int32_t queries) {
-    part_heads = std::min(group, queries), parts = div_up(group, part_heads);
-    block_rows = queries / part_heads;
-    n_blocks = 0;
-    for (const RowRun& run : runs_) n_blocks += div_up(run.n_rows, block_rows);
-  };
-  int32_t queries = kernels_.prefill_queries(form.type, dim);
-  for (cut(queries); queries > kQueryTile && n_blocks * n_kv * parts < 4 * pool_->n_threads(); cut(queries))
-    queries = std::max(queries / 2, kQueryTile);
-  pool_->run(n_blocks * n_kv * parts, [&](int64_t item, int32_t thread) {
-    int64_t block = n_blocks - 1 - item / (n_kv * parts);
-    const int32_t head = static_cast<int32_t>(item / parts % n_kv);
-    const int32_t first_head = head * group + static_cast<int32_t>(item % parts) * part_heads;
-    const int32_t n_heads = std::min(part_heads, (head + 1) * group - first_head);
-    const RowRun* run = runs_.begin();
-    for (; block >= div_up(run->n_rows, block_rows); ++run) block -= div_up(run->n_rows, block_rows);
-    const int64_t row = run->first_row + block * block_rows;
-    const PrefillTask task{
-        kv_head(row, layer, head),
-        q + row * shape.q_stride + static_cast<int64_t>(first_head) * dim,
-        shape.q_stride,
-        out + row * shape.out_stride + static_cast<int64_t>(first_head) * form.value_dim(),
-        shape.out_stride,
-        static_cast<int32_t>(std::min<int64_t>(block_rows, run->first_row + run->n_rows - row)),
-        n_heads,
-        row_at(row).position,
-        shape.window,
-        shape.scale,
-        shape.sinks ? host(shape.sinks) + first_head : nullptr,
-        thread_scratch(thread)};
+  const int32_t dim = form.head_dim, n_kv = form.n_kv_heads;
+  const PrefillPlan plan({runs_.data(), runs_.size()}, n_kv, shape.n_heads / n_kv, kernels_.prefill_queries(form.type, dim), pool_->n_threads());
+  pool_->run(plan.n_items(), [&](int64_t i, int32_t thread) {
+    const PrefillItem item = plan.item(i);
+    const PrefillTask task{kv_head(item.row, layer, item.kv_head),
+                           q + item.row * shape.q_stride + int64_t{item.first_head} * dim,
+                           shape.q_stride,
+                           out + item.row * shape.out_stride + int64_t{item.first_head} * form.value_dim(),
+                           shape.out_stride,
+                           item.n_rows,
+                           item.n_heads,
+                           row_at(item.row).position,
+                           shape.window,
+                           shape.scale,
+                           shape.sinks ? host(shape.sinks) + item.first_head : nullptr,
+                           thread_scratch(thread)};
     kernels_.attend_prefill(task);
   });
 }

@@ -12,20 +12,14 @@
 #include "runtime/cpu/kernels/kernels.h"
 #include "runtime/cpu/key_codes.h"
 #include "runtime/cpu/low_rank.h"
+#include "runtime/cpu/planners/attend.h"
+#include "runtime/cpu/planners/rows.h"
 #include "runtime/cpu/top_keys.h"
 
 namespace orrery::cpu {
 
-// A decode step's attention is cut at multiples of this many positions. That gives enough items for the threads at long contexts,
-// and few enough partial results.
-inline constexpr int64_t kSplitTokens = 8 * kPageTokens;
 // Bytes for partial results. Decode steps of many rows attend in waves, so that their partial results fit.
 inline constexpr uint64_t kPartialBytes = uint64_t{8} << 20;
-
-// Rows of one sequence at consecutive positions.
-struct RowRun {
-  int32_t first_row = 0, n_rows = 0;
-};
 
 // The layout of the scratch memory, in bytes from its start.
 struct ScratchPlan {

@@ -222,7 +222,7 @@ class Bench {
   bool measured() const { return measured_; }
 
  private:
-  bool on_cpu() const { return info_.unified_memory; }
+  bool on_cpu() const { return info_.computes_on_host; }
   double number(const char* name) const { return settings_.number(name); }
   uint32_t context_of(uint32_t n) const;   // of a session that n tokens of KV are made up for
   Result<std::unique_ptr<engine::Session>> open(const std::string& policy, uint32_t n);

@@ -180,6 +180,27 @@ TEST(HouseRules, ForbiddenWordsAreSeen) {
                                       "runtime/base/allocation/blocks_mimalloc.c:3: getenv("}));
 }
 
+// ---- What stands above the backends ----
+
+// It asks what a device can do and what a step costs there (BackendInfo, StepCost), and knows no device by its name.
+std::vector<std::string> named_devices(const Source& source) {
+  std::vector<std::string> complaints;
+  const std::vector<std::string> names = {"\"cpu\"", "\"cuda\"", "\"avx", "\"amx", "\"neon", "\"sm_"};
+  for (size_t i = 0; i < source.lines.size(); ++i)
+    for (const std::string& name : names)
+      if (source.lines[i].find(name) != std::string::npos) complaints.push_back(source.path + ":" + std::to_string(i + 1) + ": names the device " + name);
+  return complaints;
+}
+
+TEST(HouseRules, WhatStandsAboveTheBackendsKnowsNoDeviceByName) {
+  expect_all_keep(sources_below({"runtime/engine", "runtime/kv", "runtime/model", "runtime/policy"}, kCode), named_devices);
+}
+
+TEST(HouseRules, NamedDevicesAreSeen) {
+  EXPECT_EQ(named_devices(make_source("runtime/engine/a.cpp", "const bool wide = set == \"avx512\" || set == \"amx\";\nif (info.name == \"cuda\") {}\n")).size(), 3u);
+  EXPECT_EQ(named_devices(make_source("runtime/engine/a.cpp", "// a sixth of the time with AVX2\nlog(\"on %s\", info.name);\n")).size(), 0u);
+}
+
 // ---- How a file looks ----
 
 bool opens_with_comment(const Source& source) {

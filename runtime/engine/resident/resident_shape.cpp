@@ -91,7 +91,7 @@ Result<ResidentShape> ResidentShape::make(const model::Description& h, const Bac
   shape.n_slots = shape.in_place ? policy.slots_in_place() : slots_beside(shape, resident_slots(h, options, n_context));
   shape.refills = policy.refill_share() > 0;
   shape.moves_ahead = moves_directly && backend.moves_ahead && shape.refills && !policy.refills_its_layer() && !shape.rebuilds();
-  shape.moves_directly = moves_directly && (backend.unified_memory || policy.refills_its_layer() || shape.moves_ahead);
+  shape.moves_directly = moves_directly && (!backend.has_link || policy.refills_its_layer() || shape.moves_ahead);
   shape.fetches = backend.fetches && shape.moves_directly && policy.fetches_pages();
   shape.staging_tokens = ring_tokens(policy, shape.n_slots, shape.moves_directly);
   shape.n_query_rows = query_rows(options, policy);

@@ -119,7 +119,7 @@ kv::Region key_means_layout(const model::Description& h, const SessionOptions& o
 }
 
 Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTables& ropes,
-                                                  kv::SequencePages* pages, RecurrentState* state, uint32_t max_rows,
+                                                  kv::SequencePages* pages, CheckpointedState* state, uint32_t max_rows,
                                                   const std::atomic<bool>* cancel) {
   const std::array<uint8_t, 16> hash = hash_ropes(ropes);
   for (const LanguageModel::MeasuredKeys& known : model->measured_keys(turn))

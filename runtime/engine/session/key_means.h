@@ -15,9 +15,9 @@
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
-#include "runtime/engine/session/recurrent_state.h"
 #include "runtime/engine/shared/language_model.h"
 #include "runtime/engine/shared/session_options.h"
+#include "runtime/engine/state/checkpointed_state.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/sequence_pages.h"
 #include "runtime/model/description/rope.h"
@@ -36,7 +36,7 @@ kv::Region key_means_layout(const model::Description& h, const SessionOptions& o
 // The model's means for these pages' type and these rotations, measured now if no session has measured them. `pages` is empty before
 // and after. `state`, if the model has any, is unknown afterwards. Within a turn, with the model's scratch memory set; max_rows: of a step. The status is cancelled if `cancel` ends the step.
 Result<std::shared_ptr<const KeyMeans>> mean_keys(LanguageModel* model, const Turn& turn, const model::RopeTables& ropes,
-                                                  kv::SequencePages* pages, RecurrentState* state, uint32_t max_rows,
+                                                  kv::SequencePages* pages, CheckpointedState* state, uint32_t max_rows,
                                                   const std::atomic<bool>* cancel);
 
 // KV as it is stored: means of its keys (null: not centred), and whether it is rotated.

@@ -48,8 +48,8 @@ kv::Layout session_layout(const LayoutInput& in, uint32_t n_context) {
   }
   if (compressed) layout.add(resident_layout(h, in.device.info(), in.options, n_context, in.moves_directly));
   layout.add(key_means_layout(h, in.options));
-  layout.add(RecurrentState::layout(h, in.options.kv_type));
-  if (in.options.speculate != Speculate::off) layout.add(RecurrentState::guesses_layout(h));
+  layout.add(CheckpointedState::layout(h, in.options.kv_type));
+  if (in.options.speculate != Speculate::off) layout.add(CheckpointedState::guesses_layout(h));
   layout.add(Session::layout(h, in.options, n_context));
   if (in.draft.description) layout.add(draft_layout(in, n_context));
   return layout;
@@ -133,13 +133,14 @@ kv::Plan decide(const LayoutInput& input, SessionOptions* options, const Budgets
   return plan;
 }
 
-// Without a wish of the caller a GPU takes prompts in larger chunks: attention then has blocks for all its SMs, and what crosses the link for
-// each chunk crosses it less often. Of these sizes the largest that costs no context and no share of the KV; else SessionOptions::chunk().
+// Without a wish of the caller, prompts come in larger chunks where the device gains by them (BackendInfo::useful_chunk): the largest of
+// these sizes that costs no context and no share of the KV; else SessionOptions::chunk().
 kv::Plan decide_with_chunk(const LayoutInput& input, SessionOptions* options, const Budgets& budget) {
   const kv::Plan plan = decide(input, options, budget);
-  if (options->chunk_tokens > 0 || input.device.info().unified_memory) return plan;
+  const auto useful = static_cast<uint32_t>(input.device.info().useful_chunk);
+  if (options->chunk_tokens > 0 || useful == 0) return plan;
   // Larger chunks would need larger rings.
-  const uint32_t largest = windows_bytes(input.description, options->kv_type) > 0 ? kWindowSlack / 2 : 2048;
+  const uint32_t largest = windows_bytes(input.description, options->kv_type) > 0 ? std::min(kWindowSlack / 2, useful) : useful;
   for (const uint32_t chunk : {largest, largest / 2}) {
     if (chunk > plan.n_context) continue;
     SessionOptions larger = *options;
@@ -186,7 +187,7 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   gguf::OpenOptions open;
   open.header_only = true;
   ORRERY_ASSIGN(const gguf::File file, source.open(open));
-  ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope));
+  ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope, model.weights.families));
   ORRERY_TRY(session.validate(description));
   ORRERY_ASSIGN(const auto backend, make_backend(runtime));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;

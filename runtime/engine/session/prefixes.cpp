@@ -51,7 +51,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
   while (state_ && !pages.empty() && !pages.back().state()) pages.pop_back();
   const auto n_pages = static_cast<uint32_t>(pages.size()), first = from / kTokens;
   if (n_pages * kTokens <= from) return ok_status();
-  RecurrentState::Bytes state;
+  CheckpointedState::Bytes state;
   if (state_) state = std::make_shared<std::vector<std::byte>>(pages.back().state(), pages.back().state() + state_->bytes());
   const auto at_once = static_cast<uint32_t>(std::max<uint64_t>(kPrefixBytesAtOnce / pages_->page_bytes(), 1));
   Status status = ok_status();
@@ -89,7 +89,7 @@ Status Session::find_prefix(Span<const int32_t> wanted, const std::atomic<bool>*
 
 void Session::keep_prefix() noexcept {
   constexpr auto kTokens = static_cast<uint32_t>(kPageTokens);
-  const auto is_kept = [](const RecurrentState::Checkpoint& c) { return c.n_tokens % kTokens == 0; };
+  const auto is_kept = [](const CheckpointedState::Checkpoint& c) { return c.n_tokens % kTokens == 0; };
   uint32_t n = n_computed() / kTokens * kTokens;
   if (state_) {
     const auto& all = state_->checkpoints();
@@ -112,7 +112,7 @@ void Session::keep_prefix() noexcept {
     const kv::PrefixTree::Key key = prefix_key();
     (void)tree.add(key, {tokens_.data(), n}, {made_.data(), n}, owner_, n_common, page_bytes, copy);
     if (!state_) return;
-    for (const RecurrentState::Checkpoint& c : state_->checkpoints())
+    for (const CheckpointedState::Checkpoint& c : state_->checkpoints())
       if (is_kept(c)) tree.add_state(key, {tokens_.data(), c.n_tokens}, {made_.data(), c.n_tokens}, owner_, {c.bytes->data(), c.bytes->size()});
   } catch (...) {
   }

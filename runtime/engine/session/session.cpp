@@ -27,10 +27,9 @@ kv::Layout Session::layout(const model::Description& h, const SessionOptions& op
 
 namespace {
 
-// The time of one row in one layer before any has been measured, in microseconds: a slow processor's, or a slow GPU's.
-double expected_row_layer_us(const model::Model& model, const BackendInfo& device) {
-  const double operations_per_us = device.unified_memory ? 6e4 * std::max(device.n_threads, 1) : 1e7;
-  return 2.0 * static_cast<double>(model.n_used_parameters) / model.description.n_layers / operations_per_us;
+// The time of one row in one layer before any has been measured, in microseconds.
+double expected_row_layer_us(const model::Model& model, const StepCost& cost) {
+  return 2.0 * static_cast<double>(model.n_used_parameters) / model.description.n_layers / cost.operations_per_us;
 }
 
 }  // namespace
@@ -39,7 +38,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
     : model_(std::move(model)), member_(&model_->runtime().turns()), options_(options), n_context_(n_context),
       ropes_(model_->description(), model_->weights().rope_factors, n_context), owner_(model_->runtime().new_id()),
       pace_(model_->description(), options.chunk(), model_->runtime().prompt_part_us(),
-            expected_row_layer_us(model_->weights(), model_->runtime().device().info())) {
+            expected_row_layer_us(model_->weights(), model_->runtime().device().step_cost())) {
   const model::Description& h = model_->description();
   tokens_.reserve(size_t{n_context} + 1);
   made_.reserve(size_t{n_context} + 1);
@@ -48,7 +47,7 @@ Session::Session(std::shared_ptr<LanguageModel> model, const SessionOptions& opt
   rows_.reserve(std::max<size_t>(options.chunk(), model::kLogitRows));
   if (options.speculate != Speculate::off) guesses_ = std::make_unique<Guesses>(h, n_context);
   if (options.speculate == Speculate::mtp) hidden_ = std::make_unique<HiddenRows>(h, options.chunk());
-  if (h.recurrent() || windows_bytes(h, options.kv_type) > 0) state_ = std::make_unique<RecurrentState>(h, options.kv_type);
+  if (h.recurrent() || windows_bytes(h, options.kv_type) > 0) state_ = std::make_unique<CheckpointedState>(h, options.kv_type);
   Runtime& runtime = model_->runtime();
   LayoutInput input = {h, runtime.device(), options_, runtime.moves_directly()};
   if (options_.draft_model) input.draft.description = &options_.draft_model->description();
@@ -197,9 +196,9 @@ Status Session::acquire() {
   kv::ArenaRegion state_region, guesses_region;
   if (state_ && state_->float_bytes() > 0) {
     const model::Description& h = model_->description();
-    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::layout(h, options_.kv_type)));
+    ORRERY_ASSIGN(state_region, kv::ArenaRegion::take(&model_->runtime().arena(), CheckpointedState::layout(h, options_.kv_type)));
     if (guesses_) {
-      ORRERY_ASSIGN(guesses_region, kv::ArenaRegion::take(&model_->runtime().arena(), RecurrentState::guesses_layout(h)));
+      ORRERY_ASSIGN(guesses_region, kv::ArenaRegion::take(&model_->runtime().arena(), CheckpointedState::guesses_layout(h)));
     }
   }
   if (compressed) {
@@ -311,8 +310,8 @@ Status Session::recover_queries(const Turn& turn, uint32_t n_tokens, const std::
   const auto is_generated = [](uint8_t made) { return (made & kv::Made::kGenerated) != 0; };
   uint32_t begin = missing.first;
   // The state that must be an earlier one meanwhile. Rings that reach back are saved with the other pages.
-  RecurrentState* const moved = state_ && !state_->reaches(missing.first) ? state_.get() : nullptr;
-  RecurrentState::Bytes last_state;   // of n_tokens, where the session has it
+  CheckpointedState* const moved = state_ && !state_->reaches(missing.first) ? state_.get() : nullptr;
+  CheckpointedState::Bytes last_state;   // of n_tokens, where the session has it
   if (moved) {
     if (moved->position() == n_tokens) {
       ORRERY_ASSIGN(last_state, moved->read(&backend));
@@ -419,8 +418,7 @@ uint32_t Session::next_chunk(size_t left, bool all_logits) {
   if (pace_.under_way()) return pace_.n_rows();
   auto most = static_cast<uint32_t>(std::min<size_t>(options_.chunk(), left));
   if (state_) most = state_->end_of_chunk(n_computed(), most, n_computed() + static_cast<uint32_t>(left)) - n_computed();
-  // On a GPU the last bits may depend on the chunk (StepOperations::matmul), and a layer is short.
-  if (!model_->runtime().device().info().unified_memory) return most;
+  if (!model_->runtime().device().info().keeps_bits_in_chunks) return most;
   const model::Description& h = model_->description();
   const double of_logits = static_cast<double>(h.n_vocab) * h.n_embd * h.n_layers / static_cast<double>(model_->weights().n_used_parameters);
   return pace_.rows(most, all_logits ? of_logits : 1);
@@ -503,20 +501,9 @@ Status Session::assume_prompt(Span<const int32_t> tokens, const FillPage& fill) 
   return backend.synchronize();
 }
 
-// Weights are read once for all rows; their products, and attention over the KV, are computed for each row (measured:
-// tests/bench/results/guesses.md).
 GuessCosts Session::guess_costs() const {
   if (options_.guess_costs) return *options_.guess_costs;
-  constexpr double kSecondRow = 0.2, kManyRows = 0.2, kEachRow = 0.25, kOfKv = 0.85;
-  constexpr double kEachWideRow = 0.17;   // with AVX-512
-  // With AVX2: for each of the first three rows; for each later row.
-  constexpr double kFewAvx2 = 0.15, kManyAvx2 = 0.25;
-  // On a GPU reading the weights hides the products of further rows, but not their logits' way to the host. Rows find the KV of the first one
-  // in the cache, and attention computes a quarter of the time that reading takes. (By the counts of cuda/kernels/README.md, not measured.)
-  constexpr double kEachRowGpu = 0.05, kOfKvGpu = 0.3;
-  const BackendInfo device = model_->runtime().device().info();
-  const std::string_view set = device.instruction_set;
-  const bool wide = set.substr(0, 6) == "avx512" || set == "amx";
+  const StepCost step = model_->runtime().device().step_cost();
   const auto weights = static_cast<double>(model_->weights().weights_bytes);
   const auto kv = static_cast<double>(pages_->read_bytes(n_computed()));
   // A drafted token also takes a step of its own, over the resident KV or of the draft model.
@@ -525,15 +512,8 @@ GuessCosts Session::guess_costs() const {
     draft = static_cast<double>(draft_->model_->weights().weights_bytes + (hidden_ ? draft_->model_->weights().output_bytes : 0)) +
             static_cast<double>(draft_->pages_->read_bytes(n_computed()));
   GuessCosts costs;
-  for (size_t i = 0; i < costs.size(); ++i) {
-    const auto n = static_cast<double>(i + 1);
-    const double rows = !device.unified_memory ? n * kEachRowGpu
-                        : wide          ? n * kEachWideRow
-                        : set == "avx2" ? std::max(n * kFewAvx2, (n - 1) * kManyAvx2)
-                        : i == 0        ? kSecondRow
-                                        : kManyRows + n * kEachRow;
-    costs[i] = (rows * weights + n * ((device.unified_memory ? kOfKv : kOfKvGpu) * kv + draft)) / (weights + kv);
-  }
+  for (size_t i = 0; i < costs.size(); ++i)
+    costs[i] = (step.products[i] * weights + static_cast<double>(i + 1) * (step.attention * kv + draft)) / (weights + kv);
   return costs;
 }
 
@@ -731,7 +711,7 @@ Result<std::unique_ptr<Session>> Session::fork() {
   forget_guesses();
   ORRERY_TRY(fetch_logits());
   ORRERY_TRY(complete_state(nullptr));
-  if (state_ && state_->float_bytes() > 0) {
+  if (state_ && state_->changed_in_place()) {
     const Turn turn = model_->runtime().take_turn();
     ORRERY_TRY(state_->checkpoint(&turn.backend()));
   }

@@ -28,9 +28,9 @@
 #include "runtime/engine/resident/resident.h"
 #include "runtime/engine/session/guesses.h"
 #include "runtime/engine/session/prompt_pace.h"
-#include "runtime/engine/session/recurrent_state.h"
 #include "runtime/engine/shared/shortlist.h"
 #include "runtime/engine/shared/vocabulary.h"
+#include "runtime/engine/state/checkpointed_state.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/sequence_pages.h"
 #include "runtime/kv/memory/plan.h"
@@ -102,7 +102,7 @@ class Session {
     if (parked()) return 0;
     return resident_ ? resident_->held_tokens(head) : n_computed();
   }
-  const RecurrentState* state() const { return state_.get(); }     // null: the model has no recurrent layers
+  const CheckpointedState* state() const { return state_.get(); }     // null: the model keeps KV of all tokens alone
   const Resident* resident() const { return resident_.get(); }     // null for policy full, and while parked
   Resident* resident() { return resident_.get(); }
   uint64_t reservoir_bytes() const;        // KV in host memory; 0 for policy full, and while parked
@@ -292,7 +292,7 @@ class Session {
   bool selects_again_ = false;
   StoredForm form_;                            // of the tokens' KV
   kv::ArenaRegion means_region_;               // of form_.means, where the options centre keys; empty while parked
-  std::unique_ptr<RecurrentState> state_;      // null: the model has no recurrent layers
+  std::unique_ptr<CheckpointedState> state_;      // null: the model keeps KV of all tokens alone
   os::Region parked_pages_;                    // (pages of n_computed, page_bytes) while parked
   uint64_t owner_;                             // of pages that are not everybody's; forks have the same
   std::vector<int32_t> tokens_;                // room for n_context + 1

@@ -21,7 +21,7 @@ struct SessionFileHeader {
   uint64_t page_bytes;
   uint64_t conversation_bytes;  // JSON
   uint64_t n_dropped;
-  uint32_t form;                // of the KV: kCentred, kRotated; kHasState: a state (RecurrentState) stands behind the pages
+  uint32_t form;                // of the KV: kCentred, kRotated; kHasState: a state (CheckpointedState) stands behind the pages
   uint32_t n_means;             // (n_layers * n_kv_heads * head_dim) floats if centred, else 0
 };
 static_assert(sizeof(SessionFileHeader) == 88, "the layout of the file");
@@ -153,7 +153,7 @@ Status SessionFile::save(Session* session, const Sink& sink, const std::atomic<b
     first = end;
   }
   if (image.header.form & kHasState) {
-    RecurrentState::Bytes state;
+    CheckpointedState::Bytes state;
     {
       const Turn turn = session->model_->runtime().take_turn();
       ORRERY_ASSIGN(state, session->state_->read(&turn.backend()));
@@ -232,7 +232,7 @@ struct SessionFile::Contents {
   std::vector<int32_t> token_room;
   std::vector<text::Value> messages;
   StoredForm form;
-  RecurrentState::Bytes state;   // of all tokens; null: the file has none
+  CheckpointedState::Bytes state;   // of all tokens; null: the file has none
 
   bool checked = false;   // by parse()
   void read_form();

@@ -24,7 +24,7 @@ StepLimits workspace_limits(const model::Description& h, const Device& device, c
                                          std::max({context, held.max_context, options.centred(h) ? kPageTokens : 0}));
   const bool keeps_queries = policy::policy_needs(options.policy, options.policy_options).kept_queries > 0;
   limits.max_top_keys = std::max(held.max_top_keys, keeps_queries ? context : 0);
-  limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && !device.info().unified_memory ? kStagingBytes : 0);
+  limits.staging_bytes = std::max(held.staging_bytes, options.compressed() && device.info().has_link ? kStagingBytes : 0);
   return limits;
 }
 
@@ -47,7 +47,7 @@ Result<std::shared_ptr<LanguageModel>> LanguageModel::open(std::shared_ptr<Runti
   // The header alone may refuse the model, before its data is read.
   std::shared_ptr<const Vocabulary> vocabulary;
   open.accept = [&](const gguf::File& header) -> Status {
-    ORRERY_ASSIGN(const model::Description description, model::read_description(header, options.weights.rope));
+    ORRERY_ASSIGN(const model::Description description, model::read_description(header, options.weights.rope, options.weights.families));
     ORRERY_TRY(model::check_tensors(header, description));
     ORRERY_ASSIGN(vocabulary, Vocabulary::from_gguf(header));
     return ok_status();

@@ -125,15 +125,15 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   if (!reservoir.ok())
     return with_advice(reservoir.take_status(), ", for the reservoir: a smaller reservoir_bytes helps, or a smaller device_budget_bytes");
   runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir).value(), options.pinned_reservoir,
-                                                     info.unified_memory ? nullptr : &runtime->device());
+                                                     info.reads_host_memory ? nullptr : &runtime->device());
   auto of_prefixes = static_cast<uint64_t>(options.prefix_share * static_cast<double>(runtime->reservoir_->bytes()));
   constexpr uint64_t kMostUnasked = uint64_t{512} << 20;   // half of a machine's memory may be the reservoir if nobody has said its size
   if (options.reservoir_bytes == 0) of_prefixes = std::min(of_prefixes, kMostUnasked);
   runtime->prefixes_ = std::make_unique<kv::PrefixTree>(runtime->reservoir_.get(), of_prefixes);
   runtime->reservoir_->make_room_with([tree = runtime->prefixes_.get()] { return tree->evict_one(); });
   runtime->log(LogLevel::info, "backend %s, instruction set %s, %d threads%s", info.name, info.instruction_set, info.n_threads,
-               info.unified_memory && options.priority == Priority::low ? " of low priority" : "");
-  if (!info.unified_memory) {
+               info.computes_on_host && options.priority == Priority::low ? " of low priority" : "");
+  if (!info.computes_on_host) {
     const std::vector<GpuDescription> all = gpus();
     const auto device = static_cast<size_t>(std::max(options.device >= 0 ? options.device : first_usable_gpu(), 0));
     if (device < all.size())

@@ -54,7 +54,7 @@ struct SessionOptions {
   Status validate(const model::Description& h) const;
   // Notes what policies may count on. moves_directly: engine::moves_directly().
   void see_device(const BackendInfo& device, bool moves_directly) {
-    finds_by_codes = device.has_key_codes && device.unified_memory && moves_directly && speculate != Speculate::policy;
+    finds_by_codes = device.has_key_codes && device.attends_positions && moves_directly && speculate != Speculate::policy;
   }
   // Whether the policy can divide the model's KV.
   Status check_policy_fits(const model::Description& h) const;

@@ -41,9 +41,9 @@ LowRankKeys shape_of(const LowRankSpec& spec, const KvFormat& format, const Rope
     keys.rope = rope;
   return keys;
 }
-// Units whose bases are found in parallel: one for each processor, or for each thread of a backend in host memory.
+// Units whose bases are found in parallel: one for each processor, or for each thread of a backend that computes on the host.
 size_t n_at_once(const LowRankSpec& spec, const KvFormat& format, const BackendInfo& info) {
-  const int32_t n = info.unified_memory ? info.n_threads : os::available_processors();
+  const int32_t n = info.computes_on_host ? info.n_threads : os::available_processors();
   return std::clamp<size_t>(static_cast<size_t>(std::max(n, 1)), 1, std::max<size_t>(units_of(spec, format), 1));
 }
 

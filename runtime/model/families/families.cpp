@@ -20,13 +20,14 @@ constexpr Family kFamilies[] = {
     {"nemotron_h_moe", describe_nemotron_h_moe, "attention.layer_norm_epsilon"},
 };
 
-Result<const Family*> find_family(const gguf::File& file) {
+Result<const Family*> find_family(const gguf::File& file, Span<const Family> more) {
   ORRERY_ASSIGN(const std::string_view name, file.required_string("general.architecture"));
   std::string known;
-  for (const Family& family : kFamilies) {
-    if (name == family.name) return &family;
-    known += std::string(known.empty() ? "" : ", ") + family.name;
-  }
+  for (const Span<const Family>& all : {more, families()})
+    for (const Family& family : all) {
+      if (name == family.name) return &family;
+      known += std::string(known.empty() ? "" : ", ") + family.name;
+    }
   return error(Code::unsupported_architecture, "%s: architecture '%.*s' is not supported; these are: %s", file.path().c_str(),
                static_cast<int>(std::min<size_t>(name.size(), 64)), name.data(), known.c_str());
 }
@@ -35,8 +36,8 @@ Result<const Family*> find_family(const gguf::File& file) {
 
 Span<const Family> families() { return {kFamilies, std::size(kFamilies)}; }
 
-Result<Description> read_description(const gguf::File& file, const RopeOverride& rope) {
-  ORRERY_ASSIGN(const Family* family, find_family(file));
+Result<Description> read_description(const gguf::File& file, const RopeOverride& rope, Span<const Family> more) {
+  ORRERY_ASSIGN(const Family* family, find_family(file, more));
   ORRERY_ASSIGN(const std::string_view name, file.get_string("general.name", ""));
   Description d;
   d.family = family->name;

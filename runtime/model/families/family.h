@@ -42,7 +42,7 @@ Status describe_chatglm(Reading& in);
 Span<const Family> families();
 
 // Refuses with unsupported_architecture what we do not run (naming it), also a key that nobody here understands, and with
-// bad_model what contradicts itself.
-Result<Description> read_description(const gguf::File& file, const RopeOverride& rope);
+// bad_model what contradicts itself. more: families beside those of the table; they come first.
+Result<Description> read_description(const gguf::File& file, const RopeOverride& rope, Span<const Family> more = {});
 
 }  // namespace orrery::model

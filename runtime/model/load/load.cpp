@@ -21,7 +21,7 @@ constexpr uint64_t kWeightAlignment = 64;
 // A backend that repacks matrices copies vectors too, because a vector in the file would keep the pages around it in
 // memory.
 bool in_place(const gguf::Tensor& t, const Device& device) {
-  return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && device.info().unified_memory;
+  return t.type == TensorType::f32 && t.offset % alignof(float) == 0 && device.info().reads_host_memory;
 }
 
 // Bytes of the arena from one of n matrices in a tensor to the next, if they are repacked; 0: they are used where the file lies.
@@ -118,8 +118,7 @@ class Counter final : public TensorVisitor {
   }
   // Depends on the arena's size, not on its free bytes, so the same file is always placed in the same way.
   Placement placement(uint64_t arena_bytes) const {
-    const bool unified = device_.info().unified_memory;
-    if (unified && (matrices_ == 0 || matrices_ > arena_bytes / 2)) return {converted_, false};
+    if (device_.info().reads_host_memory && (matrices_ == 0 || matrices_ > arena_bytes / 2)) return {converted_, false};
     return {vectors_ + matrices_, true};
   }
 
@@ -289,7 +288,7 @@ class Placer final : public TensorVisitor {
 uint64_t repacked_bytes(const gguf::File& file, const gguf::Tensor& t, const Device& device) {
   if (t.name == per_layer::kTable) return 0;
   const bool rows_alone = t.name == "token_embd.weight" && file.find_tensor("output.weight") != nullptr;
-  if (rows_alone && device.info().unified_memory) return 0;
+  if (rows_alone && device.info().reads_host_memory) return 0;
   return device.weight_bytes(t.type, static_cast<int64_t>(t.n_elements / t.dims[0]), static_cast<int64_t>(t.dims[0]));
 }
 
@@ -358,7 +357,7 @@ Result<std::unique_ptr<Model>> load_model(gguf::File taken, Turns* turns, kv::Ar
                                           const LoadOptions& options) {
   auto m = std::make_unique<Model>(std::make_shared<const gguf::File>(std::move(taken)));
   const gguf::File& file = *m->file;
-  ORRERY_ASSIGN(m->description, read_description(file, options.rope));
+  ORRERY_ASSIGN(m->description, read_description(file, options.rope, options.families));
 
   ORRERY_ASSIGN(const Placement placement, place_weights(file, m->description, turns->device(), arena->bytes()));
   ORRERY_ASSIGN(m->region, kv::ArenaRegion::take(arena, placement.arena_bytes, "the model"));

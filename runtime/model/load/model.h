@@ -24,6 +24,7 @@
 #include "runtime/model/blocks/per_layer.h"
 #include "runtime/model/blocks/recurrent/short_conv.h"
 #include "runtime/model/blocks/vocabulary.h"
+#include "runtime/model/families/family.h"
 
 namespace orrery::model {
 
@@ -47,6 +48,7 @@ struct Layer {
 
 struct LoadOptions {
   RopeOverride rope;
+  Span<const Family> families;   // further ones, beside those of the table (families/family.h); they live as long as the model
   bool full_fingerprint = false;
   // Called with (bytes done, total bytes) between tensors, and while the backend serves other sessions. Returning
   // false cancels.

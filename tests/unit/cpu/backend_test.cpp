@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "runtime/cpu/paths/processor.h"
+#include "runtime/cpu/step_cost.h"
 #include "runtime/gguf/dequantize.h"
 #include "tests/unit/cpu/fixture.h"
 
@@ -381,7 +382,8 @@ TEST(CpuBackend, ChoosesPathsByName) {
     EXPECT_EQ(made.value()->info().instruction_set, name);
     EXPECT_STREQ(made.value()->info().name, "cpu");
     EXPECT_EQ(made.value()->info().n_threads, 3);
-    EXPECT_TRUE(made.value()->info().unified_memory);
+    EXPECT_TRUE(made.value()->info().computes_on_host && made.value()->info().reads_host_memory);
+    EXPECT_FALSE(made.value()->info().has_link);
     EXPECT_EQ(made.value()->info().has_key_codes, made.value()->key_codes() != nullptr);
     EXPECT_FALSE(made.value()->info().fetches);
   }
@@ -394,6 +396,27 @@ TEST(CpuBackend, ChoosesPathsByName) {
   auto automatic = cpu::make_backend({0, "auto"});
   ASSERT_TRUE(automatic.ok());
   EXPECT_EQ(automatic.value()->info().n_threads, cpu::default_threads(os::processors()));
+}
+
+// Choices of guessed tokens follow from these numbers, so the same calls make the same choices.
+TEST(CpuBackend, SaysWhatStepsCost) {
+  const auto products = [](const char* set) {
+    const StepCost cost = cpu::step_cost(set, 3);
+    EXPECT_EQ(cost.attention, 0.85);
+    EXPECT_EQ(cost.operations_per_us, 18e4);
+    return std::vector<double>(cost.products.begin(), cost.products.end());
+  };
+  EXPECT_EQ(products("avx2"), (std::vector<double>{0.15, 0.3, 0.5, 0.75, 1.0, 1.25, 1.5}));
+  for (const char* wide : {"avx512", "avx512bf16", "amx"}) {
+    const std::vector<double> found = products(wide);
+    for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], static_cast<double>(i + 1) * 0.17) << wide;
+  }
+  for (const char* other : {"plain", "avx2vnni", "neon"}) EXPECT_EQ(products(other), (std::vector<double>{0.2, 0.7, 0.95, 1.2, 1.45, 1.7, 1.95})) << other;
+  for (const std::string& name : paths()) {
+    const auto made = cpu::make_backend({2, name});
+    EXPECT_EQ(made.value()->step_cost().products, cpu::step_cost(name, 2).products);
+    EXPECT_EQ(made.value()->step_cost().operations_per_us, 12e4);
+  }
 }
 
 #if defined(__x86_64__) && defined(__linux__)

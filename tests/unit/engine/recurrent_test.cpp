@@ -17,7 +17,7 @@ namespace orrery::recurrent_test {
 namespace {
 
 using namespace orrery::testing;
-using engine::RecurrentState;
+using engine::CheckpointedState;
 using engine::Session;
 
 constexpr uint32_t kContext = 8192;
@@ -83,7 +83,7 @@ TEST_P(EngineState, LongPromptsHaveCheckpoints) {
     const uint64_t before = session->stats().recomputed_tokens;
     unwrap(session->rewind(n));
     answer(session.get(), {}, 1);
-    EXPECT_LE(session->stats().recomputed_tokens - before, uint64_t{RecurrentState::kEvery}) << n;
+    EXPECT_LE(session->stats().recomputed_tokens - before, uint64_t{CheckpointedState::kEvery}) << n;
   }
   unwrap(session->rewind(2100));
   const auto fresh = open_session(model, kContext, KvType::f16, 512);
@@ -91,11 +91,11 @@ TEST_P(EngineState, LongPromptsHaveCheckpoints) {
   expect_same(answer(session.get(), {}), answer(fresh.get(), first));
 }
 
-TEST(EngineRecurrentState, NoMoreCheckpointsThanAreKept) {
-  RecurrentState state(open_spec("qwen35")->description(), KvType::f16);
+TEST(EngineCheckpointedState, NoMoreCheckpointsThanAreKept) {
+  CheckpointedState state(open_spec("qwen35")->description(), KvType::f16);
   for (uint32_t i = 1; i <= 40; ++i) {
     state.add_checkpoint(100 * i, std::make_shared<std::vector<std::byte>>());
-    EXPECT_LE(state.checkpoints().size(), RecurrentState::kMostCheckpoints);
+    EXPECT_LE(state.checkpoints().size(), CheckpointedState::kMostCheckpoints);
   }
 }
 
@@ -111,7 +111,7 @@ TEST_P(EngineState, ATurnComputesWhatIsNewAndLittleElse) {
     const uint32_t reused = session->reuse_prefix(chat);
     const Answer found = answer(session.get(), from(chat, reused), 60);   // 40 tokens of reasoning, and 20 that stay
     const uint64_t computed = session->stats().recomputed_tokens + session->stats().prompt_tokens - before;
-    EXPECT_LE(computed, chat.size() - old + 64 + RecurrentState::kTail) << turn;
+    EXPECT_LE(computed, chat.size() - old + 64 + CheckpointedState::kTail) << turn;
     if (turn % 3 == 2) expect_same(found, answer(open_session(model, kContext, KvType::f16, 64).get(), chat, 60));
     chat.insert(chat.end(), found.tokens.begin() + 40, found.tokens.end());
     const std::vector<int32_t> question = random_prompt(70, 30 + turn);
@@ -263,7 +263,7 @@ TEST_P(EngineRecurrent, ALongAnswerOfGuessesHasCheckpoints) {
   const auto model = open_spec(GetParam(), runtime_options(2));
   const auto off = open_session(model, kContext, KvType::f16, 512), session = guessing(model);
   std::vector<int32_t> tokens;
-  for (size_t i = 0; i < 2 * RecurrentState::kEvery + 400; ++i) tokens.push_back(static_cast<int32_t>(i % 61 == 60 ? 3 : 10 + i % 12));
+  for (size_t i = 0; i < 2 * CheckpointedState::kEvery + 400; ++i) tokens.push_back(static_cast<int32_t>(i % 61 == 60 ? 3 : 10 + i % 12));
   for (Session* s : {off.get(), session.get()}) unwrap(s->prefill({tokens.data(), 61}, nullptr, nullptr));
   for (size_t i = 61; i < tokens.size(); ++i) {
     off->push_generated(tokens[i]), session->push_generated(tokens[i]);
@@ -273,7 +273,7 @@ TEST_P(EngineRecurrent, ALongAnswerOfGuessesHasCheckpoints) {
   EXPECT_LE(session->stats().recomputed_tokens, 14u);
   for (const auto& s : {off.get(), session.get()}) {
     std::vector<uint32_t> at;
-    for (const RecurrentState::Checkpoint& c : s->state()->checkpoints()) at.push_back(c.n_tokens);
+    for (const CheckpointedState::Checkpoint& c : s->state()->checkpoints()) at.push_back(c.n_tokens);
     ASSERT_EQ(at, (std::vector<uint32_t>{2048, 4096}));
   }
   for (size_t i = 0; i < 2; ++i) EXPECT_EQ(*off->state()->checkpoints()[i].bytes, *session->state()->checkpoints()[i].bytes);
@@ -338,7 +338,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EngineState,
                          name_of);
 
 // What a sequence keeps of seven guessed rows, counted by hand.
-TEST(EngineRecurrentState, HasTheBytesOfItsGuesses) {
+TEST(EngineCheckpointedState, HasTheBytesOfItsGuesses) {
   const auto floats = [](const char* spec) { return open_spec(spec)->description().guessed_floats; };
   EXPECT_EQ(floats("qwen35"), uint64_t{4} * 7 * (128 + 2 * 4) + 4 * 8);   // 952 floats, at a multiple of 16
   EXPECT_EQ(floats("lfm2"), uint64_t{3} * 7 * 64);
@@ -346,7 +346,7 @@ TEST(EngineRecurrentState, HasTheBytesOfItsGuesses) {
 }
 
 // What a sequence keeps, counted by hand.
-TEST(EngineRecurrentState, HasTheBytesOfItsLayers) {
+TEST(EngineCheckpointedState, HasTheBytesOfItsLayers) {
   const auto floats = [](const char* spec) { return open_spec(spec)->description().state_floats; };
   EXPECT_EQ(floats("qwen35"), uint64_t{4} * (4 * 16 * 16 + 3 * 128));   // four layers: 4 value heads of 16 x 16, and three rows of 128 channels
   EXPECT_EQ(floats("lfm2"), uint64_t{3} * 2 * 64);                      // three layers of two rows

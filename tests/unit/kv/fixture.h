@@ -12,7 +12,12 @@ namespace orrery::kv {
 // Device memory is this machine's; nothing but copies, and the formats' own conversions, is asked of it.
 class MemoryBackend : public Backend, public KvMoves, public KeyOperations, public KvSummaries, public LowRankOperations {
  public:
-  BackendInfo info() const override { return {"memory", "", 1, true}; }
+  BackendInfo info() const override {
+    BackendInfo info;
+    info.name = "memory", info.n_threads = 1, info.computes_on_host = info.reads_host_memory = true;
+    return info;
+  }
+  StepCost step_cost() const override { return {}; }
   KvMoves* kv_moves() override { return this; }
   KeyOperations* keys() override { return this; }
   KvSummaries* summaries() override { return this; }

@@ -1,10 +1,10 @@
-// The part of a session's state that is not kept for every token: the state of recurrent layers, which every token changes in place, and the
-// rings of KV pages of layers with a window.
+// The part of a session's state that is not kept for every token, as a list of kinds (state_kind.h): the state of recurrent layers, which every token
+// changes in place, and the rings of KV pages of layers with a window.
 //
 // The session's tokens are the truth, and the state is a cache of a prefix of them. The state knows how many tokens it holds, or that it holds
 // none in particular (a step failed, or was given up). Checkpoints are copies of earlier states in host memory. Whoever needs the state of n
-// tokens restores the latest checkpoint at or before n, and computes the tokens that follow (Session::catch_up). A state of rings alone can be
-// taken back as far as the rings still hold the windows.
+// tokens restores the latest checkpoint at or before n, and computes the tokens that follow (Session::catch_up). A state without a kind that is
+// changed in place can be taken back as far as its kinds still hold the earlier state.
 //
 // Checkpoints are made every kEvery tokens, and at least kTail tokens before the end of a prompt: the next prompt of a conversation often parts
 // from this one where the answer begins, or a few tokens before. They are made where a page of KV ends, so that the prefix tree can keep them
@@ -18,10 +18,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "runtime/backend/backend.h"
 #include "runtime/base/status.h"
+#include "runtime/engine/state/state_kind.h"
 #include "runtime/kv/memory/arena.h"
 #include "runtime/kv/memory/layout.h"
 #include "runtime/kv/memory/sequence_pages.h"
@@ -29,7 +31,7 @@
 
 namespace orrery::engine {
 
-class RecurrentState {
+class CheckpointedState {
  public:
   static constexpr uint32_t kEvery = 2048, kTail = 16, kUnknown = UINT32_MAX;
   static constexpr size_t kMostCheckpoints = 8, kFewestCheckpoints = 2;
@@ -44,23 +46,29 @@ class RecurrentState {
   static kv::Region layout(const model::Description& d, KvType kv_type);
   static kv::Region guesses_layout(const model::Description& d);   // of a session that guesses tokens; nothing without recurrent layers
   static size_t most_checkpoints(uint64_t bytes);
-  RecurrentState(const model::Description& d, KvType kv_type);
+  CheckpointedState(const model::Description& d, KvType kv_type);
+  // Of other kinds alone, which live as long.
+  explicit CheckpointedState(std::vector<StateKind*> kinds) : kinds_(std::move(kinds)) {}
+  CheckpointedState(const CheckpointedState&) = delete;
+  CheckpointedState& operator=(const CheckpointedState&) = delete;
 
   // The places in the arena: of the state, and of the inputs of guessed tokens or empty; and the rings. All are empty while the session is parked.
   // Afterwards the state is unknown.
   void place(kv::ArenaRegion region, kv::ArenaRegion guesses, kv::SequencePages* pages) {
-    region_ = std::move(region), guesses_ = std::move(guesses), pages_ = pages;
+    floats_.place(std::move(region)), windows_.place(pages);
+    guesses_ = std::move(guesses);
     position_ = kUnknown, n_guessed_ = 0;
   }
   // Of a copy: the state of recurrent layers, then the windows (kv::SequencePages::download_windows).
-  uint64_t bytes() const { return float_bytes_ + window_bytes_; }
-  uint64_t float_bytes() const { return float_bytes_; }   // of recurrent layers; 0: there are none
+  uint64_t bytes() const;
+  uint64_t float_bytes() const { return floats_.bytes(); }   // of recurrent layers; 0: there are none
+  bool changed_in_place() const;   // one of the kinds is
 
   // The number of tokens whose state it is, or kUnknown.
   uint32_t position() const { return position_; }
   // The number of tokens, at most n_tokens, that a step can go on from: it replays those behind position().
   uint32_t reach(uint32_t n_tokens) const { return position_ == kUnknown ? 0 : std::min(position_ + n_guessed_, std::max(n_tokens, position_)); }
-  // Whether the state is that of n_tokens, or that of rings, which still have the windows and the right guesses.
+  // Whether the state is that of n_tokens, or all kinds still hold that of n_tokens and of the right guesses.
   bool reaches(uint32_t n_tokens) const;
   // The first number of tokens in (position(), reach] of which a checkpoint is due; 0: none.
   uint32_t due_before(uint32_t reach) const;
@@ -69,9 +77,9 @@ class RecurrentState {
   void begin_step(uint32_t from, int32_t n_final = 0);
   const SequenceState& step() const { return step_; }   // what begin_step() has begun
   void end_step(uint32_t position, uint32_t n_guessed = 0) { position_ = position, n_guessed_ = n_guessed; }
-  // The step behind `position` tokens did not complete. It has written KV behind them, so the rings' windows are what they were.
+  // The step behind `position` tokens did not complete. Kinds that are not changed in place are what they were: rings have KV behind these tokens.
   void undo_step(uint32_t position) {
-    if (float_bytes_ == 0) position_ = position, n_guessed_ = 0;
+    if (!changed_in_place()) position_ = position, n_guessed_ = 0;
   }
   // It is the state of no known number of tokens.
   void forget() { position_ = kUnknown, n_guessed_ = 0; }
@@ -98,8 +106,8 @@ class RecurrentState {
   // Puts a copy back: that of n_tokens.
   Status put_back(Backend* backend, const Bytes& bytes, uint32_t n_tokens);
   // For a fork: the other's checkpoints, and its state if both have their places.
-  void copy_from(Backend* backend, const RecurrentState& other);
-  void share_checkpoints(const RecurrentState& other) { checkpoints_ = other.checkpoints_; }
+  void copy_from(Backend* backend, const CheckpointedState& other);
+  void share_checkpoints(const CheckpointedState& other) { checkpoints_ = other.checkpoints_; }
   // For benchmarks: treats the state as that of n tokens.
   void assume(uint32_t n_tokens) { position_ = n_tokens, n_guessed_ = 0; }
 
@@ -107,9 +115,10 @@ class RecurrentState {
   const Checkpoint* at_or_before(uint32_t n_tokens) const;
   uint32_t last() const { return checkpoints_.empty() ? 0 : checkpoints_.back().n_tokens; }
 
-  const uint64_t float_bytes_, window_bytes_;
-  kv::ArenaRegion region_, guesses_;
-  kv::SequencePages* pages_ = nullptr;    // null while the session is parked
+  RecurrentFloats floats_{0};
+  RingWindows windows_{0};
+  std::vector<StateKind*> kinds_;         // in the order of their copies; without those that the model lacks
+  kv::ArenaRegion guesses_;
   uint32_t position_ = kUnknown;
   uint32_t n_guessed_ = 0;                // tokens behind position_, which is known then, whose inputs are kept; the wrong ones among them come last
   SequenceState step_;
