@@ -29,7 +29,7 @@
 #include "runtime/os/thread_pool.h"
 #include "runtime/cpu/cpu_backend.h"
 #include "runtime/os/os.h"
-#include "samples/orrery/commands/peak.h"
+#include "samples/orrery/measure/peak.h"
 #include "tests/bench/shapes.h"
 #include "tests/support/kv_tokens.h"
 #include "tests/support/random_blocks.h"

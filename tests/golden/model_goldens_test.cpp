@@ -73,6 +73,7 @@ TEST_P(ModelGoldens, LogitsAndTokens) {
 // large values) reaches 8e-4 (F16), .029 (Q8_0), .18 (K8V4) and .32 (Q4_0) of the logits' root mean square.  The bounds leave a factor of
 // 1.5, of 2 for F16; keys or values that are read back wrong give about 1.4, as unrelated logits do.  Products of bf16, which
 // attention of prompts takes on "amx" and "avx512bf16", round all KV but F32 by 2^-9: F16 eight times as far as it does itself (6.8e-3).
+// In a mixture that takes another expert somewhere, too: measured .017 (deepseek2-lite) and .019 (gpt-oss).
 TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
   // A row of a mixture takes another expert where rounding closes its router's gap, so it moves by more: measured .25, .35 and .44.
   constexpr struct {
@@ -86,8 +87,9 @@ TEST_P(ModelGoldens, QuantizedKvStaysNearItsRounding) {
       int n_wrong = 0;
       const double rms = replay(model, run, kv, &n_wrong).rms();
       // Recurrent layers keep no KV: with three of them in four, the rows of a mixture keep their experts.
-      const double bound = model->description().experts() && !model->description().recurrent() ? mixture : dense;
-      EXPECT_LE(rms, kv == KvType::f16 && rounds_attention(path, kv) ? 8 * bound : bound) << kv_type_name(kv);
+      const bool mixes = model->description().experts() && !model->description().recurrent();
+      const double bound = kv == KvType::f16 && rounds_attention(path, kv) ? (mixes ? 0.029 : 8 * dense) : mixes ? mixture : dense;
+      EXPECT_LE(rms, bound) << kv_type_name(kv);
       EXPECT_GT(rms, 0.0);
       if (kv == KvType::f16) {
         EXPECT_EQ(n_wrong, 0);  // every margin is .15 or more

@@ -1,7 +1,7 @@
 // What a token costs, counted from descriptions of files.
 #include <gtest/gtest.h>
 
-#include "commands/work.h"
+#include "measure/work.h"
 
 namespace orrery::tool {
 namespace {

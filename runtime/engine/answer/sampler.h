@@ -21,7 +21,7 @@
 
 #include "runtime/base/span.h"
 #include "runtime/base/status.h"
-#include "runtime/engine/answer/row_shortlist.h"
+#include "runtime/engine/shared/row_shortlist.h"
 #include "runtime/engine/shared/shortlist.h"
 
 namespace orrery::engine {

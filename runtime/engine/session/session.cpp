@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "runtime/base/clock.h"
-#include "runtime/engine/answer/row_shortlist.h"
+#include "runtime/engine/shared/row_shortlist.h"
 #include "runtime/engine/session/plan.h"
 #include "runtime/engine/session/session_step.h"
 

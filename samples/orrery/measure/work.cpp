@@ -1,4 +1,4 @@
-#include "commands/work.h"
+#include "measure/work.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 // Enough chains of sums that no instruction waits for the previous one. An empty asm statement tells the compiler
 // that an operand has changed, so the compiler computes every step. The statement costs nothing.
-#include "commands/peak.h"
+#include "measure/peak.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

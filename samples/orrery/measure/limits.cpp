@@ -1,7 +1,7 @@
 // See limits.h. Reading sums all words of the buffer, in four ways: by vectors of 16 bytes or by the widest of the instruction set, and by
 // stretches that threads take as they become free or by one range for each thread. No way is the fastest of every machine: narrow loads fill
 // an out-of-order core before enough cache lines are under way, and a core's own range is partly in its own cache. The fastest is the limit.
-#include "commands/limits.h"
+#include "measure/limits.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <thread>
 
-#include "commands/peak.h"
+#include "measure/peak.h"
 
 namespace orrery::tool {
 namespace {

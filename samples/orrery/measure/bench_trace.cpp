@@ -1,6 +1,6 @@
 // See bench_trace.h. The library names operations, and products by type and shape; the file's tensors of that type and shape give
 // their names. Times are means over all steps of all runs that count.
-#include "commands/bench_trace.h"
+#include "measure/bench_trace.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "runtime/engine/answer/row_shortlist.h"
+#include "runtime/engine/shared/row_shortlist.h"
 
 #include <algorithm>
 #include <cmath>
