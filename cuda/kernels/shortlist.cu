@@ -223,7 +223,7 @@ __device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
   for (int i = lane; i < w.n_blocks; i += 32) sum += w.sums[warp * w.n_blocks + i];
   for (int half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(kAllLanes, sum, half);
   ShortlistHead* head = reinterpret_cast<ShortlistHead*>(w.out);
-  if (thread == 0) head->sum = sum, head->most = most, head->n_best = max(min(w.request->n_best, w.n), 0);
+  if (thread == 0) head->sum = sum, head->most = most, head->most_allowed = most, head->n_best = max(min(w.request->n_best, w.n), 0);
   if (thread == 32) head->tempered_sum = sum;
 }
 
