@@ -230,7 +230,7 @@ void Sampler::note_top(Span<const ShortlistEntry> best, double total) {
 bool Sampler::choose_by_row(Span<const float> logits, Span<const int32_t> tokens, Choice* choice) {
   // Sorting takes time here, and a second look at the row does not wait for a device.
   const size_t many = std::min<size_t>(ShortlistRequest::kMostBest, std::max<size_t>(64, logits.size() / 512));
-  if (!ask_for(tokens, many, true)) return false;
+  if (!ask_for(tokens, many)) return false;
   row_.make(logits, shortlist_.request(), {order_.data(), order_.size()}, shortlist_.result());
   shortlist_.arrived();
   for (;;) {
@@ -300,12 +300,10 @@ Result<Choice> Sampler::choose_of_all(Span<const float> logits, Span<const int32
 
 // Asks for enough best logits to decide: one, or top-k, and one more for each token that bias or penalties may move out of them. Or for
 // sums.
-Shortlist* Sampler::ask(Span<const int32_t> tokens, bool takes_masks) {
-  return ask_for(tokens, ShortlistRequest::kMostBest, takes_masks);
-}
+Shortlist* Sampler::ask(Span<const int32_t> tokens) { return ask_for(tokens, ShortlistRequest::kMostBest); }
 
 // many: the number of the best where a choice does not say how many it needs.
-Shortlist* Sampler::ask_for(Span<const int32_t> tokens, size_t many, bool takes_masks) {
+Shortlist* Sampler::ask_for(Span<const int32_t> tokens, size_t many) {
   const SamplingOptions& o = options_;
   asked_allowed_ = false;
   const bool draws = o.temperature > 0.0f, by_k = draws && takes_top_k(), by_p = draws && !by_k && o.top_p < 1.0f;
@@ -313,7 +311,7 @@ Shortlist* Sampler::ask_for(Span<const int32_t> tokens, size_t many, bool takes_
   const size_t n_sums = of_all ? (logits_.size() + Shortlist::kSumLogits - 1) / Shortlist::kSumLogits : 0;
   shortlist_.forget();
   constexpr size_t kMost = ShortlistRequest::kMostBest;
-  const bool masked = takes_masks && !mask_.empty() && o.n_logprobs == 0 && logits_.size() <= 32 * Shortlist::kMostWords;
+  const bool masked = !mask_.empty() && o.n_logprobs == 0 && logits_.size() <= 32 * Shortlist::kMostWords;
   if (o.hook) return nullptr;
   if (!mask_.empty()) {
     std::vector<int32_t>& wanted = shortlist_.ask(0.0, 0);

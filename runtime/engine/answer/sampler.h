@@ -84,8 +84,8 @@ class Sampler {
   // banned. The words stay the caller's. Empty: allows all.
   void set_mask(Span<const uint32_t> mask) { mask_ = mask; }
 
-  // The request for the next choice after `tokens`. Null: the choice needs all logits. takes_masks: whether a request may have a mask.
-  Shortlist* ask(Span<const int32_t> tokens, bool takes_masks = false);
+  // The request for the next choice after `tokens`. Null: the choice needs all logits.
+  Shortlist* ask(Span<const int32_t> tokens);
   // The token that choose() would take from all logits, from the shortlist that ask() requested after the same tokens.
   Outcome choose(Span<const int32_t> tokens, Choice* choice);
   Shortlist* shortlist() { return &shortlist_; }
@@ -107,7 +107,7 @@ class Sampler {
     return mask_.empty() || (word < mask_.size() && (mask_[word] >> (token & 31) & 1) != 0);
   }
   void apply_mask();
-  Shortlist* ask_for(Span<const int32_t> tokens, size_t many, bool takes_masks);
+  Shortlist* ask_for(Span<const int32_t> tokens, size_t many);
   bool choose_by_row(Span<const float> logits, Span<const int32_t> tokens, Choice* choice);
   bool ask_allowed(std::vector<int32_t>* wanted) const;
   void merge_biases();

@@ -37,7 +37,7 @@ class Pair {
     if (by_row.ok() && expected.ok()) expect_same(*by_row, *expected);
     Choice choice;
     bool decided = false;
-    if (Shortlist* list = by_list_.ask(tokens, true)) {
+    if (Shortlist* list = by_list_.ask(tokens)) {
       ++n_asked;
       const ShortlistRequest request = list->request();
       n_masks += !request.mask.empty();
@@ -309,14 +309,14 @@ TEST(EngineShortlist, AsksUnderAMask) {
   o.temperature = 1.0f, o.bias = {{2, 1.0f}, {8, 1.0f}};
   std::vector<uint32_t> mask(kN / 32, ~0u);   // a word too few
   mask[0] = ~4u;
-  const auto request_of = [&](const SamplingOptions& options, bool takes_masks) {
+  const auto request_of = [&](const SamplingOptions& options) {
     static std::unique_ptr<Sampler> sampler;
     sampler = std::make_unique<Sampler>(options, static_cast<int32_t>(kN));
     sampler->set_mask(mask);
-    Shortlist* list = sampler->ask(std::vector<int32_t>{}, takes_masks);
+    Shortlist* list = sampler->ask(std::vector<int32_t>{});
     return list ? list->request() : ShortlistRequest{-1};
   };
-  const ShortlistRequest request = request_of(o, true);
+  const ShortlistRequest request = request_of(o);
   mask[1] = 0;
   ASSERT_EQ(request.mask.size(), 157u);
   EXPECT_EQ(request.mask[0], ~4u);
@@ -324,18 +324,17 @@ TEST(EngineShortlist, AsksUnderAMask) {
   EXPECT_EQ(request.mask[156], 0u);
   ASSERT_EQ(request.tokens.size(), 1u);
   EXPECT_EQ(request.tokens[0], 8);
-  EXPECT_EQ(request_of(o, false).n_best, -1) << "a device that takes no masks";
   o.n_logprobs = 1;
-  EXPECT_EQ(request_of(o, true).n_best, -1) << "log-probabilities are the model's own";
+  EXPECT_EQ(request_of(o).n_best, -1) << "log-probabilities are the model's own";
   o.temperature = 0.0f;
-  EXPECT_EQ(request_of(o, true).n_best, 1024);
-  EXPECT_TRUE(request_of(o, true).mask.empty());
+  EXPECT_EQ(request_of(o).n_best, 1024);
+  EXPECT_TRUE(request_of(o).mask.empty());
   o.n_logprobs = 0;
-  EXPECT_EQ(request_of(o, true).n_best, 2);
+  EXPECT_EQ(request_of(o).n_best, 2);
   mask.assign(mask.size(), 0);
   mask[3] = 5;
-  EXPECT_TRUE(request_of(o, true).mask.empty()) << "a few tokens, all fetched";
-  EXPECT_EQ(request_of(o, true).tokens.size(), 2u);
+  EXPECT_TRUE(request_of(o).mask.empty()) << "a few tokens, all fetched";
+  EXPECT_EQ(request_of(o).tokens.size(), 2u);
 }
 
 // Penalties that look far back, at more tokens than come as the best.
