@@ -117,7 +117,7 @@ ORRERY_LANES_INLINE void block_weights_in(const float* from, size_t n, double mo
 }
 ORRERY_LANES(void, block_weights, (const float* from, size_t n, double most, double inverse, double* to), (from, n, most, inverse, to))
 
-// Calls visit(first, n, weights) for each block of the row that has an allowed token.
+// Calls visit(first, n, weights) for each block of the row that has an allowed token. A banned token's weight is that of -infinity.
 template <class Visit>
 void for_blocks(Span<const float> logits, Span<const uint32_t> mask, double most, double inverse, const Visit& visit) {
   double weights[kBlockOfSums];
@@ -246,9 +246,8 @@ void RowShortlist::bands(Span<const float> logits, const ShortlistTail& tail, ui
   std::fill(sums, sums + ShortlistTail::kBands, 0u);
   for_blocks(logits, tail.mask, static_cast<double>(tail.last.logit), tail.inverse_temperature, [&](size_t first, size_t n, const double* weights) {
     for (size_t i = 0; i < n; ++i) {
-      const auto token = static_cast<int32_t>(first + i);
       const float x = as_number(logits[first + i]);
-      if (ranks_behind(tail.last, x, token) && mask_allows(tail.mask, token)) sums[tail.band_of(x)] += static_cast<uint64_t>(weights[i] * ShortlistTail::kUnit + 0.5);
+      if (ranks_behind(tail.last, x, static_cast<int32_t>(first + i))) sums[tail.band_of(x)] += static_cast<uint64_t>(weights[i] * ShortlistTail::kUnit + 0.5);
     }
   });
 }
