@@ -170,6 +170,7 @@ class CudaBackend final : public Backend, KvMoves, KeyOperations, FetchOperation
   void shortlist_bands(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, Ptr<std::byte> out, uint64_t* sums) override;
   void shortlist_entries(Ptr<const float> logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,
                          Ptr<std::byte> out, ShortlistTailEntries* entries) override;
+  void upload_mask(Span<const uint32_t> mask, int64_t n, Ptr<std::byte> out);
 
  private:
   explicit CudaBackend(std::unique_ptr<Gpu> gpu) : gpu_(std::move(gpu)) {}

@@ -18,10 +18,12 @@ struct DeviceHead {
   float compensation_weight;
 };
 
-// The request for sampling candidates (runtime/backend/shortlist.h: ShortlistRequest).
+// The request for sampling candidates (runtime/backend/shortlist.h: ShortlistRequest). Its mask lies in the shortlist's work space.
 struct DeviceShortlist {
   double inverse_temperature;
   int32_t n_best, n_tokens, n_sums;
+  int32_t n_allowed;   // tokens that may be chosen
+  uint32_t masked;     // whether there is a mask
   int32_t tokens[ShortlistRequest::kMostTokens];
 };
 

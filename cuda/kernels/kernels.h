@@ -422,8 +422,9 @@ void list_runs(Queue& queue, const FetchPart* parts, const uint64_t* pages, cons
                RebuiltRun* runs);
 
 // ---- shortlist.cu: ShortlistOperations. shortlist() answers the step's request of this number. The others write kBands sums, and the
-// entries of two bands, to `out`.
+// entries of two bands, to `out`. All read the mask of a masked request at its place in `out`.
 uint64_t shortlist_bytes(int64_t n);
+uint64_t shortlist_mask_at(int64_t n);
 void shortlist(Queue& queue, const StepView& step, int32_t number, const float* logits, int64_t n, std::byte* out);
 void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out);
 void shortlist_entries(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, int32_t band, int32_t other_band,

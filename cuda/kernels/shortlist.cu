@@ -1,9 +1,10 @@
 // Sampling candidates of a row of logits (ShortlistOperations). Three kernels at the end of a step's graph make the shortlist. Their grids
 // depend only on the vocabulary; the request lies in the step's state. Logits are compared as integers with the same order: NaN as
 // -infinity, +infinity as the largest float, -0 as 0.
-// 1. Groups: the largest of each 32 logits.
+// 1. Groups: the largest of each 32 logits, and under a mask the largest allowed one. A banned logit's integer is 0.
 // 2. Sums: of exp, with SumExp's bits (runtime/base/sum_exp.h), so that the host's sum has the same bits; and tempered sums, in double.
 // 3. Selection: the k best logits, sorted; the wanted tokens' logits; the folded sums.
+// The mask lies in the work space, at the same place in every step.
 //
 // Between steps, for top-p beyond the shortlist: one launch sums the tail's bands, another collects the entries of two bands; a thread has
 // a logit. Atomic sums are of whole numbers, whose order does not matter. README.md explains the selection and the cost.
@@ -41,7 +42,9 @@ struct ShortlistWork {
   const float* logits;
   const DeviceShortlist* request;
   std::byte* out;
-  uint32_t* groups;    // (n_groups) order_of() each group's largest logit
+  uint32_t* groups;    // (n_groups) order_of() each group's largest allowed logit; 0: it has none
+  uint32_t* groups_of_all;   // (n_groups) of the largest logit; only under a mask
+  const uint32_t* mask;      // (n_groups) ShortlistRequest::mask; only under a mask
   double* sums;        // (2, n_blocks): plain, then tempered
   int n, n_groups, n_blocks;
 };
@@ -56,25 +59,38 @@ __device__ __forceinline__ uint32_t order_of(float x) {
   const uint32_t bits = y == 0 ? 0 : __float_as_uint(y);
   return bits >> 31 ? ~bits : bits | 0x80000000u;   // more than 0; 0 stands for "no logit"
 }
+constexpr uint32_t kOrderOfNone = 0x007FFFFFu;      // order_of(-INFINITY)
 __device__ __forceinline__ float number_of(uint32_t order) { return __uint_as_float(order >> 31 ? order & 0x7FFFFFFFu : ~order); }
+
+__device__ __forceinline__ bool allows(const uint32_t* mask, int token) { return (mask[token / 32] >> (token % 32) & 1u) != 0; }
+__device__ __forceinline__ bool allows(const ShortlistWork& w, int token) { return !w.request->masked || allows(w.mask, token); }
 
 __global__ void __launch_bounds__(G::kGroupThreads) shortlist_groups_kernel(ShortlistWork w) {
   const int i = static_cast<int>(blockIdx.x) * G::kGroupThreads + static_cast<int>(threadIdx.x);
-  const uint32_t largest = warp_largest(i < w.n ? order_of(w.logits[i]) : 0);
+  const uint32_t order = i < w.n ? order_of(w.logits[i]) : 0;
+  const uint32_t largest = warp_largest(i < w.n && allows(w, i) ? order : 0);
   if (threadIdx.x % 32 == 0 && i < w.n) w.groups[i / G::kGroup] = largest;
+  if (!w.request->masked) return;
+  const uint32_t of_all = warp_largest(order);
+  if (threadIdx.x % 32 == 0 && i < w.n) w.groups_of_all[i / G::kGroup] = of_all;
 }
 
-// The largest logit of the row, for each thread of a thread block.
+// The largest logit of the row, and the largest allowed one, for each thread of a thread block.
+struct Largest {
+  float of_all, of_allowed;
+};
 template <int kThreads>
-__device__ __forceinline__ uint32_t largest_of(const ShortlistWork& w) {
-  __shared__ uint32_t of_warp[kThreads / 32];
-  const int thread = static_cast<int>(threadIdx.x);
-  uint32_t largest = 0;
-  for (int i = thread; i < w.n_groups; i += kThreads) largest = max(largest, w.groups[i]);
-  largest = warp_largest(largest);
-  if (thread % 32 == 0) of_warp[thread / 32] = largest;
+__device__ __forceinline__ Largest largest_of(const ShortlistWork& w) {
+  __shared__ uint32_t of_warp[2][kThreads / 32];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const uint32_t* const groups_of_all = w.request->masked ? w.groups_of_all : w.groups;
+  uint32_t of_all = 0, of_allowed = kOrderOfNone;
+  for (int i = thread; i < w.n_groups; i += kThreads) of_all = max(of_all, groups_of_all[i]), of_allowed = max(of_allowed, w.groups[i]);
+  of_all = warp_largest(of_all), of_allowed = warp_largest(of_allowed);
+  if (lane == 0) of_warp[0][thread / 32] = of_all, of_warp[1][thread / 32] = of_allowed;
   __syncthreads();
-  return warp_largest(thread % 32 < kThreads / 32 ? of_warp[thread % 32] : 0);
+  const bool reads = lane < kThreads / 32;
+  return {number_of(warp_largest(reads ? of_warp[0][lane] : 0)), number_of(warp_largest(reads ? of_warp[1][lane] : 0))};
 }
 
 // exp(x) for x <= 0, with each rounding of SumExp's exp.
@@ -93,8 +109,9 @@ __device__ __forceinline__ float exp_negative(float x) {
 
 __global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(ShortlistWork w) {
   constexpr int kLanes = SumExp::kLanes, kBlocks = G::kSumThreads / kLanes;
-  const float most = number_of(largest_of<G::kSumThreads>(w));
-  const double inverse = w.request->inverse_temperature;
+  const Largest largest = largest_of<G::kSumThreads>(w);
+  const float most = largest.of_all, most_allowed = largest.of_allowed;
+  const double inverse = most_allowed > -INFINITY ? w.request->inverse_temperature : 0.0;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
   const int block = static_cast<int>(blockIdx.x) * kBlocks + static_cast<int>(threadIdx.x) / kLanes;
   double sum = 0.0, tempered = 0.0;
@@ -104,7 +121,7 @@ __global__ void __launch_bounds__(G::kSumThreads) shortlist_sums_kernel(Shortlis
       if (at >= w.n) break;
       const float x = as_number(w.logits[at]);
       sum += static_cast<double>(exp_negative(__fadd_rn(x, -most)));
-      if (inverse > 0) tempered += exp((static_cast<double>(x) - static_cast<double>(most)) * inverse);
+      if (inverse > 0 && allows(w, at)) tempered += exp((static_cast<double>(x) - static_cast<double>(most_allowed)) * inverse);
     }
   }
   for (int half = kLanes / 2; half > 0; half /= 2) {
@@ -181,7 +198,7 @@ __device__ __forceinline__ void sort_pairs(unsigned long long* pairs, int n) {
 __device__ __forceinline__ void select_best(const ShortlistWork& w) {
   __shared__ unsigned long long pairs[ShortlistRequest::kMostBest];
   __shared__ int chosen[ShortlistRequest::kMostBest];
-  const int thread = static_cast<int>(threadIdx.x), k = min(w.request->n_best, w.n), n_chosen = min(k, w.n_groups);
+  const int thread = static_cast<int>(threadIdx.x), k = min(w.request->n_best, w.request->n_allowed), n_chosen = min(k, w.n_groups);
   if (k <= 0) return;
   const int warp = thread / 32, lane = thread % 32;
   {
@@ -193,9 +210,9 @@ __device__ __forceinline__ void select_best(const ShortlistWork& w) {
   }
   if (thread < ShortlistRequest::kMostBest) pairs[thread] = ~0ull;
   __syncthreads();
-  uint32_t keys[32];   // this lane's logit of each of the warp's groups
+  uint32_t keys[32];   // this lane's allowed logit of each of the warp's groups
   const auto token_of = [&](int i) { return warp * 32 + i < n_chosen ? chosen[warp * 32 + i] * G::kGroup + lane : w.n; };
-  ORRERY_UNROLL for (int i = 0; i < 32; ++i) keys[i] = token_of(i) < w.n ? order_of(w.logits[token_of(i)]) : 0;
+  ORRERY_UNROLL for (int i = 0; i < 32; ++i) keys[i] = token_of(i) < w.n && allows(w, token_of(i)) ? order_of(w.logits[token_of(i)]) : 0;
   const uint32_t least = kth_largest(keys, static_cast<unsigned>(k));
   for_largest(keys, least, static_cast<unsigned>(k), [&](unsigned place, int i) {
     pairs[place] = static_cast<unsigned long long>(~keys[i]) << 32 | static_cast<uint32_t>(token_of(i));
@@ -216,14 +233,18 @@ __device__ __forceinline__ void gather_and_fold(const ShortlistWork& w) {
   float* of_tokens = reinterpret_cast<float*>(entries_of(w) + w.request->n_best);
   for (int i = thread; i < min(w.request->n_sums, w.n_blocks); i += G::kSelectThreads) sums_of(w)[i] = w.sums[w.n_blocks + i];
   for (int i = thread; i < w.request->n_tokens; i += G::kSelectThreads) of_tokens[i] = w.logits[w.request->tokens[i]];
-  const float most = number_of(largest_of<G::kSelectThreads>(w));
+  const Largest most = largest_of<G::kSelectThreads>(w);
   if (warp >= 2) return;
   static_assert(SumExp::kShares == 32, "a lane each");
   double sum = 0.0;
   for (int i = lane; i < w.n_blocks; i += 32) sum += w.sums[warp * w.n_blocks + i];
   for (int half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(kAllLanes, sum, half);
   ShortlistHead* head = reinterpret_cast<ShortlistHead*>(w.out);
-  if (thread == 0) head->sum = sum, head->most = most, head->n_best = max(min(w.request->n_best, w.n), 0);
+  if (thread == 0) {
+    head->sum = sum, head->most = most.of_all, head->most_allowed = most.of_allowed;
+    head->n_best = max(min(w.request->n_best, w.request->n_allowed), 0);
+    head->reserved = 0;
+  }
   if (thread == 32) head->tempered_sum = sum;
 }
 
@@ -234,9 +255,9 @@ __global__ void __launch_bounds__(G::kSelectThreads) shortlist_select_kernel(Sho
     gather_and_fold(w);
 }
 
-// The logit's band; -1: the logit does not belong to the tail.
-__device__ __forceinline__ int band_of(const ShortlistTail& tail, const float* logits, int i, int n) {
-  if (i >= n) return -1;
+// The logit's band; -1: the logit does not belong to the tail. mask: null, or its words.
+__device__ __forceinline__ int band_of(const ShortlistTail& tail, const float* logits, const uint32_t* mask, int i, int n) {
+  if (i >= n || (mask && !allows(mask, i))) return -1;
   const float x = as_number(logits[i]), last = tail.last.logit;
   if (x > last || (x == last && i <= tail.last.token)) return -1;
   const float at = __fmul_rn(__fadd_rn(last, -x), tail.bands_per_logit);
@@ -244,22 +265,29 @@ __device__ __forceinline__ int band_of(const ShortlistTail& tail, const float* l
 }
 
 __global__ void __launch_bounds__(G::kTailThreads)
-    tail_bands_kernel(const float* logits, int n, ShortlistTail tail, unsigned long long* sums) {
-  const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), band = band_of(tail, logits, i, n);
+    tail_bands_kernel(const float* logits, const uint32_t* mask, int n, ShortlistTail tail, unsigned long long* sums) {
+  const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), band = band_of(tail, logits, mask, i, n);
   if (band < 0) return;
   const double weight = exp((static_cast<double>(as_number(logits[i])) - static_cast<double>(tail.last.logit)) * tail.inverse_temperature);
   atomicAdd(sums + band, static_cast<unsigned long long>(weight * ShortlistTail::kUnit + 0.5));
 }
 
 __global__ void __launch_bounds__(G::kTailThreads)
-    tail_entries_kernel(const float* logits, int n, ShortlistTail tail, int band, int other_band, ShortlistTailEntries* out) {
-  const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), its = band_of(tail, logits, i, n);
+    tail_entries_kernel(const float* logits, const uint32_t* mask, int n, ShortlistTail tail, int band, int other_band, ShortlistTailEntries* out) {
+  const int i = static_cast<int>(blockIdx.x) * G::kTailThreads + static_cast<int>(threadIdx.x), its = band_of(tail, logits, mask, i, n);
   if (its < 0 || (its != band && its != other_band)) return;
   const int at = atomicAdd(&out->n, 1);
   if (at < ShortlistTail::kMostEntries) out->entries[at].logit = logits[i], out->entries[at].token = i;
 }
 
+// Behind the result: the plain and the tempered sums; then, with a word for each group, the groups' two maxima, and the mask.
 int64_t parts(int64_t n, int64_t of) { return (n + of - 1) / of; }
+uint64_t aligned_bytes(int64_t bytes) { return static_cast<uint64_t>(parts(bytes, 256) * 256); }
+uint64_t groups_at(int64_t n) { return G::kResultBytes + aligned_bytes(2 * parts(n, SumExp::kBlock) * static_cast<int64_t>(sizeof(double))); }
+uint64_t words_bytes(int64_t n) { return aligned_bytes(parts(n, G::kGroup) * static_cast<int64_t>(sizeof(uint32_t))); }
+const uint32_t* mask_of(const ShortlistTail& tail, int64_t n, const std::byte* out) {
+  return tail.mask.empty() ? nullptr : reinterpret_cast<const uint32_t*>(out + shortlist_mask_at(n));
+}
 Geometry grid(int64_t n_blocks, int n_threads) { return {Dim3(static_cast<unsigned>(n_blocks)), Dim3(static_cast<unsigned>(n_threads))}; }
 
 }  // namespace shortlist_cu
@@ -267,10 +295,9 @@ using namespace shortlist_cu;
 
 uint64_t shortlist_bytes(int64_t n) {
   if (n <= 0 || n > G::kMostLogits) return 0;
-  const auto aligned = [](int64_t bytes) { return static_cast<uint64_t>(parts(bytes, 256) * 256); };
-  return G::kResultBytes + aligned(parts(n, G::kGroup) * static_cast<int64_t>(sizeof(uint32_t))) +
-         aligned(2 * parts(n, SumExp::kBlock) * static_cast<int64_t>(sizeof(double)));
+  return shortlist_mask_at(n) + words_bytes(n);
 }
+uint64_t shortlist_mask_at(int64_t n) { return groups_at(n) + 2 * words_bytes(n); }
 
 void shortlist(Queue& queue, const StepView& step, int32_t number, const float* logits, int64_t n, std::byte* out) {
   ShortlistWork w = {};
@@ -279,7 +306,9 @@ void shortlist(Queue& queue, const StepView& step, int32_t number, const float* 
   w.n = static_cast<int>(n);
   w.n_groups = static_cast<int>(parts(n, G::kGroup)), w.n_blocks = static_cast<int>(parts(n, SumExp::kBlock));
   w.sums = reinterpret_cast<double*>(out + G::kResultBytes);
-  w.groups = reinterpret_cast<uint32_t*>(w.sums + 2 * w.n_blocks);
+  w.groups = reinterpret_cast<uint32_t*>(out + groups_at(n));
+  w.groups_of_all = reinterpret_cast<uint32_t*>(out + groups_at(n) + words_bytes(n));
+  w.mask = reinterpret_cast<const uint32_t*>(out + shortlist_mask_at(n));
   launch<shortlist_groups_kernel>(queue, grid(parts(n, G::kGroupThreads), G::kGroupThreads), w);
   launch<shortlist_sums_kernel>(queue, grid(parts(n, int64_t{SumExp::kBlock} * G::kSumThreads / SumExp::kLanes), G::kSumThreads), w);
   launch<shortlist_select_kernel>(queue, grid(2, G::kSelectThreads), w);
@@ -288,7 +317,7 @@ void shortlist(Queue& queue, const StepView& step, int32_t number, const float* 
 void shortlist_bands(Queue& queue, const float* logits, int64_t n, const ShortlistTail& tail, std::byte* out) {
   if (queue.failed()) return;
   queue.clear(out, ShortlistTail::kBands * sizeof(uint64_t), "clearing sums");
-  launch<tail_bands_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, static_cast<int>(n), tail,
+  launch<tail_bands_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, mask_of(tail, n, out), static_cast<int>(n), tail,
          reinterpret_cast<unsigned long long*>(out));
 }
 
@@ -296,7 +325,7 @@ void shortlist_entries(Queue& queue, const float* logits, int64_t n, const Short
                        std::byte* out) {
   if (queue.failed()) return;
   queue.clear(out, 8, "clearing a count");
-  launch<tail_entries_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, static_cast<int>(n), tail, band, other_band,
+  launch<tail_entries_kernel>(queue, grid(parts(n, G::kTailThreads), G::kTailThreads), logits, mask_of(tail, n, out), static_cast<int>(n), tail, band, other_band,
          reinterpret_cast<ShortlistTailEntries*>(out));
 }
 

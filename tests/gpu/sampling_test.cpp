@@ -158,6 +158,61 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
   expect_at(one.get(), 7);
 }
 
+// Sessions whose steps are computed at once, each under a mask of its own: the tokens of the definition, mostly without their rows.
+TEST(GpuSampling, UnderMasks) {
+  nlohmann::json spec = load_model_spec("llama-plain");
+  constexpr size_t kVocabulary = 6001;
+  spec["vocab"]["size"] = kVocabulary;
+  for (auto& tensor : spec["tensors"])
+    if (tensor["name"] == "token_embd.weight" || tensor["name"] == "output.weight") tensor["shape"][1] = kVocabulary;
+  const auto model = open_bytes(build_model_gguf(spec), on_cuda());
+  std::vector<engine::GenerateOptions> all = {options_of(1), options_of(1, 1.5f), options_of(1, 1.5f, 0, 0.97f), options_of(1, 0.8f, 30, 0.9f)};
+  for (engine::GenerateOptions& o : all) o.sampling.bias = {{3, 4.0f}, {4, 4.0f}, {6000, 2.0f}, {17, -1e30f}}, o.sampling.repetition_penalty = 1.3f;
+  int n_decided = 0, n_looks = 0;
+  for (const engine::GenerateOptions& o : all) {
+    std::vector<std::unique_ptr<Session>> sessions;
+    std::vector<engine::Sampler> listed, whole;
+    std::vector<std::vector<uint32_t>> masks(2, std::vector<uint32_t>((kVocabulary + 31) / 32));
+    for (size_t i = 0; i < 2; ++i) {
+      sessions.push_back(open_session(model, 96, KvType::f16));
+      unwrap(sessions[i]->prefill(random_tokens(*model, 12 + i, i), nullptr, nullptr));
+      listed.emplace_back(o.sampling, static_cast<int32_t>(kVocabulary)), whole.emplace_back(o.sampling, static_cast<int32_t>(kVocabulary));
+    }
+    for (int32_t step = 0; step < 3; ++step) {
+      std::vector<Session::DecodeCall> calls(2);
+      for (size_t i = 0; i < 2; ++i) {
+        testing::Random random(static_cast<uint64_t>(step) * 2 + i);
+        for (uint32_t& word : masks[i]) word = static_cast<uint32_t>(random.bits()) | (i == 1 ? static_cast<uint32_t>(random.bits()) : 0);
+        masks[i][0] = ~8u;   // bans a token with a bias
+        listed[i].set_mask(masks[i]), whole[i].set_mask(masks[i]);
+        sessions[i]->push_generated(step + 1);
+        calls[i].session = sessions[i].get(), calls[i].shortlist = listed[i].ask(sessions[i]->tokens());
+        ASSERT_TRUE(calls[i].shortlist);
+        ASSERT_FALSE(calls[i].shortlist->mask().empty());
+      }
+      Session::decode_together({calls.data(), 2});
+      for (size_t i = 0; i < 2; ++i) {
+        unwrap(calls[i].status);
+        engine::Choice choice;
+        engine::Sampler::Outcome outcome = listed[i].choose(sessions[i]->tokens(), &choice);
+        for (; outcome == engine::Sampler::Outcome::wants_more; ++n_looks) {
+          ASSERT_TRUE(unwrap(sessions[i]->fetch_more(calls[i].shortlist)));
+          outcome = listed[i].choose(sessions[i]->tokens(), &choice);
+        }
+        unwrap(sessions[i]->fetch_logits());
+        const engine::Choice expected = unwrap(whole[i].choose_of_all(sessions[i]->logits(), sessions[i]->tokens()));
+        EXPECT_EQ(masks[i][static_cast<size_t>(expected.token) / 32] >> (expected.token % 32) & 1, 1u);
+        if (outcome != engine::Sampler::Outcome::chosen) choice = unwrap(listed[i].choose_of_all(sessions[i]->logits(), sessions[i]->tokens()));
+        n_decided += outcome == engine::Sampler::Outcome::chosen;
+        EXPECT_EQ(choice.token, expected.token);
+        EXPECT_EQ(choice.logprob, expected.logprob);
+      }
+    }
+  }
+  EXPECT_GE(n_decided, 20);
+  EXPECT_GE(n_looks, 12);
+}
+
 #ifdef ORRERY_EMULATED
 // A token's step downloads only what its sampler asked for. Different requests use the same graph.
 TEST(GpuSampling, LittleIsFetched) {

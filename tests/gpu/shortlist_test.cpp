@@ -29,8 +29,11 @@ ShortlistResult shortlist_of(Machine* m, Phase phase, const std::vector<float>& 
 void expect_same(const ShortlistResult& got, const ShortlistResult& expected) {
   EXPECT_EQ(got.head.n_best, expected.head.n_best);
   EXPECT_EQ(got.head.most, expected.head.most);
+  EXPECT_EQ(got.head.most_allowed, expected.head.most_allowed);
   if (std::isfinite(expected.head.most)) {
     EXPECT_EQ(got.head.sum, expected.head.sum);   // to the last bit
+  }
+  if (std::isfinite(expected.head.most_allowed)) {
     EXPECT_NEAR(got.head.tempered_sum, expected.head.tempered_sum, 1e-12 * expected.head.tempered_sum);
   }
   ASSERT_EQ(got.sums.size(), expected.sums.size());
@@ -107,6 +110,45 @@ TEST(GpuShortlist, OddRows) {
     }
 }
 
+// Masks that ban most, half, a few, all but one, or all tokens, one by one or in stretches, of rows whose best are banned by far: on one
+// machine, beside requests without a mask.
+std::vector<uint32_t> mask_of_tokens(size_t n, int kind, uint64_t seed) {
+  Random random(seed);
+  std::vector<uint32_t> mask((n + 31) / 32, kind == 5 ? ~0u : 0u);
+  const size_t allowed[] = {3, 50, 97, 0, 0, 100}, stretch = seed % 2 ? 1 : 300;
+  bool allows = false;
+  for (size_t i = 0; i < n; ++i) {
+    if (i % stretch == 0) allows = random.below(100) < allowed[kind];
+    if (allows || (kind == 4 && i == n / 2)) mask[i / 32] |= 1u << (i % 32);
+  }
+  return mask;
+}
+
+TEST(GpuShortlist, UnderAMask) {
+  Machine m(true, product_limits(1, 64));
+  uint64_t turn = 0;
+  for (const size_t n : {1u, 33u, 1000u, 4099u, 32003u})
+    for (int kind = 0; kind < 6; ++kind)
+      for (const int32_t n_best : {1, 40, 1024}) {
+        SCOPED_TRACE(std::to_string(n) + ", mask " + std::to_string(kind) + ", the best " + std::to_string(n_best));
+        const std::vector<uint32_t> mask = mask_of_tokens(n, kind, ++turn);
+        std::vector<float> logits = normal_values(n, turn, 4.0f);
+        if (turn % 3 == 0)
+          for (size_t i = 0; i < n; ++i)
+            if ((mask[i / 32] >> (i % 32) & 1) == 0) logits[i] += 3000.0f;
+        if (turn % 4 == 0)
+          for (float& x : logits) x = std::round(x);
+        if (turn % 5 == 0) logits[n / 2] = kNan;
+        const std::vector<int32_t> tokens = some_tokens(9, n, 2);
+        ShortlistRequest request = {n_best, tokens, turn % 2 ? 1.25 : 0.0, turn % 2 ? n_blocks(n) : 0, mask};
+        const Phase phase = turn % 4 ? Phase::decode : Phase::prefill;
+        expect_same(shortlist_of(&m, phase, logits, request), expected_shortlist(logits, request));
+        if (n_best != 40) continue;
+        request.mask = {};
+        expect_same(shortlist_of(&m, phase, logits, request), expected_shortlist(logits, request));
+      }
+}
+
 // Bands of the logits that rank behind an entry, and the entries of two bands.
 TEST(GpuShortlist, Tails) {
   Machine m(true, product_limits(1, 64));
@@ -125,6 +167,8 @@ TEST(GpuShortlist, Tails) {
     ShortlistTail tail;
     tail.last = {logits[n / 3], static_cast<int32_t>(n / 3)};
     tail.inverse_temperature = 0.7, tail.bands_per_logit = 128 * 0.7f;
+    const std::vector<uint32_t> mask = mask_of_tokens(n, turn % 3, static_cast<uint64_t>(turn));
+    if (turn % 4 > 1) tail.mask = mask;
     std::vector<uint64_t> sums(ShortlistTail::kBands, 77);
     m->shortlists()->shortlist_bands(row.cptr(), static_cast<int64_t>(n), tail, out.ptr(), sums.data());
     const std::vector<uint64_t> expected = expected_band_sums(logits, tail);

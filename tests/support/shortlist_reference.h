@@ -25,8 +25,11 @@ inline ShortlistResult expected_shortlist(const std::vector<float>& logits, cons
   std::vector<float> numbers(logits);
   for (float& x : numbers)
     x = std::isnan(x) ? -std::numeric_limits<float>::infinity() : std::min(x, std::numeric_limits<float>::max());
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
+  const auto allowed = [&](size_t token) { return request.mask.empty() || (request.mask[token / 32] >> (token % 32) & 1) == 1; };
+  std::vector<int32_t> order;
+  float most_allowed = -std::numeric_limits<float>::infinity();
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (allowed(i)) order.push_back(static_cast<int32_t>(i)), most_allowed = std::max(most_allowed, numbers[i]);
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return numbers[static_cast<size_t>(a)] > numbers[static_cast<size_t>(b)]; });
   order.resize(std::min(order.size(), static_cast<size_t>(request.n_best)));
   for (const int32_t t : order) out.best.push_back({logits[static_cast<size_t>(t)], t});
@@ -34,11 +37,13 @@ inline ShortlistResult expected_shortlist(const std::vector<float>& logits, cons
   out.sums.resize(static_cast<size_t>(request.n_sums));
   out.head.n_best = static_cast<int32_t>(order.size());
   out.head.most = *std::max_element(numbers.begin(), numbers.end());
+  out.head.most_allowed = most_allowed;
   if (std::isinf(out.head.most)) return out;
   out.head.sum = SumExp::sum(numbers, out.head.most);
-  const double most = out.head.most, inverse = request.inverse_temperature;
-  if (!(inverse > 0)) return out;
+  const double most = most_allowed, inverse = request.inverse_temperature;
+  if (!(inverse > 0) || std::isinf(most_allowed)) return out;
   for (size_t i = 0; i < numbers.size(); ++i) {
+    if (!allowed(i)) continue;
     const double weight = std::exp((static_cast<double>(numbers[i]) - most) * inverse);
     out.head.tempered_sum += weight;
     const size_t block = i / static_cast<size_t>(ShortlistRequest::kSumLogits);
@@ -47,10 +52,11 @@ inline ShortlistResult expected_shortlist(const std::vector<float>& logits, cons
   return out;
 }
 
-// The band of each token that ranks behind tail.last; -1 for other tokens.
+// The band of each allowed token that ranks behind tail.last; -1 for other tokens.
 inline std::vector<int32_t> expected_bands(const std::vector<float>& logits, const ShortlistTail& tail) {
   std::vector<int32_t> bands(logits.size(), -1);
   for (size_t i = 0; i < logits.size(); ++i) {
+    if (!tail.mask.empty() && (tail.mask[i / 32] >> (i % 32) & 1) == 0) continue;
     const float x = std::isnan(logits[i]) ? -std::numeric_limits<float>::infinity() : std::min(logits[i], std::numeric_limits<float>::max());
     if (x < tail.last.logit || (x == tail.last.logit && static_cast<int32_t>(i) > tail.last.token)) bands[i] = tail.band_of(x);
   }

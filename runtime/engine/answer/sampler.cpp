@@ -230,7 +230,7 @@ void Sampler::note_top(Span<const ShortlistEntry> best, double total) {
 bool Sampler::choose_by_row(Span<const float> logits, Span<const int32_t> tokens, Choice* choice) {
   // Sorting takes time here, and a second look at the row does not wait for a device.
   const size_t many = std::min<size_t>(ShortlistRequest::kMostBest, std::max<size_t>(64, logits.size() / 512));
-  if (!ask(tokens, many)) return false;
+  if (!ask_for(tokens, many)) return false;
   row_.make(logits, shortlist_.request(), {order_.data(), order_.size()}, shortlist_.result());
   shortlist_.arrived();
   for (;;) {
@@ -300,10 +300,10 @@ Result<Choice> Sampler::choose_of_all(Span<const float> logits, Span<const int32
 
 // Asks for enough best logits to decide: one, or top-k, and one more for each token that bias or penalties may move out of them. Or for
 // sums.
-Shortlist* Sampler::ask(Span<const int32_t> tokens) { return ask(tokens, ShortlistRequest::kMostBest); }
+Shortlist* Sampler::ask(Span<const int32_t> tokens) { return ask_for(tokens, ShortlistRequest::kMostBest); }
 
 // many: the number of the best where a choice does not say how many it needs.
-Shortlist* Sampler::ask(Span<const int32_t> tokens, size_t many) {
+Shortlist* Sampler::ask_for(Span<const int32_t> tokens, size_t many) {
   const SamplingOptions& o = options_;
   asked_allowed_ = false;
   const bool draws = o.temperature > 0.0f, by_k = draws && takes_top_k(), by_p = draws && !by_k && o.top_p < 1.0f;
@@ -311,6 +311,7 @@ Shortlist* Sampler::ask(Span<const int32_t> tokens, size_t many) {
   const size_t n_sums = of_all ? (logits_.size() + Shortlist::kSumLogits - 1) / Shortlist::kSumLogits : 0;
   shortlist_.forget();
   constexpr size_t kMost = ShortlistRequest::kMostBest;
+  const bool masked = !mask_.empty() && o.n_logprobs == 0 && logits_.size() <= 32 * Shortlist::kMostWords;
   if (o.hook) return nullptr;
   if (!mask_.empty()) {
     std::vector<int32_t>& wanted = shortlist_.ask(0.0, 0);
@@ -319,14 +320,15 @@ Shortlist* Sampler::ask(Span<const int32_t> tokens, size_t many) {
       asked_allowed_ = true;
       return &shortlist_;
     }
-    if (by_p || of_all) return nullptr;   // a sum over the allowed tokens
+    if (!masked && (by_p || of_all)) return nullptr;   // a sum over the allowed tokens
   }
   if ((by_k && o.top_k > kMost) || n_sums > Shortlist::kMostSums) return nullptr;
 
   std::vector<int32_t>& wanted = shortlist_.ask(by_p || of_all ? inverse_temperature() : 0.0, static_cast<int32_t>(n_sums));
+  if (masked) shortlist_.set_mask(mask_, logits_.size());
   bool fits = true;
   const auto want = [&](int32_t token) {
-    if (std::exchange(count_[static_cast<size_t>(token)], 1u) == 1) return;
+    if ((masked && !allowed(token)) || std::exchange(count_[static_cast<size_t>(token)], 1u) == 1) return;
     fits = fits && wanted.size() < static_cast<size_t>(ShortlistRequest::kMostTokens);
     if (fits) wanted.push_back(token);
   };
@@ -336,7 +338,7 @@ Shortlist* Sampler::ask(Span<const int32_t> tokens, size_t many) {
   for (const int32_t t : penalized(tokens)) count_[static_cast<size_t>(t)] = 0;
   if (!fits) return nullptr;
 
-  const size_t n_best = !mask_.empty() ? kMost : !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : of_all ? 0 : many;
+  const size_t n_best = !mask_.empty() && !masked ? kMost : !draws ? 1 + wanted.size() : by_k ? o.top_k + wanted.size() : of_all ? 0 : many;
   shortlist_.set_best(static_cast<int32_t>(std::min(kMost, std::max<size_t>(n_best, o.n_logprobs))));
   return &shortlist_;
 }
@@ -363,6 +365,8 @@ bool Sampler::move_tokens(Span<const int32_t> tokens) {
   for (size_t i = 0; i < moved.size(); ++i) logits_[static_cast<size_t>(moved[i])] = as_number(shortlist_.logits()[i]);
   for (const LogitBias& b : options_.bias) logits_[static_cast<size_t>(b.token)] += b.bias;
   penalize(tokens);
+  for (size_t i = shortlist_.first_of_block(); i < shortlist_.first_of_block() + block.size(); ++i)
+    if (!allowed(static_cast<int32_t>(i))) logits_[i] = kMinusInfinity;
   return std::all_of(moved.begin(), moved.end(), [&](int32_t t) {
     const float x = logits_[static_cast<size_t>(t)];
     return x == kMinusInfinity || is_finite(x);
@@ -402,7 +406,7 @@ size_t Sampler::list_allowed(int32_t* best) {
 Sampler::Outcome Sampler::choose(Span<const int32_t> tokens, Choice* choice) {
   const Shortlist::Stage stage = shortlist_.take();
   const ShortlistHead& head = shortlist_.head();
-  if (stage == Shortlist::Stage::nothing || head.most == kMinusInfinity || !move_tokens(tokens)) return Outcome::open;
+  if (stage == Shortlist::Stage::nothing || head.most_allowed == kMinusInfinity || !move_tokens(tokens)) return Outcome::open;
   const auto more_or_open = [](bool more) { return more ? Outcome::wants_more : Outcome::open; };
   int32_t token = -1;
   switch (stage) {
@@ -467,10 +471,10 @@ bool Sampler::find_block() {
   const Span<const double> sums = shortlist_.sums();
   const Span<const int32_t> moved = shortlist_.tokens();
   const double inverse = inverse_temperature();
-  float most = head.most;
+  float most = head.most_allowed;
   for (const int32_t t : moved) most = std::max(most, logits_[static_cast<size_t>(t)]);
   const auto weight_of = [&](float x) { return std::exp((static_cast<double>(x) - static_cast<double>(most)) * inverse); };
-  const double unit = weight_of(head.most);
+  const double unit = weight_of(head.most_allowed);
   double size = 0.0, total = 0.0;
   for (size_t i = 0; i < sums.size(); ++i) size += weight_[i] = unit * sums[i];
   for (size_t i = 0; i < moved.size(); ++i) {   // with bias and penalties, not as the model gave them
@@ -534,7 +538,7 @@ Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   const ShortlistHead& head = shortlist_.head();
   const float most = logits_[static_cast<size_t>(order_[0])];
   const double inverse = inverse_temperature();
-  const double unit = std::exp((static_cast<double>(head.most) - static_cast<double>(most)) * inverse);
+  const double unit = std::exp((static_cast<double>(head.most_allowed) - static_cast<double>(most)) * inverse);
   double sum = unit * head.tempered_sum, size = sum;
   for (size_t i = 0; i < shortlist_.tokens().size(); ++i) {   // with bias and penalties, not as the model gave them
     const double is = weight(shortlist_.tokens()[i], most, inverse);
@@ -559,7 +563,7 @@ Sampler::Outcome Sampler::keep_top_p(size_t n, size_t* n_kept, double* held) {
   const float bands_per_logit = static_cast<float>(kBandsPerUnit * inverse);
   if (*held >= least || !is_finite(as_number(last.logit)) || !is_finite(bands_per_logit)) return Outcome::open;
   tail_ = {n, *held, p * sum, size, 0.0, 0.0, 0.0, most};
-  shortlist_.ask_bands({{as_number(last.logit), last.token}, bands_per_logit, inverse});
+  shortlist_.ask_bands({{as_number(last.logit), last.token}, bands_per_logit, inverse, shortlist_.mask()});
   return Outcome::wants_more;
 }
 

@@ -10,8 +10,9 @@
 // If logits are on a device, so are the candidates, and the row stays there until the sampler is open. From a row on the host, the sampler makes
 // its candidates itself (row_shortlist.h): a vocabulary has 150,000 to 260,000 tokens, and a few vector passes cost a tenth of all exponentials.
 //
-// A mask bans tokens. If it allows few, the sampler asks for their logits, and has all that it needs. If it allows many, the best logits decide
-// where a choice needs no sum over the others; else the choice takes all logits.
+// A mask bans tokens. If it allows few, the sampler asks for their logits, and has all that it needs. If it allows many, the candidates are
+// those of the allowed tokens, and the mask goes with the request. But log-probabilities of the likeliest tokens are the model's own, so
+// that request has no mask: the best logits decide where a choice needs no sum over the others; else the choice takes all logits.
 #pragma once
 
 #include <array>
@@ -106,7 +107,7 @@ class Sampler {
     return mask_.empty() || (word < mask_.size() && (mask_[word] >> (token & 31) & 1) != 0);
   }
   void apply_mask();
-  Shortlist* ask(Span<const int32_t> tokens, size_t many);
+  Shortlist* ask_for(Span<const int32_t> tokens, size_t many);
   bool choose_by_row(Span<const float> logits, Span<const int32_t> tokens, Choice* choice);
   bool ask_allowed(std::vector<int32_t>* wanted) const;
   void merge_biases();

@@ -34,8 +34,9 @@ class RowShortlist {
   static void entries(Span<const float> logits, const ShortlistTail& tail, int32_t band, int32_t other_band, ShortlistTailEntries* out);
 
  private:
-  size_t select(Span<const float> logits, size_t n_best, Span<int32_t> candidates);
-  std::vector<float> maxima_, ranked_;   // of groups
+  float find_maxima(Span<const float> logits, Span<const uint32_t> mask);
+  size_t select(Span<const float> logits, Span<const uint32_t> mask, size_t n_best, Span<int32_t> candidates);
+  std::vector<float> maxima_, ranked_;   // of the groups' allowed logits
 };
 
 }  // namespace orrery::engine

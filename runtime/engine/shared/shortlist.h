@@ -9,6 +9,7 @@
 // (A kernel could choose by itself if it knew the draw. But it would need bias and penalties, and the host's rounding, to save a kilobyte.)
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,13 +26,15 @@ class Shortlist {
  public:
   static constexpr size_t kMostBest = ShortlistRequest::kMostBest, kMostTokens = ShortlistRequest::kMostTokens;
   static constexpr size_t kMostSums = ShortlistRequest::kMostSums, kSumLogits = ShortlistRequest::kSumLogits;
+  static constexpr size_t kMostWords = ShortlistRequest::kMostWords;
   static constexpr size_t kMostBytes =
       sizeof(ShortlistHead) + kMostSums * sizeof(double) + kMostBest * sizeof(ShortlistEntry) + kMostTokens * sizeof(float);
-  static constexpr size_t kHostBytes = 2 * kMostBytes + kMostTokens * sizeof(int32_t) + kSumLogits * sizeof(float) +
+  static constexpr size_t kHostBytes = 2 * kMostBytes + kMostTokens * sizeof(int32_t) + kMostWords * sizeof(uint32_t) + kSumLogits * sizeof(float) +
                                        ShortlistTail::kBands * sizeof(uint64_t) + sizeof(ShortlistTailEntries);
 
   Shortlist() {
     tokens_.reserve(kMostTokens);
+    mask_.reserve(kMostWords);
     entries_.reserve(kMostBest);
     logits_.reserve(kMostTokens);
     sums_.reserve(kMostSums);
@@ -46,10 +49,19 @@ class Shortlist {
     forget();
     n_best_ = 0, n_sums_ = n_sums, inverse_temperature_ = inverse_temperature;
     tokens_.clear();
+    mask_.clear();
     return tokens_;
   }
   void set_best(int32_t n) { n_best_ = n; }
-  ShortlistRequest request() const { return {n_best_, tokens_, inverse_temperature_, n_sums_}; }
+  // Keeps a copy for a row of n logits (at most 32 kMostWords): the caller's words may change before the step reads them. Tokens behind the
+  // last word are banned.
+  void set_mask(Span<const uint32_t> words, size_t n) {
+    mask_.assign((n + 31) / 32, 0);
+    std::copy_n(words.begin(), std::min(words.size(), mask_.size()), mask_.begin());
+    if (n % 32 != 0) mask_.back() &= (1u << (n % 32)) - 1;
+  }
+  Span<const uint32_t> mask() const { return mask_; }
+  ShortlistRequest request() const { return {n_best_, tokens_, inverse_temperature_, n_sums_, mask_}; }
 
   // The result: the step writes shortlist_result_bytes(request()) bytes here and then calls arrived().
   std::byte* result() { return result_.data(); }
@@ -102,6 +114,7 @@ class Shortlist {
   int32_t n_best_ = 0, n_sums_ = 0;
   double inverse_temperature_ = 0.0;
   std::vector<int32_t> tokens_;
+  std::vector<uint32_t> mask_;
   std::vector<std::byte> result_;
   ShortlistHead head_;
   std::vector<ShortlistEntry> entries_;

@@ -20,7 +20,7 @@ using namespace orrery::testing;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Samplers of the same options: one chooses by the definition, one by the host's row, and one sees a device's shortlists first.
+// Samplers of the same options, under the same mask: one chooses by the definition, one by the host's row, and one sees a device's shortlists first.
 class Pair {
  public:
   Pair(const SamplingOptions& o, size_t n_vocab)
@@ -28,7 +28,9 @@ class Pair {
 
   // off: by how much of themselves the tempered sums are wrong, blocks and bands in both directions. n_looks: how often the row is still there
   // when more of it is wanted. Returns the token, -1 where there is none.
-  int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0, int n_looks = 2) {
+  int32_t step(const std::vector<float>& logits, const std::vector<int32_t>& tokens, double off = 0.0, int n_looks = 2,
+               const std::vector<uint32_t>& mask = {}) {
+    for (Sampler* sampler : {&whole_, &by_row_, &by_list_}) sampler->set_mask(mask);
     Result<Choice> expected = whole_.choose_of_all(logits, tokens);
     Result<Choice> by_row = by_row_.choose(logits, tokens);
     EXPECT_EQ(by_row.ok(), expected.ok());
@@ -38,6 +40,7 @@ class Pair {
     if (Shortlist* list = by_list_.ask(tokens)) {
       ++n_asked;
       const ShortlistRequest request = list->request();
+      n_masks += !request.mask.empty();
       EXPECT_LE(request.n_best, ShortlistRequest::kMostBest);
       EXPECT_LE(request.tokens.size(), size_t{ShortlistRequest::kMostTokens});
       ShortlistResult result = expected_shortlist(logits, request);
@@ -68,7 +71,7 @@ class Pair {
     return expected->token;
   }
 
-  int n_steps = 0, n_asked = 0, n_decided = 0, n_blocks = 0, n_tails = 0;
+  int n_steps = 0, n_asked = 0, n_decided = 0, n_blocks = 0, n_tails = 0, n_masks = 0;
 
  private:
   static void expect_same(const Choice& choice, const Choice& expected) {
@@ -111,13 +114,33 @@ std::vector<float> peaked_logits(Random* random, size_t n, float scale) {
   return logits;
 }
 
+// Bans none, some, half, most or all tokens, one by one or in stretches; and sometimes all behind the last word.
+std::vector<uint32_t> any_mask(Random* random, size_t n) {
+  std::vector<uint32_t> mask((n + 31) / 32, 0);
+  const size_t percent[] = {0, 3, 50, 97, 100}, banned = percent[random->below(random->below(4) ? 3 : 5)], stretch = random->below(2) ? 1 : 1 + random->below(400);
+  bool allows = true;
+  for (size_t i = 0; i < 32 * mask.size(); ++i) {
+    if (i % stretch == 0) allows = random->below(100) >= banned;
+    if (allows) mask[i / 32] |= 1u << (i % 32);
+  }
+  if (random->below(6) == 0) mask.resize(mask.size() - random->below(mask.size()) / 4);
+  return mask;
+}
+// Bans the best tokens, by far.
+std::vector<uint32_t> ban_above(const std::vector<float>& logits, float most) {
+  std::vector<uint32_t> mask((logits.size() + 31) / 32, 0);
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (!(logits[i] > most)) mask[i / 32] |= 1u << (i % 32);
+  return mask;
+}
+
 TEST(EngineShortlist, AnyOptionsGiveTheSameTokens) {
   Random random(1);
-  int n_steps = 0, n_decided = 0;
+  int n_steps = 0, n_decided = 0, n_masks = 0;
   for (int trial = 0; trial < 300; ++trial) {
     SCOPED_TRACE(trial);
-    const size_t sizes[] = {1, 7, 300, 1024, 1025, 2500, 6000};
-    const size_t n = sizes[random.below(7)];
+    const size_t sizes[] = {1, 7, 300, 1024, 1025, 2500, 6000, 9000};
+    const size_t n = sizes[random.below(8)];
     SamplingOptions o;
     if (random.below(4) > 0) o.temperature = random.below(8) == 0 ? 1e-3f : 0.2f + 1.5f * random.uniform();
     if (random.below(2)) o.top_k = static_cast<uint32_t>(1 + random.below(random.below(3) ? 60 : 3000));
@@ -140,18 +163,20 @@ TEST(EngineShortlist, AnyOptionsGiveTheSameTokens) {
       if (random.below(4) == 0)   // many equals
         for (float& x : logits) x = std::round(x);
       if (random.below(8) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = kInfinity, logits[random.below(n)] = -kInfinity;
-      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i == 3 ? trial % 2 : 2);
+      const std::vector<uint32_t> mask = random.below(2) ? any_mask(&random, n) : std::vector<uint32_t>();
+      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i == 3 ? trial % 2 : 2, mask);
       if (token >= 0) tokens.push_back(token);
     }
-    n_steps += pair.n_steps, n_decided += pair.n_decided;
+    n_steps += pair.n_steps, n_decided += pair.n_decided, n_masks += pair.n_masks;
   }
+  EXPECT_GT(n_masks, n_steps / 20);
   EXPECT_GT(n_decided, n_steps / 2) << "the shortlists' way is hardly gone";
 }
 
 // Top-p that reaches beyond the best of the shortlist, far and near.
 TEST(EngineShortlist, FlatTopPGivesTheSameTokens) {
   Random random(2);
-  int n_steps = 0, n_decided = 0, n_tails = 0;
+  int n_steps = 0, n_decided = 0, n_tails = 0, n_masks = 0;
   for (int trial = 0; trial < 120; ++trial) {
     SCOPED_TRACE(trial);
     const size_t sizes[] = {1100, 2500, 6000, 15000};
@@ -174,11 +199,13 @@ TEST(EngineShortlist, FlatTopPGivesTheSameTokens) {
       if (random.below(4) == 0)   // many equals
         for (float& x : logits) x = std::round(16 * x) / 16;
       if (random.below(6) == 0) logits[random.below(n)] = kNan, logits[random.below(n)] = -kInfinity;
-      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i == 3 ? trial % 2 : 2);
+      const std::vector<uint32_t> mask = random.below(3) == 0 ? any_mask(&random, n) : std::vector<uint32_t>();
+      const int32_t token = pair.step(logits, tokens, i % 2 ? 9e-13 : -9e-13, i == 3 ? trial % 2 : 2, mask);
       if (token >= 0) tokens.push_back(token);
     }
-    n_steps += pair.n_steps, n_decided += pair.n_decided, n_tails += pair.n_tails;
+    n_steps += pair.n_steps, n_decided += pair.n_decided, n_tails += pair.n_tails, n_masks += pair.n_masks;
   }
+  EXPECT_GT(n_masks, n_steps / 20);
   EXPECT_GT(n_tails, n_steps / 3);
   EXPECT_GT(n_decided, n_steps / 2);
 }
@@ -240,6 +267,74 @@ TEST(EngineShortlist, DecidesCommonOptions) {
   o.top_p = 1.0f;   // among all tokens
   EXPECT_EQ(run(o, 3.5f), 40);
   EXPECT_EQ(run(o, 1e-4f), 40);
+}
+
+// As above under a mask that bans the best tokens: the others lie so far below that their weights would be none beside the best's.
+TEST(EngineShortlist, DecidesUnderAMask) {
+  const auto run = [](SamplingOptions o, float scale) {
+    Random random(3);
+    Pair pair(o, 20000);
+    std::vector<int32_t> tokens(70, 5);
+    for (int i = 0; i < 40; ++i) {
+      std::vector<float> logits = peaked_logits(&random, 20000, scale);
+      const std::vector<uint32_t> mask = ban_above(logits, scale);
+      for (float& x : logits)
+        if (x > scale) x += 2000.0f;
+      tokens.push_back(pair.step(logits, tokens, 0.0, 2, mask));
+    }
+    EXPECT_EQ(pair.n_asked, 40);
+    EXPECT_EQ(pair.n_masks, 40);
+    return pair.n_decided;
+  };
+  SamplingOptions o;
+  EXPECT_EQ(run(o, 1), 40);
+  o.repetition_penalty = 1.2f, o.presence_penalty = 0.5f, o.bias = {{9, 2.0f}, {11, -kInfinity}};
+  EXPECT_EQ(run(o, 1), 40);
+  o.temperature = 0.8f, o.top_k = 40, o.top_p = 0.95f;
+  EXPECT_EQ(run(o, 1), 40);
+  o.top_k = 0;
+  EXPECT_GE(run(o, 1.5f), 35);
+  o.temperature = 0.05f, o.top_p = 0.5f;
+  EXPECT_GE(run(o, 2.0f), 38);
+  o.temperature = 0.8f, o.top_p = 1.0f;
+  EXPECT_EQ(run(o, 2), 40);
+  o.min_p = 0.6f;
+  EXPECT_GE(run(o, 3.5f), 35);
+}
+
+// A mask's request keeps its words, and lists no banned token.
+TEST(EngineShortlist, AsksUnderAMask) {
+  constexpr size_t kN = 5003;
+  SamplingOptions o;
+  o.temperature = 1.0f, o.bias = {{2, 1.0f}, {8, 1.0f}};
+  std::vector<uint32_t> mask(kN / 32, ~0u);   // a word too few
+  mask[0] = ~4u;
+  const auto request_of = [&](const SamplingOptions& options) {
+    static std::unique_ptr<Sampler> sampler;
+    sampler = std::make_unique<Sampler>(options, static_cast<int32_t>(kN));
+    sampler->set_mask(mask);
+    Shortlist* list = sampler->ask(std::vector<int32_t>{});
+    return list ? list->request() : ShortlistRequest{-1};
+  };
+  const ShortlistRequest request = request_of(o);
+  mask[1] = 0;
+  ASSERT_EQ(request.mask.size(), 157u);
+  EXPECT_EQ(request.mask[0], ~4u);
+  EXPECT_EQ(request.mask[1], ~0u) << "a copy";
+  EXPECT_EQ(request.mask[156], 0u);
+  ASSERT_EQ(request.tokens.size(), 1u);
+  EXPECT_EQ(request.tokens[0], 8);
+  o.n_logprobs = 1;
+  EXPECT_EQ(request_of(o).n_best, -1) << "log-probabilities are the model's own";
+  o.temperature = 0.0f;
+  EXPECT_EQ(request_of(o).n_best, 1024);
+  EXPECT_TRUE(request_of(o).mask.empty());
+  o.n_logprobs = 0;
+  EXPECT_EQ(request_of(o).n_best, 2);
+  mask.assign(mask.size(), 0);
+  mask[3] = 5;
+  EXPECT_TRUE(request_of(o).mask.empty()) << "a few tokens, all fetched";
+  EXPECT_EQ(request_of(o).tokens.size(), 2u);
 }
 
 // Penalties that look far back, at more tokens than come as the best.
@@ -365,13 +460,17 @@ TEST(EngineShortlist, ARowsShortlistIsThatOfTheDefinition) {
       const int32_t n_best = trial == 0 ? 0 : trial == 1 ? 1 : static_cast<int32_t>(random.below(1024)) + 1;
       const int32_t n_sums = trial % 2 ? static_cast<int32_t>((n + 255) / 256) : 0;
       const bool tempered = trial % 3 != 0;
-      const ShortlistRequest request = {n_best, tokens, tempered ? 1.0 / (0.2 + static_cast<double>(random.uniform())) : 0.0, tempered ? n_sums : 0};
+      std::vector<uint32_t> mask;
+      if (trial % 2) mask = any_mask(&random, n), mask.resize((n + 31) / 32, random.below(2) ? ~0u : 0u);
+      if (trial == 9) mask = ban_above(logits, -0.5f), logits[n / 2] += 3000.0f;   // most of it far above what is allowed
+      const ShortlistRequest request = {n_best, tokens, tempered ? 1.0 / (0.2 + static_cast<double>(random.uniform())) : 0.0, tempered ? n_sums : 0, mask};
       std::vector<std::byte> bytes(shortlist_result_bytes(request));
       std::vector<int32_t> candidates(n);
       RowShortlist row(n);
       row.make(logits, request, {candidates.data(), n}, bytes.data());
       const ShortlistResult expected = expected_shortlist(logits, request), got = read_shortlist(bytes.data(), request);
       EXPECT_EQ(std::memcmp(&got.head.most, &expected.head.most, sizeof(float)), 0);
+      EXPECT_EQ(std::memcmp(&got.head.most_allowed, &expected.head.most_allowed, sizeof(float)), 0);
       ASSERT_EQ(got.head.n_best, expected.head.n_best);
       for (size_t i = 0; i < expected.best.size(); ++i) {
         ASSERT_EQ(got.best[i].token, expected.best[i].token) << i;
@@ -383,7 +482,7 @@ TEST(EngineShortlist, ARowsShortlistIsThatOfTheDefinition) {
       EXPECT_NEAR(got.head.tempered_sum, expected.head.tempered_sum, 5e-13 * expected.head.tempered_sum);
       for (size_t i = 0; i < expected.sums.size(); ++i) EXPECT_NEAR(got.sums[i], expected.sums[i], 5e-13 * expected.sums[i] + 1e-300) << i;
       if (expected.best.empty() || std::isinf(expected.best.back().logit) || std::isnan(expected.best.back().logit)) continue;
-      const ShortlistTail tail = {expected.best.back(), 128.0f, 1.0};
+      const ShortlistTail tail = {expected.best.back(), 128.0f, 1.0, mask};
       std::vector<uint64_t> bands(ShortlistTail::kBands);
       RowShortlist::bands(logits, tail, bands.data());
       const std::vector<uint64_t> expected_bands = expected_band_sums(logits, tail);
