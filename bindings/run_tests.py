@@ -376,7 +376,7 @@ def readme_rust():
 def readme_go():
     source = readme_program("go", os.path.join("go", "ask.go"))
     with open(os.path.join(os.path.dirname(source), "go.mod"), "w", encoding="utf-8") as file:
-        file.write("module ask\n\ngo 1.19\n\nrequire orrery v0.0.0\n\nreplace orrery => %s\n" % os.path.join(HERE, "go"))
+        file.write("module ask\n\ngo 1.19\n\nrequire orrery.invalid/orrery v0.0.0\n\nreplace orrery.invalid/orrery => %s\n" % os.path.join(HERE, "go"))
     go("build", "-o", os.path.join(folder("readme"), "ask_go"), ".", cwd=os.path.dirname(source))
     answers([os.path.join(folder("readme"), "ask_go")])
 
