@@ -28,6 +28,8 @@ QUESTIONS = "Nobody in the mill noticed the orange owl. Bruno lives in Salem. Or
 sys.dont_write_bytecode = True
 sys.path.insert(0, HERE)
 
+import build_packages  # noqa: E402
+
 
 class Failure(Exception):
     pass
@@ -226,19 +228,14 @@ def python_wheel():
 
 def node_environment():
     """Builds the addon against the headers of the node that there is."""
-    node = shutil.which(tool("node"))
+    tool("node")
     addon = os.path.join(folder("node"), "orrery.node")
-    includes = [os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(node))), "include", "node"), "/usr/include/node",
-                "/usr/include/nodejs/src"]
-    include = next((i for i in includes if os.path.exists(os.path.join(i, "node_api.h"))), None)
-    if not include:
+    if not build_packages.node_include():
         raise Skip("no node_api.h")
     sources = [os.path.join(HERE, "node", f) for f in ("addon.c", "addon_calls.h", "functions.h")]
     sources.append(os.path.join(HERE, "c", "layouts.h"))
     if not os.path.exists(addon) or os.path.getmtime(addon) < max(map(os.path.getmtime, sources)):
-        run([os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror",
-             "-Wno-unused-function", "-I", include, "-I", os.path.join(ROOT, "include"), sources[0], "-L", CAPI, "-lorrery",
-             "-lpthread", "-o", addon])
+        build_packages.build_addon(CAPI, addon)
     return {"ORRERY_ADDON": addon}
 
 
@@ -255,6 +252,27 @@ def node_idioms():
 def node_chat():
     environment = node_environment()
     chat(["node", os.path.join(HERE, "node", "chat.js")], **environment)
+
+
+def node_package():
+    """What `npm pack` makes installs without a network, and answers with the library inside."""
+    tool("npm")
+    node_environment()
+    out = folder("npm")
+    shutil.rmtree(out)
+    os.makedirs(os.path.join(out, "program"))
+    package = build_packages.npm(BUILD, out)
+    program = os.path.join(out, "program")
+    with open(os.path.join(program, "package.json"), "w", encoding="utf-8") as file:
+        file.write("{}")
+    run(["npm", "install", "--offline", "--no-audit", "--no-fund", "--cache", os.path.join(out, "cache"), package], cwd=program)
+    if os.path.islink(os.path.join(program, "node_modules", "orrery")):
+        raise Failure("the package is a link to its sources")
+    line = ("const {Runtime} = require('orrery'); (async () => { const chat = await (await new Runtime({backend: 'cpu'}).open(process.argv[1]))"
+            ".session(); console.log(await chat.ask(process.argv[2])); })();")
+    said = run(["node", "-e", line, MODEL, QUESTIONS], cwd=program, LD_LIBRARY_PATH="")
+    if "Bruno lives in Salem." not in said:
+        raise Failure("the line said: " + said)
 
 
 # ---- Rust ---------------------------------------------------------------------------------------------------------
@@ -308,14 +326,17 @@ def go_chat():
 
 # ---- C# -----------------------------------------------------------------------------------------------------------
 
-def mono(program):
-    """Builds the assembly and a program that uses it; the command that runs the program."""
-    compiler, sources = tool("mcs"), [os.path.join(HERE, "csharp", f) for f in ("Native.cs", "Interop.cs", "Orrery.cs", "Session.cs", "Tools.cs")]
+def mono(program, out="csharp", assembly=None, defines=()):
+    """Builds the assembly, unless one is given, and a program that uses it; the command that runs the program."""
+    compiler, out = tool("mcs"), folder(out)
     tool("mono")
-    out = folder("csharp")
-    assembly, program_exe = os.path.join(out, "Orrery.dll"), os.path.join(out, os.path.basename(program)[:-3] + ".exe")
-    run([compiler, "-unsafe", "-langversion:7", "-warnaserror", "-nowarn:0649", "-target:library", "-out:" + assembly, *sources])
-    run([compiler, "-langversion:7", "-warnaserror", "-r:" + assembly, "-out:" + program_exe, os.path.join(HERE, "csharp", program)])
+    own, program_exe = os.path.join(out, "Orrery.dll"), os.path.join(out, os.path.basename(program)[:-3] + ".exe")
+    options = ["-define:" + name for name in defines]
+    if assembly:
+        shutil.copy(assembly, own)
+    else:
+        build_packages.build_assembly(own, *options)
+    run([compiler, "-langversion:7", "-warnaserror", *options, "-r:" + own, "-out:" + program_exe, os.path.join(HERE, "csharp", program)])
     return ["mono", program_exe]
 
 
@@ -327,8 +348,33 @@ def csharp_idioms():
     run(mono("tests/Idioms.cs") + [MODEL])
 
 
+def csharp_newer():
+    """The same where the framework has IAsyncEnumerable, as Mono's has."""
+    run(mono("tests/Idioms.cs", "csharp/newer", defines=["NETSTANDARD2_1_OR_GREATER"]) + [MODEL])
+
+
 def csharp_chat():
     chat(mono("samples/Chat.cs"))
+
+
+def csharp_package():
+    """The package has what its relations name; its assembly answers with its library, found where a host of .NET puts it."""
+    import xml.etree.ElementTree as xml
+    import zipfile
+    tool("mcs")
+    out, unpacked = folder("nuget"), folder("nuget/unpacked")
+    shutil.rmtree(out)
+    package = build_packages.nuget(BUILD, out)
+    zipfile.ZipFile(package).extractall(unpacked)
+    names = zipfile.ZipFile(package).namelist()
+    typed = {e.get("Extension") for e in xml.parse(os.path.join(unpacked, "[Content_Types].xml")).getroot()}
+    manifest = xml.parse(os.path.join(unpacked, "_rels", ".rels")).getroot()[0].get("Target").lstrip("/")
+    version = xml.parse(os.path.join(unpacked, manifest)).getroot()[0].find("{*}version").text
+    if not package.endswith("Orrery.%s.nupkg" % version) or {n.rpartition(".")[2] for n in names} != typed:
+        raise Failure("%s has %s, of types %s" % (package, names, typed))
+    native = next(n for n in names if re.fullmatch(r"runtimes/linux-\w+/native/liborrery\.so", n))
+    chat(mono("samples/Chat.cs", "nuget/program", os.path.join(unpacked, "lib", "netstandard2.0", "Orrery.dll")),
+         LD_LIBRARY_PATH=os.path.join(unpacked, os.path.dirname(native)))
 
 
 # ---- The programs of the root's README ----------------------------------------------------------------------------
@@ -408,6 +454,7 @@ TESTS = [
     ("node", "conformance", node_conformance),
     ("node", "idioms", node_idioms),
     ("node", "chat", node_chat),
+    ("node", "package", node_package),
     ("rust", "conformance", rust_conformance),
     ("rust", "idioms", rust_idioms),
     ("rust", "chat", rust_chat),
@@ -416,7 +463,9 @@ TESTS = [
     ("go", "chat", go_chat),
     ("csharp", "conformance", csharp_conformance),
     ("csharp", "idioms", csharp_idioms),
+    ("csharp", "idioms, newer framework", csharp_newer),
     ("csharp", "chat", csharp_chat),
+    ("csharp", "package", csharp_package),
     ("c", "README", readme_c),
     ("python", "README", readme_python),
     ("node", "README", readme_node),
