@@ -280,11 +280,11 @@ def node_package():
 RUST = {"ORRERY_LIB_DIR": CAPI, "CARGO_NET_OFFLINE": "true", "ORRERY_MODEL": MODEL, "CARGO_TERM_COLOR": "never"}
 
 
-def cargo(what, *arguments):
+def cargo(what, *arguments, target="rust", **environment):
     """Runs cargo on the workspace; all that it writes lies in the build folder."""
     tool("rustc")
-    run([tool("cargo"), what, "--offline", "--locked", "--target-dir", folder("rust"), *arguments],
-        cwd=os.path.join(HERE, "rust"), **RUST)
+    run([tool("cargo"), what, "--offline", "--locked", "--target-dir", folder(target), *arguments],
+        cwd=os.path.join(HERE, "rust"), timeout=1800, **dict(RUST, **environment))
 
 
 def rust_conformance():
@@ -299,6 +299,27 @@ def rust_idioms():
 def rust_chat():
     cargo("build", "--examples")
     chat([os.path.join(folder("rust"), "debug", "examples", "chat")])
+
+
+def rust_vendored():
+    """The feature builds orrery_static by CMake and links it into the program, which answers without liborrery.so. The sources' place is taken by
+    a project that hands out BUILD's library: to compile it again takes minutes."""
+    tool("cmake")
+    library = os.path.join(CAPI, "liborrery.a")
+    if not os.path.exists(library):
+        raise Skip("no static library in " + BUILD)
+    sources = folder("rust-vendored/sources")
+    for name in ("include", "runtime", "capi"):
+        folder("rust-vendored/sources/" + name)
+    with open(os.path.join(sources, "CMakeLists.txt"), "w", encoding="utf-8") as file:
+        file.write("cmake_minimum_required(VERSION 3.25)\nproject(handed NONE)\nadd_custom_target(orrery_static "
+                   "COMMAND ${CMAKE_COMMAND} -E make_directory capi COMMAND ${CMAKE_COMMAND} -E copy %s capi)\n" % library)
+    cargo("build", "--package", "orrery", "--features", "vendored", "--example", "chat", target="rust-vendored/target", ORRERY_LIB_DIR="/nowhere",
+          ORRERY_SOURCE_DIR=sources)
+    program = os.path.join(folder("rust-vendored/target"), "debug", "examples", "chat")
+    if "liborrery" in run([tool("objdump"), "-p", program]):
+        raise Failure("the program needs liborrery.so")
+    chat([program], LD_LIBRARY_PATH="")
 
 
 # ---- Go -----------------------------------------------------------------------------------------------------------
@@ -458,6 +479,7 @@ TESTS = [
     ("rust", "conformance", rust_conformance),
     ("rust", "idioms", rust_idioms),
     ("rust", "chat", rust_chat),
+    ("rust", "vendored", rust_vendored),
     ("go", "conformance", go_conformance),
     ("go", "idioms", go_idioms),
     ("go", "chat", go_chat),
