@@ -61,7 +61,7 @@ only = -R '^($(subst $(space),|,$(strip $(1))))(_[0-9]+)?$$'
 # ThreadSanitizer's memory map may collide with randomised addresses.
 unrandomised = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-.PHONY: all demo test test-paths test-windows package check models texts bindings-test bindings-wheel desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
+.PHONY: all demo test test-paths test-windows package check models texts bindings-test bindings-wheel bindings-npm bindings-nuget desktop desktop-test test-cuda test-ptx test-arm64 gpu-all gpu-build gpu-test gpu-bench gpu-model gpu-lease bench fuzz fuzz-corpus soak sanitize sanitize-address sanitize-thread install uninstall clean help
 
 all:
 	@.ci/packages check build
@@ -101,6 +101,13 @@ bindings-wheel:
 	@$(call configure,$(BUILD),$(without_tests))
 	@$(call build,$(BUILD),orrery_static)
 	@python3 bindings/python/build_wheel.py $(BUILD) $(BUILD)/wheel
+
+# Packages for Node and for .NET, with the library inside, in $(BUILD)/npm and $(BUILD)/nuget.
+bindings-npm bindings-nuget: bindings-%:
+	@.ci/packages check build
+	@$(call configure,$(BUILD),$(without_tests))
+	@$(call build,$(BUILD),orrery_shared)
+	@python3 bindings/build_packages.py $* $(BUILD) $(BUILD)/$*
 
 # The desktop application, and its test in a real window under Xvfb: CASES="markdown frames" names some of its cases.
 desktop:
@@ -336,6 +343,7 @@ help:
 	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
+	@echo "make bindings-npm, make bindings-nuget   likewise for Node, in $(BUILD)/npm, and .NET, in $(BUILD)/nuget"
 	@echo "make desktop         build the desktop application (GTK 4); make desktop-test tries it in a window under Xvfb"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
 	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: in two orders; QUICK=1: a fourth"

@@ -28,6 +28,8 @@ QUESTIONS = "Nobody in the mill noticed the orange owl. Bruno lives in Salem. Or
 sys.dont_write_bytecode = True
 sys.path.insert(0, HERE)
 
+import build_packages  # noqa: E402
+
 
 class Failure(Exception):
     pass
@@ -226,19 +228,14 @@ def python_wheel():
 
 def node_environment():
     """Builds the addon against the headers of the node that there is."""
-    node = shutil.which(tool("node"))
+    tool("node")
     addon = os.path.join(folder("node"), "orrery.node")
-    includes = [os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(node))), "include", "node"), "/usr/include/node",
-                "/usr/include/nodejs/src"]
-    include = next((i for i in includes if os.path.exists(os.path.join(i, "node_api.h"))), None)
-    if not include:
+    if not build_packages.node_include():
         raise Skip("no node_api.h")
     sources = [os.path.join(HERE, "node", f) for f in ("addon.c", "addon_calls.h", "functions.h")]
     sources.append(os.path.join(HERE, "c", "layouts.h"))
     if not os.path.exists(addon) or os.path.getmtime(addon) < max(map(os.path.getmtime, sources)):
-        run([os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror",
-             "-Wno-unused-function", "-I", include, "-I", os.path.join(ROOT, "include"), sources[0], "-L", CAPI, "-lorrery",
-             "-lpthread", "-o", addon])
+        build_packages.build_addon(CAPI, addon)
     return {"ORRERY_ADDON": addon}
 
 
@@ -257,16 +254,37 @@ def node_chat():
     chat(["node", os.path.join(HERE, "node", "chat.js")], **environment)
 
 
+def node_package():
+    """What `npm pack` makes installs without a network, and answers with the library inside."""
+    tool("npm")
+    node_environment()
+    out = folder("npm")
+    shutil.rmtree(out)
+    os.makedirs(os.path.join(out, "program"))
+    package = build_packages.npm(BUILD, out)
+    program = os.path.join(out, "program")
+    with open(os.path.join(program, "package.json"), "w", encoding="utf-8") as file:
+        file.write("{}")
+    run(["npm", "install", "--offline", "--no-audit", "--no-fund", "--cache", os.path.join(out, "cache"), package], cwd=program)
+    if os.path.islink(os.path.join(program, "node_modules", "orrery")):
+        raise Failure("the package is a link to its sources")
+    line = ("const {Runtime} = require('orrery'); (async () => { const chat = await (await new Runtime({backend: 'cpu'}).open(process.argv[1]))"
+            ".session(); console.log(await chat.ask(process.argv[2])); })();")
+    said = run(["node", "-e", line, MODEL, QUESTIONS], cwd=program, LD_LIBRARY_PATH="")
+    if "Bruno lives in Salem." not in said:
+        raise Failure("the line said: " + said)
+
+
 # ---- Rust ---------------------------------------------------------------------------------------------------------
 
 RUST = {"ORRERY_LIB_DIR": CAPI, "CARGO_NET_OFFLINE": "true", "ORRERY_MODEL": MODEL, "CARGO_TERM_COLOR": "never"}
 
 
-def cargo(what, *arguments):
+def cargo(what, *arguments, target="rust", **environment):
     """Runs cargo on the workspace; all that it writes lies in the build folder."""
     tool("rustc")
-    run([tool("cargo"), what, "--offline", "--locked", "--target-dir", folder("rust"), *arguments],
-        cwd=os.path.join(HERE, "rust"), **RUST)
+    run([tool("cargo"), what, "--offline", "--locked", "--target-dir", folder(target), *arguments],
+        cwd=os.path.join(HERE, "rust"), timeout=1800, **dict(RUST, **environment))
 
 
 def rust_conformance():
@@ -281,6 +299,27 @@ def rust_idioms():
 def rust_chat():
     cargo("build", "--examples")
     chat([os.path.join(folder("rust"), "debug", "examples", "chat")])
+
+
+def rust_vendored():
+    """The feature builds orrery_static by CMake and links it into the program, which answers without liborrery.so. The sources' place is taken by
+    a project that hands out BUILD's library: to compile it again takes minutes."""
+    tool("cmake")
+    library = os.path.join(CAPI, "liborrery.a")
+    if not os.path.exists(library):
+        raise Skip("no static library in " + BUILD)
+    sources = folder("rust-vendored/sources")
+    for name in ("include", "runtime", "capi"):
+        folder("rust-vendored/sources/" + name)
+    with open(os.path.join(sources, "CMakeLists.txt"), "w", encoding="utf-8") as file:
+        file.write("cmake_minimum_required(VERSION 3.25)\nproject(handed NONE)\nadd_custom_target(orrery_static "
+                   "COMMAND ${CMAKE_COMMAND} -E make_directory capi COMMAND ${CMAKE_COMMAND} -E copy %s capi)\n" % library)
+    cargo("build", "--package", "orrery", "--features", "vendored", "--example", "chat", target="rust-vendored/target", ORRERY_LIB_DIR="/nowhere",
+          ORRERY_SOURCE_DIR=sources)
+    program = os.path.join(folder("rust-vendored/target"), "debug", "examples", "chat")
+    if "liborrery" in run([tool("objdump"), "-p", program]):
+        raise Failure("the program needs liborrery.so")
+    chat([program], LD_LIBRARY_PATH="")
 
 
 # ---- Go -----------------------------------------------------------------------------------------------------------
@@ -308,14 +347,17 @@ def go_chat():
 
 # ---- C# -----------------------------------------------------------------------------------------------------------
 
-def mono(program):
-    """Builds the assembly and a program that uses it; the command that runs the program."""
-    compiler, sources = tool("mcs"), [os.path.join(HERE, "csharp", f) for f in ("Native.cs", "Interop.cs", "Orrery.cs", "Session.cs", "Tools.cs")]
+def mono(program, out="csharp", assembly=None, defines=()):
+    """Builds the assembly, unless one is given, and a program that uses it; the command that runs the program."""
+    compiler, out = tool("mcs"), folder(out)
     tool("mono")
-    out = folder("csharp")
-    assembly, program_exe = os.path.join(out, "Orrery.dll"), os.path.join(out, os.path.basename(program)[:-3] + ".exe")
-    run([compiler, "-unsafe", "-langversion:7", "-warnaserror", "-nowarn:0649", "-target:library", "-out:" + assembly, *sources])
-    run([compiler, "-langversion:7", "-warnaserror", "-r:" + assembly, "-out:" + program_exe, os.path.join(HERE, "csharp", program)])
+    own, program_exe = os.path.join(out, "Orrery.dll"), os.path.join(out, os.path.basename(program)[:-3] + ".exe")
+    options = ["-define:" + name for name in defines]
+    if assembly:
+        shutil.copy(assembly, own)
+    else:
+        build_packages.build_assembly(own, *options)
+    run([compiler, "-langversion:7", "-warnaserror", *options, "-r:" + own, "-out:" + program_exe, os.path.join(HERE, "csharp", program)])
     return ["mono", program_exe]
 
 
@@ -327,8 +369,33 @@ def csharp_idioms():
     run(mono("tests/Idioms.cs") + [MODEL])
 
 
+def csharp_newer():
+    """The same where the framework has IAsyncEnumerable, as Mono's has."""
+    run(mono("tests/Idioms.cs", "csharp/newer", defines=["NETSTANDARD2_1_OR_GREATER"]) + [MODEL])
+
+
 def csharp_chat():
     chat(mono("samples/Chat.cs"))
+
+
+def csharp_package():
+    """The package has what its relations name; its assembly answers with its library, found where a host of .NET puts it."""
+    import xml.etree.ElementTree as xml
+    import zipfile
+    tool("mcs")
+    out, unpacked = folder("nuget"), folder("nuget/unpacked")
+    shutil.rmtree(out)
+    package = build_packages.nuget(BUILD, out)
+    zipfile.ZipFile(package).extractall(unpacked)
+    names = zipfile.ZipFile(package).namelist()
+    typed = {e.get("Extension") for e in xml.parse(os.path.join(unpacked, "[Content_Types].xml")).getroot()}
+    manifest = xml.parse(os.path.join(unpacked, "_rels", ".rels")).getroot()[0].get("Target").lstrip("/")
+    version = xml.parse(os.path.join(unpacked, manifest)).getroot()[0].find("{*}version").text
+    if not package.endswith("Orrery.%s.nupkg" % version) or {n.rpartition(".")[2] for n in names} != typed:
+        raise Failure("%s has %s, of types %s" % (package, names, typed))
+    native = next(n for n in names if re.fullmatch(r"runtimes/linux-\w+/native/liborrery\.so", n))
+    chat(mono("samples/Chat.cs", "nuget/program", os.path.join(unpacked, "lib", "netstandard2.0", "Orrery.dll")),
+         LD_LIBRARY_PATH=os.path.join(unpacked, os.path.dirname(native)))
 
 
 # ---- The programs of the root's README ----------------------------------------------------------------------------
@@ -376,7 +443,7 @@ def readme_rust():
 def readme_go():
     source = readme_program("go", os.path.join("go", "ask.go"))
     with open(os.path.join(os.path.dirname(source), "go.mod"), "w", encoding="utf-8") as file:
-        file.write("module ask\n\ngo 1.19\n\nrequire orrery v0.0.0\n\nreplace orrery => %s\n" % os.path.join(HERE, "go"))
+        file.write("module ask\n\ngo 1.19\n\nrequire orrery.invalid/orrery v0.0.0\n\nreplace orrery.invalid/orrery => %s\n" % os.path.join(HERE, "go"))
     go("build", "-o", os.path.join(folder("readme"), "ask_go"), ".", cwd=os.path.dirname(source))
     answers([os.path.join(folder("readme"), "ask_go")])
 
@@ -408,15 +475,19 @@ TESTS = [
     ("node", "conformance", node_conformance),
     ("node", "idioms", node_idioms),
     ("node", "chat", node_chat),
+    ("node", "package", node_package),
     ("rust", "conformance", rust_conformance),
     ("rust", "idioms", rust_idioms),
     ("rust", "chat", rust_chat),
+    ("rust", "vendored", rust_vendored),
     ("go", "conformance", go_conformance),
     ("go", "idioms", go_idioms),
     ("go", "chat", go_chat),
     ("csharp", "conformance", csharp_conformance),
     ("csharp", "idioms", csharp_idioms),
+    ("csharp", "idioms, newer framework", csharp_newer),
     ("csharp", "chat", csharp_chat),
+    ("csharp", "package", csharp_package),
     ("c", "README", readme_c),
     ("python", "README", readme_python),
     ("node", "README", readme_node),

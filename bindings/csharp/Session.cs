@@ -5,6 +5,7 @@ using System.Collections.Generic;
 using System.Runtime.InteropServices;
 using System.Text;
 using System.Threading;
+using System.Threading.Tasks;
 
 namespace Orrery {
 
@@ -147,8 +148,12 @@ public sealed partial class Session : IDisposable {
     }
 }
 
-/// <summary>One answer under way. Leaving a foreach over it, however, disposes of it and frees the session.</summary>
-public sealed class Generation : IDisposable, IEnumerable<Event> {
+/// <summary>One answer under way. Leaving a foreach or an await foreach over it, however, disposes of it and frees the session.</summary>
+public sealed class Generation : IDisposable, IEnumerable<Event>
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP3_0_OR_GREATER
+    , IAsyncEnumerable<Event>
+#endif
+{
     readonly GenerationHandle handle;
     readonly Callbacks callbacks;
     readonly CancellationToken token;
@@ -221,6 +226,59 @@ public sealed class Generation : IDisposable, IEnumerable<Event> {
         }
     }
     IEnumerator IEnumerable.GetEnumerator() { return GetEnumerator(); }
+
+    /// <summary>For await foreach of C# 8: each event is computed on a thread of the pool. The token cancels the answer, which then throws an
+    /// OperationCanceledException.</summary>
+    public AsyncEvents GetAsyncEnumerator(CancellationToken token = default(CancellationToken)) { return new AsyncEvents(this, token); }
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP3_0_OR_GREATER
+    IAsyncEnumerator<Event> IAsyncEnumerable<Event>.GetAsyncEnumerator(CancellationToken token) { return GetAsyncEnumerator(token); }
+#endif
+}
+
+/// <summary>The events of an answer, one after the other. It has the members that await foreach looks for; where the framework has
+/// IAsyncEnumerator, it is one.</summary>
+public sealed class AsyncEvents
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP3_0_OR_GREATER
+    : IAsyncEnumerator<Event>
+#endif
+{
+    readonly Generation generation;
+    readonly CancellationToken token;
+    readonly CancellationTokenRegistration registration;
+
+    internal AsyncEvents(Generation generation, CancellationToken token) {
+        this.generation = generation;
+        this.token = token;
+        registration = token.Register(generation.Cancel);
+    }
+
+    /// <summary>The last event; null before the first.</summary>
+    public Event Current { get; private set; }
+
+#if NETSTANDARD2_1_OR_GREATER || NETCOREAPP3_0_OR_GREATER
+    /// <summary>Works until there is one more event; false behind Done.</summary>
+    public ValueTask<bool> MoveNextAsync() { return new ValueTask<bool>(Move()); }
+    /// <summary>Cancels what is left of the answer, and frees the session.</summary>
+    public ValueTask DisposeAsync() { return new ValueTask(End()); }
+#else
+    /// <summary>Works until there is one more event; false behind Done.</summary>
+    public Task<bool> MoveNextAsync() { return Move(); }
+    /// <summary>Cancels what is left of the answer, and frees the session.</summary>
+    public Task DisposeAsync() { return End(); }
+#endif
+
+    async Task<bool> Move() {
+        if (Current != null && Current.Type == EventType.Done) return false;
+        var next = await Task.Run(() => generation.Next()).ConfigureAwait(false);
+        if (next.FinishReason == FinishReason.Cancelled) token.ThrowIfCancellationRequested();
+        Current = next;
+        return true;
+    }
+
+    Task End() {
+        registration.Dispose();
+        return Task.Run(() => generation.Dispose());
+    }
 }
 
 /// <summary>One thing that a generation tells; Type, one of EventType, says which fields it has.</summary>

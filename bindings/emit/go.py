@@ -1,11 +1,43 @@
 """Go: cgo reads the header itself; generated are constants, options and results as Go values, and the way between the two."""
 
+import re
+
 from . import banner, camel, docs, group_name
 
 KINDS = {"i32": "int32", "u32": "uint32", "i64": "int64", "u64": "uint64", "f32": "float32", "f64": "float64"}
 C_KINDS = {"i32": "int32_t", "u32": "uint32_t", "i64": "int64_t", "u64": "uint64_t", "f32": "float", "f64": "double"}
-HOOKS = {"orrery_log_fn": "func(level int32, message string)", "orrery_progress_fn": "func(done, total uint64) bool",
+HOOKS = {"orrery_log_fn": "func(level LogLevel, message string)", "orrery_progress_fn": "func(done, total uint64) bool",
          "orrery_logits_fn": "func(logits []float32, tokens []int32) bool"}
+
+
+def group_of(header, struct, f):
+    """The enumeration that a field's comment names: "ORRERY_KV_". A field that counts from one, "1 + ORRERY_KV_", is a number."""
+    doc = header.doc(struct.name, f) or ""
+    found = {p for p in re.findall(r"(?<!1 \+ )\bORRERY_([A-Z]+)_", doc) if p in header.groups()}
+    return found.pop() if f.kind in ("i32", "u32") and len(found) == 1 and "1 + ORRERY_" not in doc else None
+
+
+def number_type(header, struct, f):
+    group = group_of(header, struct, f)
+    return group_name(group) if group else KINDS[f.kind]
+
+
+def name_functions(header):
+    """Enumerations with a name function: {"KvType": ("kv_type", "orrery_kv_type_name"), ...}."""
+    return {camel(re.sub("_kind$", "", kind)): (kind, function) for kind, function in header.names().items()}
+
+
+def enumeration(header, name):
+    """A type for the constants of an enumeration, which knows their names. Status is written by hand."""
+    if name == "Status":
+        return []
+    kind, function = name_functions(header).get(name, (None, None))
+    base = header.functions[function].params[0][0].base if kind else "uint32_t"
+    what = "is one of the constants %s...%s" % (name, "" if kind else ", or several of them, added")
+    out = ["// %s %s" % (name, what), "type %s %s\n" % (name, base[:-len("_t")])]
+    if kind:
+        out += ["// String is the constant's name, as ConstantName has it.", "func (v %s) String() string { return ConstantName(\"%s\", int64(v)) }\n" % (name, kind)]
+    return out
 
 
 def go_type(f):
@@ -48,10 +80,11 @@ def types(header):
     out += ['import "unsafe"\n', "const abiVersion = %d\n" % header.constants["ABI_VERSION"]]
     for prefix, members in header.groups().items():
         name = group_name(prefix)
+        out += enumeration(header, name)
         out.append("const (")
         for n, v in members.items():
             out += docs.wrap(header.constant_doc(prefix, n), "\t// ")
-            out.append("\t%s%s%s = %d" % (name, camel(n), " Status" if prefix == "STATUS" else "", v))
+            out.append("\t%s%s %s = %d" % (name, camel(n), name, v))
         out.append(")\n")
     out += ["// ConstantName is the name of a constant; kind: as in orrery_KIND_name. Of a kind that there is not it is empty.",
             "func ConstantName(kind string, value int64) string {", "\tswitch kind {"]
@@ -74,7 +107,7 @@ def types(header):
 def fields(header, struct, shown, out):
     for f in shown:
         out += docs.wrap(header.doc(struct.name, f), "\t// ")
-        out.append("\t%s %s" % (camel(f.name), go_type(f)))
+        out.append("\t%s %s" % (camel(f.name), number_type(header, struct, f) if f.kind in KINDS else go_type(f)))
 
 
 def align(text):
@@ -84,7 +117,7 @@ def align(text):
     def flush():
         rows = [line.strip().split(" ", 1) for line in block]
         width = max((len(r[0]) for r in rows), default=0)
-        if rows and all(" = " in " " + r[1] or "Status = " in r[1] for r in rows) and any("= " in r[1] for r in rows):
+        if rows and all(" = " in r[1] for r in rows):
             typed = max(len(r[1].split("= ")[0].strip()) for r in rows)
             out.extend("\t%s %s= %s" % (r[0].ljust(width), (r[1].split("= ")[0].strip().ljust(typed) + " ") if typed else "",
                                          r[1].split("= ")[1]) for r in rows)
@@ -118,7 +151,7 @@ def options(header, s, out):
     fields(header, s, s.visible, out)
     out += ["}\n", "// Default%s has the library's defaults." % name, "func Default%s() %s {" % (name, name)]
     out += ["\tp := new(C.%s)" % s.name, "\t" + init(s), "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name, "\tvar o %s" % name]
-    out += ["\to.%s = %s(p.%s)" % (camel(f.name), KINDS[f.kind], f.name) for f in s.visible if f.kind in KINDS]
+    out += ["\to.%s = %s(p.%s)" % (camel(f.name), number_type(header, s, f), f.name) for f in s.visible if f.kind in KINDS]
     out += ["\treturn o", "}\n", "func (o *%s) c(k *keep) *C.%s {" % (name, s.name)]
     out += ["\tp := (*C.%s)(k.alloc(C.sizeof_%s))" % (s.name, s.name), "\t" + init(s),
             "\tcheckSize(uint32(p.struct_size), C.sizeof_%s)" % s.name, "\tif o == nil {", "\t\treturn p", "\t}"]
@@ -158,6 +191,6 @@ def results(header, s, out):
             "\tif err := call(p); err != nil {", "\t\treturn r, err", "\t}"]
     for f in s.visible:
         value = {"cstr": "C.GoString(p.%s)", "chars": "C.GoString(&p.%s[0])", "bytes": "C.GoBytes(unsafe.Pointer(&p.%%s), %d)" % f.length}.get(
-            f.kind, "%s(p.%%s)" % KINDS.get(f.kind)) % f.name
+            f.kind, "%s(p.%%s)" % (number_type(header, s, f) if f.kind in KINDS else None)) % f.name
         out.append("\tr.%s = %s" % (camel(f.name), value))
     out += ["\treturn r, nil", "}\n"]

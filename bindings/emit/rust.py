@@ -49,7 +49,7 @@ def sys(header):
             out += docs.wrap(header.doc(s.name, f), "    /// ")
             out.append("    pub %s: %s," % (f.name if f.name != "type" else "r#type", field_type(f)))
         out.append("}\nconst _: () = assert!(std::mem::size_of::<%s>() == %d);" % (s.name, s.bytes))
-    out.append('\n#[link(name = "orrery")]\nextern "C" {')
+    out.append('\n#[cfg_attr(not(feature = "vendored"), link(name = "orrery"))]\n#[cfg_attr(feature = "vendored", link(name = "orrery", kind = "static"))]\nextern "C" {')
     for f in header.functions.values():
         out += docs.wrap(header.doc(f.name), "    /// ")
         out.append("    pub fn %s(%s)%s;" % (f.name, parameters(f), result(f)))

@@ -1,3 +1,3 @@
-module orrery
+module orrery.invalid/orrery
 
 go 1.19

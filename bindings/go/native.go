@@ -204,7 +204,7 @@ func enter(user unsafe.Pointer, f func(function any) bool) (result C.int32_t) {
 
 //export goOrreryLog
 func goOrreryLog(user unsafe.Pointer, level C.int32_t, message *C.char) {
-	enter(user, func(f any) bool { f.(func(int32, string))(int32(level), C.GoString(message)); return true })
+	enter(user, func(f any) bool { f.(func(LogLevel, string))(LogLevel(level), C.GoString(message)); return true })
 }
 
 //export goOrreryProgress

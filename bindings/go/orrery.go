@@ -215,7 +215,7 @@ func (r *Runtime) OpenMemory(file []byte, options *ModelOptions) (*Model, error)
 }
 
 // SetThreads changes the number of threads and their priority between two steps; 0 is the default number.
-func (r *Runtime) SetThreads(n, priority int32) error {
+func (r *Runtime) SetThreads(n int32, priority Priority) error {
 	return r.call(func(p unsafe.Pointer, e errorOut) status {
 		return C.orrery_runtime_set_threads((*C.orrery_runtime)(p), C.int32_t(n), C.int32_t(priority), e)
 	})
@@ -283,7 +283,7 @@ func (v *Vocab) Info() (VocabInfo, error) {
 	})
 }
 
-func (v *Vocab) Tokenize(text string, flags uint32) ([]int32, error) {
+func (v *Vocab) Tokenize(text string, flags TokenizeFlags) ([]int32, error) {
 	k := newKeep()
 	defer k.free()
 	data := (*C.char)(C.CBytes([]byte(text + "\x00")))
@@ -294,7 +294,7 @@ func (v *Vocab) Tokenize(text string, flags uint32) ([]int32, error) {
 }
 
 // Detokenize returns the bytes that the tokens stand for, possibly ending inside a character.
-func (v *Vocab) Detokenize(tokens []int32, flags uint32) ([]byte, error) {
+func (v *Vocab) Detokenize(tokens []int32, flags DetokenizeFlags) ([]byte, error) {
 	ids := (*C.int32_t)(first(tokens))
 	return sizedOf(v.handle, func(p unsafe.Pointer, to *byte, capacity C.size_t, n *C.size_t, e errorOut) status {
 		return C.orrery_detokenize((*C.orrery_vocab)(p), ids, C.size_t(len(tokens)), C.uint32_t(flags),
@@ -302,9 +302,9 @@ func (v *Vocab) Detokenize(tokens []int32, flags uint32) ([]byte, error) {
 	})
 }
 
-func (v *Vocab) TokenFlags(token int32) (flags uint32) {
+func (v *Vocab) TokenFlags(token int32) (flags TokenFlags) {
 	v.use(func(p unsafe.Pointer) error {
-		flags = uint32(C.orrery_token_flags((*C.orrery_vocab)(p), C.int32_t(token)))
+		flags = TokenFlags(C.orrery_token_flags((*C.orrery_vocab)(p), C.int32_t(token)))
 		return nil
 	})
 	return flags

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"strings"
@@ -220,7 +221,7 @@ func TestHandlesAreCollected(t *testing.T) {
 	for i := 0; i < 3; i++ {
 		options := DefaultRuntimeOptions()
 		options.Backend, options.LogLevel = "cpu", LogLevelDebug
-		options.Log = func(int32, string) { heard++ }
+		options.Log = func(LogLevel, string) { heard++ }
 		r, err := NewRuntime(&options)
 		fatal(t, err)
 		m, err := r.Open(os.Getenv("ORRERY_MODEL"), nil)
@@ -233,5 +234,23 @@ func TestHandlesAreCollected(t *testing.T) {
 	}
 	if heard == 0 {
 		t.Fatal("no log")
+	}
+}
+
+func TestConstantsHaveTypesAndNames(t *testing.T) {
+	options := DefaultSessionOptions()
+	options.KvType = KvTypeQ80
+	for _, c := range []struct{ value, typed, name any }{
+		{options.KvType, KvType(2), "ORRERY_KV_Q8_0"},
+		{DefaultModelOptions().Load, LoadModeMap, "ORRERY_LOAD_MAP"},
+		{Event{}.Type, EventType(0), EventType(0).String()},
+		{FinishReasonStop, FinishReason(2), ConstantName("finish_reason", 2)},
+	} {
+		if c.value != c.typed || fmt.Sprint(c.value) != c.name {
+			t.Errorf("%T %v, expected %T %v", c.value, c.value, c.typed, c.name)
+		}
+	}
+	if _, plain := any(options.DeviceKvType).(uint32); !plain {
+		t.Error("DeviceKvType counts from one, so it is a number")
 	}
 }

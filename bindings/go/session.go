@@ -362,7 +362,7 @@ type TokenLogprob struct {
 
 // Event is one thing that a generation tells; Type says which fields it has.
 type Event struct {
-	Type                                        uint32         // one of EventType...
+	Type                                        EventType
 	Done, Total                                 uint64         // Progress: prompt tokens
 	Text                                        string         // Text, Reasoning: whole characters; Arguments, CallEnd: JSON
 	Call                                        uint32         // Call, Arguments, CallEnd: the call's number
@@ -371,7 +371,7 @@ type Event struct {
 	Token                                       int32          // Token
 	Logprob                                     float32        // Token
 	Top                                         []TokenLogprob // Token: the likeliest
-	FinishReason                                uint32         // Done: one of FinishReason...
+	FinishReason                                FinishReason   // Done
 	StopIndex                                   uint32         // Done, by a stop string
 	PromptTokens, ReusedTokens, GeneratedTokens uint64         // Done
 	FirstTokenUs, PrefillUs, DecodeUs           uint64         // Done
@@ -380,8 +380,8 @@ type Event struct {
 
 // toEvent copies what the event points to: it lives until the next call.
 func toEvent(e *C.orrery_event) Event {
-	event := Event{Type: uint32(e._type), Done: uint64(e.done), Total: uint64(e.total), Token: int32(e.token), Logprob: float32(e.logprob),
-		FinishReason: uint32(e.finish_reason), StopIndex: uint32(e.stop_index), PromptTokens: uint64(e.prompt_tokens),
+	event := Event{Type: EventType(e._type), Done: uint64(e.done), Total: uint64(e.total), Token: int32(e.token), Logprob: float32(e.logprob),
+		FinishReason: FinishReason(e.finish_reason), StopIndex: uint32(e.stop_index), PromptTokens: uint64(e.prompt_tokens),
 		ReusedTokens: uint64(e.reused_tokens), GeneratedTokens: uint64(e.generated_tokens), FirstTokenUs: uint64(e.first_token_us),
 		PrefillUs: uint64(e.prefill_us), DecodeUs: uint64(e.decode_us), Complete: e.complete != 0}
 	switch event.Type {

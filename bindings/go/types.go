@@ -53,182 +53,275 @@ const (
 	StatusInternal Status = 16
 )
 
-const (
-	LogLevelError   = 1
-	LogLevelWarning = 2
-	LogLevelInfo    = 3
-	LogLevelDebug   = 4
-	// the CPU backend also measures its decode steps, which slows them a little. When an answer ends, messages "trace
-	// {...}" say where the time went: JSON of all steps and of each operation. The keys may change
-	LogLevelTrace = 5
-)
+// LogLevel is one of the constants LogLevel...
+type LogLevel int32
+
+// String is the constant's name, as ConstantName has it.
+func (v LogLevel) String() string { return ConstantName("log_level", int64(v)) }
 
 const (
-	ReservoirModePageable = 0
+	LogLevelError   LogLevel = 1
+	LogLevelWarning LogLevel = 2
+	LogLevelInfo    LogLevel = 3
+	LogLevelDebug   LogLevel = 4
+	// the CPU backend also measures its decode steps, which slows them a little. When an answer ends, messages "trace
+	// {...}" say where the time went: JSON of all steps and of each operation. The keys may change
+	LogLevelTrace LogLevel = 5
+)
+
+// ReservoirMode is one of the constants ReservoirMode...
+type ReservoirMode uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v ReservoirMode) String() string { return ConstantName("reservoir_mode", int64(v)) }
+
+const (
+	ReservoirModePageable ReservoirMode = 0
 	// opening a session locks and clears its part of the reservoir: a device copies from it fastest.
 	// ORRERY_OUT_OF_PINNED_MEMORY where the system refuses; the message says how to raise its limit
-	ReservoirModePinned = 1
+	ReservoirModePinned ReservoirMode = 1
 )
+
+// Priority is one of the constants Priority...
+type Priority int32
+
+// String is the constant's name, as ConstantName has it.
+func (v Priority) String() string { return ConstantName("priority", int64(v)) }
 
 const (
 	// as the thread that creates the runtime, or changes it, has it
-	PriorityNormal = 0
+	PriorityNormal Priority = 0
 	// the system prefers other programs
-	PriorityLow = 1
+	PriorityLow Priority = 1
 )
+
+// TokenizeFlags is one of the constants TokenizeFlags..., or several of them, added
+type TokenizeFlags uint32
 
 const (
 	// begin with the vocabulary's BOS token, if it has one
-	TokenizeFlagsBos = 1
+	TokenizeFlagsBos TokenizeFlags = 1
 	// text that spells a control token is that token; else it stays text
-	TokenizeFlagsSpecial = 2
+	TokenizeFlagsSpecial TokenizeFlags = 2
 )
+
+// DetokenizeFlags is one of the constants DetokenizeFlags..., or several of them, added
+type DetokenizeFlags uint32
 
 const (
 	// spell control tokens out; else they are left out
-	DetokenizeFlagsSpecial = 1
+	DetokenizeFlagsSpecial DetokenizeFlags = 1
 )
+
+// TokenFlags is one of the constants TokenFlags..., or several of them, added
+type TokenFlags uint32
 
 const (
 	// a control token: never text
-	TokenFlagsControl = 1
+	TokenFlagsControl TokenFlags = 1
 	// ends an answer
-	TokenFlagsEndOfGeneration = 2
+	TokenFlagsEndOfGeneration TokenFlags = 2
 )
 
+// KvType is one of the constants KvType...
+type KvType uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v KvType) String() string { return ConstantName("kv_type", int64(v)) }
+
 const (
-	KvTypeF16 = 0
-	KvTypeF32 = 1
-	KvTypeQ80 = 2
-	KvTypeQ40 = 3
+	KvTypeF16 KvType = 0
+	KvTypeF32 KvType = 1
+	KvTypeQ80 KvType = 2
+	KvTypeQ40 KvType = 3
 	// K in Q8_0, V in Q4_0
-	KvTypeK8v4 = 4
+	KvTypeK8v4 KvType = 4
 )
+
+// RopeScaling is one of the constants RopeScaling...
+type RopeScaling uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v RopeScaling) String() string { return ConstantName("rope_scaling", int64(v)) }
 
 const (
 	// RoPE scaling, where the file's own is to be overridden.
-	RopeScalingFromFile = 0
-	RopeScalingNone     = 1
-	RopeScalingLinear   = 2
-	RopeScalingYarn     = 3
+	RopeScalingFromFile RopeScaling = 0
+	RopeScalingNone     RopeScaling = 1
+	RopeScalingLinear   RopeScaling = 2
+	RopeScalingYarn     RopeScaling = 3
 	// Llama 3.1's published smoothing by wavelength
-	RopeScalingLlama3 = 4
+	RopeScalingLlama3 RopeScaling = 4
 	// the factors must be in the file; rope_original_context moves their threshold
-	RopeScalingLongrope = 5
+	RopeScalingLongrope RopeScaling = 5
 )
+
+// Region is one of the constants Region...
+type Region uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v Region) String() string { return ConstantName("region_kind", int64(v)) }
 
 const (
 	// the model's weights
-	RegionWeights = 0
+	RegionWeights Region = 0
 	// activations, scratch, logits
-	RegionWorkspace = 1
+	RegionWorkspace Region = 1
 	// pages, or the resident KV of a policy
-	RegionKv = 2
+	RegionKv Region = 2
 	// digests, low-rank keys, compensation tokens: they stand for KV that is not on the device
-	RegionSummaries = 3
+	RegionSummaries Region = 3
 	// memory through which KV and queries pass
-	RegionStaging = 4
+	RegionStaging Region = 4
 	// host memory beside the KV
-	RegionTables = 5
+	RegionTables Region = 5
 )
+
+// LoadMode is one of the constants LoadMode...
+type LoadMode uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v LoadMode) String() string { return ConstantName("load_mode", int64(v)) }
 
 const (
 	// map the file. If somebody truncates its weights meanwhile, the system kills the process: the one documented
 	// exception to "no input kills the process". Overwriting them changes answers, and nothing else: the header is
 	// copied once
-	LoadModeMap = 0
+	LoadModeMap LoadMode = 0
 	// read its tensors into our own memory: no exception. ORRERY_OUT_OF_HOST_MEMORY, with the numbers, where they need
 	// more than is free
-	LoadModeRead = 1
+	LoadModeRead LoadMode = 1
 )
+
+// Overflow is one of the constants Overflow...
+type Overflow uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v Overflow) String() string { return ConstantName("overflow", int64(v)) }
 
 const (
 	// the answer ends; a prompt longer than the context is ORRERY_CONTEXT_FULL
-	OverflowStop = 0
+	OverflowStop Overflow = 0
 	// the oldest turns leave the context, and stay in the conversation
-	OverflowDropOldest = 1
+	OverflowDropOldest Overflow = 1
 )
+
+// Speculate is one of the constants Speculate...
+type Speculate uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v Speculate) String() string { return ConstantName("speculate", int64(v)) }
 
 const (
 	// How a session guesses tokens ahead. One step computes the next token and its guesses; the sampler's choices
 	// decide which of them count. Tokens, logits, log-probabilities, KV and hooks are those of policy "full" and OFF,
 	// bit for bit, at any temperature.
-	SpeculateOff = 0
+	SpeculateOff Speculate = 0
 	// guesses from earlier text, where answers quote it. ORRERY_UNSUPPORTED: another policy than "full"
-	SpeculateNgram = 1
+	SpeculateNgram Speculate = 1
 	// under a KV policy: its resident KV drafts tokens, the full KV in host memory verifies them. ORRERY_UNSUPPORTED: a
 	// policy that replaces resident tokens; CUDA
-	SpeculatePolicy = 2
+	SpeculatePolicy Speculate = 2
 	// the smaller model `draft_model` drafts its likeliest tokens. ORRERY_UNSUPPORTED: as NGRAM
-	SpeculateDraft = 3
+	SpeculateDraft Speculate = 3
 	// the file's block that guesses tokens drafts; ORRERY_UNSUPPORTED: as NGRAM, or the file has none (MTP)
-	SpeculateMtp = 4
+	SpeculateMtp Speculate = 4
 )
+
+// Grammar is one of the constants Grammar...
+type Grammar uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v Grammar) String() string { return ConstantName("grammar_kind", int64(v)) }
 
 const (
 	// rules, as llama.cpp's files have them
-	GrammarGbnf = 0
+	GrammarGbnf Grammar = 0
 	// drafts 4, 7 and 2020-12: every keyword constrains, is an annotation, or is refused by name
-	GrammarJsonSchema = 1
+	GrammarJsonSchema Grammar = 1
 	// ECMA-262: the whole answer matches
-	GrammarRegex = 2
+	GrammarRegex Grammar = 2
 )
+
+// Whitespace is one of the constants Whitespace...
+type Whitespace uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v Whitespace) String() string { return ConstantName("whitespace", int64(v)) }
 
 const (
 	// of JSON: nothing, one space, or one line break and at most 32 blanks
-	WhitespaceFree = 0
+	WhitespaceFree Whitespace = 0
 	// nothing
-	WhitespaceCompact = 1
+	WhitespaceCompact Whitespace = 1
 	// ", " and ": "
-	WhitespaceSpaced = 2
+	WhitespaceSpaced Whitespace = 2
 )
+
+// Tools is one of the constants Tools...
+type Tools uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v Tools) String() string { return ConstantName("tools", int64(v)) }
 
 const (
 	// the answer is text, whatever it says
-	ToolsIgnored = 0
+	ToolsIgnored Tools = 0
 	// text, calls or both, as the model likes and the template prints them
-	ToolsAuto = 1
+	ToolsAuto Tools = 1
 	// no calls
-	ToolsNone = 2
+	ToolsNone Tools = 2
 	// at least one call
-	ToolsRequired = 3
+	ToolsRequired Tools = 3
 )
+
+// EventType is one of the constants EventType...
+type EventType uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v EventType) String() string { return ConstantName("event_type", int64(v)) }
 
 const (
 	// done, total: prompt tokens computed (a chunk under way in part), and to compute; without reused tokens. First
 	// done is 0, before the first token is computed; at last done = total. Both come again if old turns make room in
 	// the middle of an answer
-	EventTypeProgress = 1
+	EventTypeProgress EventType = 1
 	// token, logprob, text, top: one token was chosen
-	EventTypeToken = 2
+	EventTypeToken EventType = 2
 	// text: whole characters of the answer
-	EventTypeText = 3
+	EventTypeText EventType = 3
 	// finish_reason; every later call repeats it
-	EventTypeDone = 4
+	EventTypeDone EventType = 4
 	// text: whole characters of the model's reasoning
-	EventTypeReasoning = 5
+	EventTypeReasoning EventType = 5
 	// call, name: a call begins
-	EventTypeCall = 6
+	EventTypeCall EventType = 6
 	// call, name, text: the next part of its arguments. The parts of one call are one JSON object
-	EventTypeArguments = 7
+	EventTypeArguments EventType = 7
 	// call, name, call_id, text: all of its arguments, once more
-	EventTypeCallEnd = 8
+	EventTypeCallEnd EventType = 8
 )
+
+// FinishReason is one of the constants FinishReason...
+type FinishReason uint32
+
+// String is the constant's name, as ConstantName has it.
+func (v FinishReason) String() string { return ConstantName("finish_reason", int64(v)) }
 
 const (
 	// the model ended its answer
-	FinishReasonEnd = 1
+	FinishReasonEnd FinishReason = 1
 	// a stop string; stop_index is its index in `stop`
-	FinishReasonStop = 2
+	FinishReasonStop FinishReason = 2
 	// max_tokens
-	FinishReasonLength = 3
+	FinishReasonLength FinishReason = 3
 	// the context is full
-	FinishReasonContext = 4
+	FinishReasonContext FinishReason = 4
 	// orrery_cancel(), orrery_session_cancel() or a callback. The text so far stays in the conversation. Before the
 	// first PROGRESS event nothing has changed
-	FinishReasonCancelled = 5
+	FinishReasonCancelled FinishReason = 5
 	// the answer ends with calls, which wait for their results
-	FinishReasonCalls = 6
+	FinishReasonCalls FinishReason = 6
 )
 
 // ConstantName is the name of a constant; kind: as in orrery_KIND_name. Of a kind that there is not it is empty.
@@ -291,9 +384,9 @@ type RuntimeOptions struct {
 	// rest under RLIMIT_AS and RLIMIT_DATA. The CPU commits the arena lazily
 	DeviceBudgetBytes uint64
 	// NULL: silent
-	Log func(level int32, message string)
+	Log func(level LogLevel, message string)
 	// the most verbose level wanted; default ORRERY_LOG_WARNING
-	LogLevel int32
+	LogLevel LogLevel
 	// sessions that may hold device memory at once, over all models; default 16
 	MaxSessions uint32
 	// host memory for the KV that policies keep off the device; 0: as device_budget_bytes on the CPU backend
@@ -303,13 +396,13 @@ type RuntimeOptions struct {
 	// of each request, beside its bytes' time
 	LinkLatencyUs uint32
 	// ORRERY_RESERVOIR_; default PAGEABLE. Does not change results
-	ReservoirMode uint32
+	ReservoirMode ReservoirMode
 	// which GPU: an index of orrery_device_get_info(); default -1: the first that is not refused. ORRERY_UNSUPPORTED:
 	// no such GPU, or a refused one. The CPU backend ignores it
 	Device int32
 	// of the CPU backend's threads: ORRERY_PRIORITY_; default NORMAL. The calling thread takes part in the work, and
 	// keeps its own priority
-	Priority int32
+	Priority Priority
 }
 
 // DefaultRuntimeOptions has the library's defaults.
@@ -320,14 +413,14 @@ func DefaultRuntimeOptions() RuntimeOptions {
 	var o RuntimeOptions
 	o.NThreads = int32(p.n_threads)
 	o.DeviceBudgetBytes = uint64(p.device_budget_bytes)
-	o.LogLevel = int32(p.log_level)
+	o.LogLevel = LogLevel(p.log_level)
 	o.MaxSessions = uint32(p.max_sessions)
 	o.ReservoirBytes = uint64(p.reservoir_bytes)
 	o.LinkBytesPerSecond = uint64(p.link_bytes_per_second)
 	o.LinkLatencyUs = uint32(p.link_latency_us)
-	o.ReservoirMode = uint32(p.reservoir_mode)
+	o.ReservoirMode = ReservoirMode(p.reservoir_mode)
 	o.Device = int32(p.device)
-	o.Priority = int32(p.priority)
+	o.Priority = Priority(p.priority)
 	return o
 }
 
@@ -410,13 +503,13 @@ func (o *TemplateOptions) c(k *keep) *C.orrery_template_options {
 // ModelOptions is orrery_model_options of the header. Begin with DefaultModelOptions(); a nil pointer means the defaults.
 type ModelOptions struct {
 	// ORRERY_LOAD_
-	Load uint32
+	Load LoadMode
 	// bytes, from the first megabyte of the header on; NULL: none
 	Progress func(done, total uint64) bool
 	// 1: hash every weight into the fingerprint, not samples of them
 	FullFingerprint uint32
 	// ORRERY_ROPE_
-	RopeScaling uint32
+	RopeScaling RopeScaling
 	// factor for LINEAR, YARN and LLAMA3
 	RopeScale float32
 	// > 0: instead of the file's frequency base
@@ -431,9 +524,9 @@ func DefaultModelOptions() ModelOptions {
 	C.orrery_model_options_init(p, C.sizeof_orrery_model_options)
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_model_options)
 	var o ModelOptions
-	o.Load = uint32(p.load)
+	o.Load = LoadMode(p.load)
 	o.FullFingerprint = uint32(p.full_fingerprint)
-	o.RopeScaling = uint32(p.rope_scaling)
+	o.RopeScaling = RopeScaling(p.rope_scaling)
 	o.RopeScale = float32(p.rope_scale)
 	o.RopeBase = float32(p.rope_base)
 	o.RopeOriginalContext = uint32(p.rope_original_context)
@@ -464,9 +557,9 @@ type SessionOptions struct {
 	// tokens. 0: as trained, or fewer if the arena has no room for more; then the log warns
 	NContext uint32
 	// ORRERY_KV_: of all KV that is kept; quantized types need head_dim % 32 == 0
-	KvType uint32
+	KvType KvType
 	// ORRERY_OVERFLOW_
-	Overflow uint32
+	Overflow Overflow
 	// prompt tokens per prefill chunk; 0: 256, on a GPU up to 2,048 if no context is lost by it. Fewer on the CPU where
 	// a layer takes long. Changes no results but last bits on a GPU where cuBLAS multiplies
 	ChunkTokens uint32
@@ -495,7 +588,7 @@ type SessionOptions struct {
 	// shape alone)
 	HeadProfile string
 	// ORRERY_SPECULATE_; default OFF
-	Speculate uint32
+	Speculate Speculate
 	// guessed tokens of a step: at most 7; 0: 7. Less where fewer pay
 	SpeculateTokens uint32
 	// 1 (default): finished generations keep a copy of their KV, by pages of 64 tokens, in a quarter of the reservoir
@@ -516,13 +609,13 @@ func DefaultSessionOptions() SessionOptions {
 	checkSize(uint32(p.struct_size), C.sizeof_orrery_session_options)
 	var o SessionOptions
 	o.NContext = uint32(p.n_context)
-	o.KvType = uint32(p.kv_type)
-	o.Overflow = uint32(p.overflow)
+	o.KvType = KvType(p.kv_type)
+	o.Overflow = Overflow(p.overflow)
 	o.ChunkTokens = uint32(p.chunk_tokens)
 	o.KvBudgetBytes = uint64(p.kv_budget_bytes)
 	o.KvBudgetShare = float32(p.kv_budget_share)
 	o.DeviceKvType = uint32(p.device_kv_type)
-	o.Speculate = uint32(p.speculate)
+	o.Speculate = Speculate(p.speculate)
 	o.SpeculateTokens = uint32(p.speculate_tokens)
 	o.ReusePrompts = uint32(p.reuse_prompts)
 	return o
@@ -588,7 +681,7 @@ type CalibrateOptions struct {
 	// tokens read and decoded; NULL: none
 	Progress func(done, total uint64) bool
 	// ORRERY_KV_
-	KvType uint32
+	KvType KvType
 }
 
 // DefaultCalibrateOptions has the library's defaults.
@@ -604,7 +697,7 @@ func DefaultCalibrateOptions() CalibrateOptions {
 	o.TauStable = float64(p.tau_stable)
 	o.TauDrift = float64(p.tau_drift)
 	o.FullShare = float64(p.full_share)
-	o.KvType = uint32(p.kv_type)
+	o.KvType = KvType(p.kv_type)
 	return o
 }
 
@@ -670,13 +763,13 @@ type GenerateOptions struct {
 	// GBNF: the rule that an answer is; NULL: "root"
 	GrammarRoot string
 	// ORRERY_GRAMMAR_
-	GrammarKind uint32
+	GrammarKind Grammar
 	// ORRERY_WHITESPACE_: JSON schema
-	GrammarWhitespace uint32
+	GrammarWhitespace Whitespace
 	// orrery_generate_tokens(): number of the last tokens that begin the answer; default 0
 	GrammarTokens uint32
 	// ORRERY_TOOLS_
-	Tools uint32
+	Tools Tools
 	// AUTO, REQUIRED: the one tool that may be called; NULL (default): any
 	ToolName string
 	// 1: at most one call; default 0: several, where the template prints several
@@ -706,10 +799,10 @@ func DefaultGenerateOptions() GenerateOptions {
 	o.PenaltyTokens = uint32(p.penalty_tokens)
 	o.NLogprobs = uint32(p.n_logprobs)
 	o.IgnoreEnd = uint32(p.ignore_end)
-	o.GrammarKind = uint32(p.grammar_kind)
-	o.GrammarWhitespace = uint32(p.grammar_whitespace)
+	o.GrammarKind = Grammar(p.grammar_kind)
+	o.GrammarWhitespace = Whitespace(p.grammar_whitespace)
 	o.GrammarTokens = uint32(p.grammar_tokens)
-	o.Tools = uint32(p.tools)
+	o.Tools = Tools(p.tools)
 	o.OneCall = uint32(p.one_call)
 	o.SplitReasoning = uint32(p.split_reasoning)
 	o.MaxReasoningTokens = uint32(p.max_reasoning_tokens)
@@ -910,7 +1003,7 @@ type PlanResult struct {
 	// 1: device_bytes and reservoir_bytes are within their budgets
 	Fits uint32
 	// ORRERY_KV_: of the KV in the arena; see orrery_session_options.device_kv_type
-	DeviceKvType uint32
+	DeviceKvType KvType
 	// tokens that the model was trained for. Without RoPE scaling answers get worse behind them
 	TrainedContext uint32
 	// size of the reservoir
@@ -942,7 +1035,7 @@ func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) 
 	r.BudgetBytes = uint64(p.budget_bytes)
 	r.LargestContext = uint32(p.largest_context)
 	r.Fits = uint32(p.fits)
-	r.DeviceKvType = uint32(p.device_kv_type)
+	r.DeviceKvType = KvType(p.device_kv_type)
 	r.TrainedContext = uint32(p.trained_context)
 	r.ReservoirBudgetBytes = uint64(p.reservoir_budget_bytes)
 	r.Policy = C.GoString(p.policy)
@@ -953,7 +1046,7 @@ func fillPlanResult(call func(*C.orrery_plan_result) error) (PlanResult, error) 
 // PlanRegion is orrery_plan_region of the header.
 type PlanRegion struct {
 	// ORRERY_REGION_: the kind of part that takes it
-	Kind uint32
+	Kind Region
 	// "page digests"; static
 	Name string
 	// in the arena
@@ -973,7 +1066,7 @@ func fillPlanRegion(call func(*C.orrery_plan_region) error) (PlanRegion, error) 
 	if err := call(p); err != nil {
 		return r, err
 	}
-	r.Kind = uint32(p.kind)
+	r.Kind = Region(p.kind)
 	r.Name = C.GoString(p.name)
 	r.DeviceBytes = uint64(p.device_bytes)
 	r.FullHeadsBytes = uint64(p.full_heads_bytes)
@@ -1092,9 +1185,9 @@ type Stats struct {
 	// volatile heads that the budget made anchors
 	NDemotedHeads uint32
 	// ORRERY_RESERVOIR_: of reservoir_bytes
-	ReservoirMode uint32
+	ReservoirMode ReservoirMode
 	// ORRERY_KV_: of device_kv_bytes
-	DeviceKvType uint32
+	DeviceKvType KvType
 	// allocated for the session, its conversation and its generations, now; see "Memory"
 	HostBytes uint64
 	// the most that host_bytes has been
@@ -1150,8 +1243,8 @@ func fillStats(call func(*C.orrery_stats) error) (Stats, error) {
 	r.NPivotHeads = uint32(p.n_pivot_heads)
 	r.NSatelliteHeads = uint32(p.n_satellite_heads)
 	r.NDemotedHeads = uint32(p.n_demoted_heads)
-	r.ReservoirMode = uint32(p.reservoir_mode)
-	r.DeviceKvType = uint32(p.device_kv_type)
+	r.ReservoirMode = ReservoirMode(p.reservoir_mode)
+	r.DeviceKvType = KvType(p.device_kv_type)
 	r.HostBytes = uint64(p.host_bytes)
 	r.HostPeakBytes = uint64(p.host_peak_bytes)
 	r.GuessedTokens = uint64(p.guessed_tokens)

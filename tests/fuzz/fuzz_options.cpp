@@ -15,7 +15,7 @@ using namespace orrery::fuzz;
 using namespace orrery::testing;
 
 constexpr size_t kHead = 16;
-constexpr uint32_t kPrompt = 90, kAnswer = 5, kMostContext = 160;
+constexpr uint32_t kPrompt = 80, kAnswer = 3, kMostContext = 160;
 
 struct World {
   TempDir dir;
@@ -41,8 +41,8 @@ struct World {
   static orrery_runtime_options runtime_options_of() {
     orrery_runtime_options o = runtime_options();
     o.n_threads = 1;
-    o.device_budget_bytes = uint64_t{16} << 20;
-    o.reservoir_bytes = uint64_t{16} << 20;
+    o.device_budget_bytes = uint64_t{4} << 20;
+    o.reservoir_bytes = uint64_t{4} << 20;
     return o;
   }
 };

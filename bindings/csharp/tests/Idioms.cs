@@ -1,7 +1,9 @@
 // What C#'s users expect beyond the conformance script: Idioms MODEL.gguf
 using System;
+using System.Collections.Generic;
 using System.Linq;
 using System.Threading;
+using System.Threading.Tasks;
 using Orrery;
 
 static class Idioms {
@@ -83,6 +85,34 @@ static class Idioms {
             Throws<OperationCanceledException>(() => Ask(1, null, source.Token).Count());
         }
     }
+    // What a compiler of C# 8 makes of `await foreach (var e in generation.WithCancellation(token)) onEvent(e);`
+    static async Task ForEachAsync(Generation generation, CancellationToken token, Action<Event> onEvent) {
+        var events = generation.GetAsyncEnumerator(token);
+        try {
+            while (await events.MoveNextAsync()) onEvent(events.Current);
+        } finally {
+            await events.DisposeAsync();
+        }
+    }
+    static void AwaitForeachGivesTheSameEvents() {
+#if NETSTANDARD2_1_OR_GREATER
+        using (var one = Ask(1)) Expect((object)one is IAsyncEnumerable<Event>, "the interface, where the framework has it");
+#endif
+        var text = "";
+        bool done = false;
+        ForEachAsync(Ask(6), CancellationToken.None, e => { text += e.Text; done |= e.Type == EventType.Done; }).Wait();
+        Expect(done && text != "" && text == string.Concat(Ask(6).Select(e => e.Text)), "the same text");
+        session.AddMessage("user", "not busy");
+
+        Throws<InvalidOperationException>(() => ForEachAsync(Ask(20), CancellationToken.None, e => { throw new InvalidOperationException("left"); })
+            .GetAwaiter().GetResult());
+        session.AddMessage("user", "not busy");
+
+        using (var source = new CancellationTokenSource()) {
+            Throws<OperationCanceledException>(() => ForEachAsync(Ask(200), source.Token, e => source.Cancel()).GetAwaiter().GetResult());
+        }
+        session.AddMessage("user", "not busy");
+    }
     static void DisposingWhileNextRunsAndCancellingAfterwards() {
         for (int i = 0; i < 10; ++i) {
             var generation = Ask(20);
@@ -133,6 +163,7 @@ static class Idioms {
         AnswersHaveTheirForm();
         FunctionsAreTools();
         ATokenStopsAPrompt();
+        AwaitForeachGivesTheSameEvents();
         DisposingWhileNextRunsAndCancellingAfterwards();
         WhatAHookThrowsComesOut();
         ErrorsHaveEveryField();

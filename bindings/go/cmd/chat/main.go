@@ -10,7 +10,7 @@ import (
 	"os/signal"
 	"strings"
 
-	"orrery"
+	"orrery.invalid/orrery"
 )
 
 func answer(chat *orrery.Session) error {

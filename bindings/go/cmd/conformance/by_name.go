@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"orrery"
+	"orrery.invalid/orrery"
 )
 
 type raised struct{}
@@ -84,7 +84,7 @@ func callback(name, action string, ids []int32) {
 		}
 		return action != "stop"
 	}
-	functions := map[string]any{"log": func(int32, string) { act() }, "progress": func(uint64, uint64) bool { return act() },
+	functions := map[string]any{"log": func(orrery.LogLevel, string) { act() }, "progress": func(uint64, uint64) bool { return act() },
 		"logits_hook": func(logits []float32, _ []int32) bool {
 			if action == "force" {
 				logits[ids[calls[field]%len(ids)]] = 1e9
@@ -156,7 +156,13 @@ func fields(thing any) func(name string) any {
 			info = invoke(m, nil)
 		}
 	}
-	return func(name string) any { return reflect.ValueOf(info).FieldByName(camel(name)).Interface() }
+	return func(name string) any {
+		field := reflect.ValueOf(info).FieldByName(camel(name))
+		if field.CanUint() { // a constant prints its name
+			return field.Uint()
+		}
+		return field.Interface()
+	}
 }
 
 func compare(field func(string) any, left, right string) {

@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"orrery"
+	"orrery.invalid/orrery"
 )
 
 var ( // verbs that are one method; its arguments are the step's
@@ -49,7 +49,7 @@ func show(e orrery.Event) bool {
 	case orrery.EventTypeCallEnd:
 		fmt.Println("call_end", e.Call, e.Name, e.CallID)
 	case orrery.EventTypeDone:
-		words := []any{"done", e.FinishReason, e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens}
+		words := []any{"done", uint32(e.FinishReason), e.StopIndex, e.PromptTokens, e.ReusedTokens, e.GeneratedTokens}
 		if e.Complete {
 			words = append(words, "complete")
 		}
@@ -70,7 +70,7 @@ func counted(limit int) func(orrery.Event) bool {
 func answer(g *orrery.Generation) {
 	said, last := "", orrery.Event{}
 	check(g.Each(func(e orrery.Event) bool { said += e.Text; last = e; return true }))
-	fmt.Println(quote(said), last.FinishReason)
+	fmt.Println(quote(said), uint32(last.FinishReason))
 }
 
 func functions(s *orrery.Session, mostTurns int, name, schema string) {
@@ -108,7 +108,7 @@ func step(verb string, w []string) {
 		"abi":     func() { fmt.Println(orrery.AbiVersion(), orrery.Version(), yes(orrery.BuildInfo() != "")) },
 		"status":  func() { fmt.Println(orrery.Status(number(0)).Error()) },
 		"name":    func() { fmt.Println(orrery.ConstantName(w[0], int64(number(1)))) },
-		"threads": func() { check(at[*orrery.Runtime](w[0]).SetThreads(int32(number(1)), int32(number(2)))) },
+		"threads": func() { check(at[*orrery.Runtime](w[0]).SetThreads(int32(number(1)), orrery.Priority(number(2)))) },
 		"devices": func() {
 			good := true
 			for _, d := range must(orrery.Devices()) {
@@ -171,9 +171,11 @@ func step(verb string, w []string) {
 		"calls":    func() { fmt.Println(yes(calls[w[0]] > 0)) },
 		"info":     func() { list(len(w)-1, func(i int) string { return field(fields(things[w[0]])(w[i+1])) }) },
 		"compare":  func() { compare(fields(things[w[0]]), w[1], w[2]) },
-		"tokenize": func() { fmt.Println(words(must(at[*orrery.Vocab](w[0]).Tokenize(text(w[2:]), uint32(number(1)))))) },
+		"tokenize": func() {
+			fmt.Println(words(must(at[*orrery.Vocab](w[0]).Tokenize(text(w[2:]), orrery.TokenizeFlags(number(1))))))
+		},
 		"detokenize": func() {
-			fmt.Println(quote(must(at[*orrery.Vocab](w[0]).Detokenize(numbers(w[2:]), uint32(number(1))))))
+			fmt.Println(quote(must(at[*orrery.Vocab](w[0]).Detokenize(numbers(w[2:]), orrery.DetokenizeFlags(number(1))))))
 		},
 		"messages": func() { list(session().NMessages(), func(i int) string { return quote(must(session().Message(i))) }) },
 		"tokens": func() {

@@ -760,7 +760,8 @@ pub struct orrery_event {
 }
 const _: () = assert!(std::mem::size_of::<orrery_event>() == 144);
 
-#[link(name = "orrery")]
+#[cfg_attr(not(feature = "vendored"), link(name = "orrery"))]
+#[cfg_attr(feature = "vendored", link(name = "orrery", kind = "static"))]
 extern "C" {
     /// ORRERY_ABI_VERSION of the library that is loaded
     pub fn orrery_abi_version() -> u32;
