@@ -25,10 +25,7 @@ struct Lanes {
 
 // ORRERY_LANES(result, name, (parameters), (arguments)): defines `name` by name_in<Lanes<...>>.
 #if defined(__x86_64__)
-inline bool has_avx2() {
-  static const bool has = __builtin_cpu_supports("avx2");
-  return has;
-}
+inline bool has_avx2() { return __builtin_cpu_supports("avx2"); }
 #define ORRERY_LANES(Result, name, parameters, arguments)                                 \
   [[gnu::target("avx2")]] Result name##_avx2 parameters { return name##_in<Lanes<32>> arguments; } \
   Result name##_any parameters { return name##_in<Lanes<16>> arguments; }                  \
