@@ -60,7 +60,8 @@ TEST_F(Runtimes, ADeviceThatIsNotThereIsRefused) {
   o.device = -2;
   EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("device is -2"), std::string::npos) << error.message;
-  o.device = 1000;   // whoever names a device wants a GPU
+  o.device = 1000;   // whoever names a device wants a GPU, unless an instruction set says otherwise
+  o.cpu_path = nullptr;
   EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_UNSUPPORTED) << error.message;
   EXPECT_EQ(h, nullptr);
   o.backend = "cpu";
