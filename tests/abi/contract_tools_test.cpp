@@ -164,7 +164,8 @@ TEST_F(Tools, GuessesChangeNothing) {
   EXPECT_EQ(answer(ORRERY_SPECULATE_OFF), answer(ORRERY_SPECULATE_NGRAM));
 }
 
-// Of many tools, the arguments are compiled when an answer comes to them. Answers are whole, guesses change nothing, and the end comes in time.
+// With many tools, the grammar compiles a tool's arguments when an answer calls the tool. Answers are complete, guesses do not change them, and
+// they end within max_tokens.
 TEST_F(Tools, ManyToolsAreCompiledOnTheWay) {
   std::string tools = "[";
   for (int i = 0; i < 12; ++i)

@@ -158,14 +158,19 @@ TEST(GpuSampling, LogitsAreThereForTheAsking) {
   expect_at(one.get(), 7);
 }
 
+// A model of n tokens.
+std::shared_ptr<engine::LanguageModel> with_vocabulary(uint64_t n) {
+  nlohmann::json spec = load_model_spec("llama-plain");
+  spec["vocab"]["size"] = n;
+  for (auto& tensor : spec["tensors"])
+    if (tensor["name"] == "token_embd.weight" || tensor["name"] == "output.weight") tensor["shape"][1] = n;
+  return open_bytes(build_model_gguf(spec), on_cuda());
+}
+
 // Sessions whose steps are computed at once, each under a mask of its own: the tokens of the definition, mostly without their rows.
 TEST(GpuSampling, UnderMasks) {
-  nlohmann::json spec = load_model_spec("llama-plain");
   constexpr size_t kVocabulary = 6001;
-  spec["vocab"]["size"] = kVocabulary;
-  for (auto& tensor : spec["tensors"])
-    if (tensor["name"] == "token_embd.weight" || tensor["name"] == "output.weight") tensor["shape"][1] = kVocabulary;
-  const auto model = open_bytes(build_model_gguf(spec), on_cuda());
+  const auto model = with_vocabulary(kVocabulary);
   std::vector<engine::GenerateOptions> all = {options_of(1), options_of(1, 1.5f), options_of(1, 1.5f, 0, 0.97f), options_of(1, 0.8f, 30, 0.9f)};
   for (engine::GenerateOptions& o : all) o.sampling.bias = {{3, 4.0f}, {4, 4.0f}, {6000, 2.0f}, {17, -1e30f}}, o.sampling.repetition_penalty = 1.3f;
   int n_decided = 0, n_looks = 0;
@@ -279,12 +284,8 @@ TEST(GpuSampling, SessionsInTurnFetchNoMore) {
 
 // A larger vocabulary: draws by blocks, and top-p beyond the shortlist.
 TEST(GpuSampling, MoreIsFetchedAsFarAsNeeded) {
-  nlohmann::json spec = load_model_spec("llama-plain");
   constexpr uint64_t kVocabulary = 3000;
-  spec["vocab"]["size"] = kVocabulary;
-  for (auto& tensor : spec["tensors"])
-    if (tensor["name"] == "token_embd.weight" || tensor["name"] == "output.weight") tensor["shape"][1] = kVocabulary;
-  const auto model = open_bytes(build_model_gguf(spec), on_cuda());
+  const auto model = with_vocabulary(kVocabulary);
   const std::vector<int32_t> prompt = random_tokens(*model, 10, 1);
   const auto whole = open_session(model, 64, KvType::f16), listed = open_session(model, 64, KvType::f16);
   const auto fetched = [&](const engine::GenerateOptions& options) {

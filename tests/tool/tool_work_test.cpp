@@ -1,4 +1,4 @@
-// What a token costs, counted from descriptions of files.
+// The work of a token, counted from descriptions of files.
 #include <gtest/gtest.h>
 
 #include "measure/work.h"

@@ -13,7 +13,8 @@
 // draft's later tokens read the head's own hidden states, and are dropped with the draft.
 //
 // The head follows lazily, as a draft model does: it drops cells of other tokens when it reads on. Where hidden states are missing (a prefix that was not
-// computed, a loaded file), the head begins anew after the missing positions. The head's KV changes guesses, and no answer.
+// computed, a loaded file), the head starts again after the missing positions. The head's KV
+// changes the guesses only, never the answer.
 #include <algorithm>
 #include <array>
 

@@ -43,7 +43,7 @@ Result<std::shared_ptr<const AnswerForm>> make_form(const Vocabulary& vocabulary
   if (!request.content.empty()) {
     ORRERY_ASSIGN(content, text::grammar::Grammar::tree_of(request.content, request.content_options, n_vocab, &tokenizer, &notices));
   }
-  // Of many tools an answer calls few: their arguments are compiled when it comes to them.
+  // An answer calls few of many tools: the grammar compiles a tool's arguments when the answer calls the tool.
   const std::vector<uint32_t> none;
   const bool defers = rules.tools.size() > kMostCompiled;
   ORRERY_ASSIGN(const text::grammar::Tree tree, text::format::answer_tree(&rules, content ? &*content : nullptr, &tokenizer,

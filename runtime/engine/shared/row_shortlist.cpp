@@ -16,6 +16,15 @@ namespace {
 constexpr float kNoLogit = -std::numeric_limits<float>::infinity();
 constexpr size_t kBlockOfSums = ShortlistRequest::kSumLogits;
 
+template <class L>
+ORRERY_LANES_INLINE float largest_lane(const typename L::Floats& x) {
+  float of_lanes[L::kFloats];
+  std::memcpy(of_lanes, &x, sizeof of_lanes);
+  for (size_t half = L::kFloats / 2; half > 0; half /= 2)
+    for (size_t i = 0; i < half; ++i) of_lanes[i] = of_lanes[i + half] > of_lanes[i] ? of_lanes[i + half] : of_lanes[i];
+  return of_lanes[0];
+}
+
 // The largest of each group of n logits, n a multiple of kGroup. NaNs do not count.
 template <class L>
 ORRERY_LANES_INLINE void group_maxima_in(const float* logits, size_t n, float* maxima) {
@@ -26,11 +35,7 @@ ORRERY_LANES_INLINE void group_maxima_in(const float* logits, size_t n, float* m
       load_numbers<L>(logits + first + i, &x);
       most = x > most ? x : most;
     }
-    float of_lanes[L::kFloats];
-    std::memcpy(of_lanes, &most, sizeof of_lanes);
-    for (size_t half = L::kFloats / 2; half > 0; half /= 2)
-      for (size_t i = 0; i < half; ++i) of_lanes[i] = of_lanes[i + half] > of_lanes[i] ? of_lanes[i + half] : of_lanes[i];
-    *maxima++ = of_lanes[0];
+    *maxima++ = largest_lane<L>(most);
   }
 }
 ORRERY_LANES(void, group_maxima, (const float* logits, size_t n, float* maxima), (logits, n, maxima))
@@ -59,16 +64,9 @@ ORRERY_LANES_INLINE float allowed_maxima_in(const float* logits, const uint32_t*
       of_allowed = x > of_allowed ? x : of_allowed;
     }
     ++mask;
-    float of_lanes[L::kFloats];
-    std::memcpy(of_lanes, &of_allowed, sizeof of_lanes);
-    for (size_t half = L::kFloats / 2; half > 0; half /= 2)
-      for (size_t i = 0; i < half; ++i) of_lanes[i] = of_lanes[i + half] > of_lanes[i] ? of_lanes[i + half] : of_lanes[i];
-    *maxima++ = of_lanes[0];
+    *maxima++ = largest_lane<L>(of_allowed);
   }
-  float of_lanes[L::kFloats];
-  std::memcpy(of_lanes, &of_all, sizeof of_lanes);
-  for (const float x : of_lanes) most = x > most ? x : most;
-  return most;
+  return largest_lane<L>(of_all);
 }
 ORRERY_LANES(float, allowed_maxima, (const float* logits, const uint32_t* mask, size_t n, float most, float* maxima), (logits, mask, n, most, maxima))
 
@@ -100,7 +98,7 @@ ORRERY_LANES_INLINE void exp_of_doubles(typename L::Doubles* to) {
   *to = p * reinterpret_cast<D>((reinterpret_cast<typename L::Longs>(shifted) << 52) + (int64_t{1023} << 52));
 }
 
-// exp((x - most) * inverse) of a block of logits; `from` and `to` have room for kBlockOfSums values, whatever those behind n are.
+// exp((x - most) * inverse) of a block of logits; `from` and `to` have room for kBlockOfSums values. Values after the first n have no meaning.
 template <class L>
 ORRERY_LANES_INLINE void block_weights_in(const float* from, size_t n, double most, double inverse, double* to) {
   for (size_t i = 0; i < n; i += L::kFloats) {

@@ -1,5 +1,5 @@
-// The shortlist of a row of logits that the host has (backend/shortlist.h defines what it holds). So a choice costs a few vector passes over
-// the row, and looks at few tokens one by one.
+// Makes the shortlist of a row of logits in host memory (backend/shortlist.h defines a shortlist). A choice then takes a few vector passes over
+// the row, and examines few tokens one by one.
 #pragma once
 
 #include <algorithm>

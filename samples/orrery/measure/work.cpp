@@ -8,7 +8,7 @@
 namespace orrery::tool {
 namespace {
 
-// A number of the model's keys, "qwen3moe.expert_count"; 0 where there is none.
+// Reads an integer key of the model's architecture ("qwen3moe.expert_count"). Returns 0 if the file does not have the key.
 uint64_t number(const Json& description, const char* key) {
   const auto metadata = description.find("metadata");
   if (metadata == description.end() || !metadata->is_object()) return 0;

@@ -1,4 +1,4 @@
-// What a token costs, counted from a file's tensors and keys: the bytes that a decoded token reads, and the products of a prompt's token.
+// Counts the work of a token from a file's tensors and keys: bytes that a decoded token reads, and products of a prompt token.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 namespace orrery::tool {
 
 struct Work {
-  uint64_t weights_bytes = 0;   // read by each decoded token: of experts, those that it meets
-  uint64_t state_bytes = 0;     // of recurrent layers: read and written by each token, so counted twice
+  uint64_t weights_bytes = 0;   // that a decoded token reads; of the experts, n_used
+  uint64_t state_bytes = 0;     // of recurrent layers; a token reads and writes each state, so it counts twice
   // Operations of products with F32 weights, with F16 and BF16 weights, and with quantized weights.
   struct Ops {
     double floats = 0, halves = 0, quantized = 0;
@@ -19,9 +19,9 @@ struct Work {
   uint64_t bytes() const { return weights_bytes + state_bytes; }
 };
 
-// description: as orrery_inspect() gives it. A table of embeddings that is not the output matrix too gives one row, and blocks that guess tokens
-// (nextn) are not computed: neither counts. Only a prompt's last token is multiplied by the output matrix, and passes layers that keep nothing
-// of a token (gemma4's, whose KV an earlier layer has).
+// description: the JSON of orrery_inspect(). Two kinds of tensors do not count: an embedding table that is not the output matrix, since a token
+// reads one row; and nextn blocks, since decoding without guesses skips them. Only a prompt's last token is multiplied by the output matrix, and
+// passes the layers that share an earlier layer's KV (gemma4).
 Work work_per_token(const Json& description);
 
 }  // namespace orrery::tool

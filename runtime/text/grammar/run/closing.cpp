@@ -45,7 +45,7 @@ Costs::Costs(const Network& network, const TokenTrie& trie) : network_(network) 
   for (uint32_t s = 0; s < n_states; ++s) {
     const State &state = network.states[s], &next = network.states[s + 1];
     const NetworkRule& rule = network.rules[state.rule];
-    if (rule.deferred != kNoNode) {   // a text of it has so many bytes
+    if (rule.deferred != kNoNode) {   // some text of the rule has deferred_bytes bytes
       if (s == rule.start) at_most(s, rule.deferred_bytes);
       continue;
     }

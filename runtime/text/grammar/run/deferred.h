@@ -1,6 +1,6 @@
-// Rules that are compiled when an answer reaches them. A grammar with many parts, of which an answer needs few, begins with the network of
-// what stands around the parts. Where an answer comes to a deferred rule, the matcher takes a network with this rule's true body, and reads its
-// tokens again. So what an answer may be is the same as if all had been compiled.
+// Rules that are compiled when an answer reaches them. A grammar may have many parts, of which an answer needs few. The first network then holds
+// the rules around the parts, without the bodies of the deferred rules. When an answer reaches a deferred rule, the matcher compiles a network with
+// the rule's body, and reads the answer's tokens again. So the grammar accepts the same answers as a grammar that compiles all rules at once.
 #pragma once
 
 #include <atomic>
