@@ -343,7 +343,7 @@ help:
 	@echo "make models          fetch published models to try: MODELS=\"smollm2-135m qwen2.5-coder-0.5b\""
 	@echo "make bindings-test   run every language's bindings on one script of steps (bindings/README.md)"
 	@echo "make bindings-wheel  build a Python wheel with the library inside, in $(BUILD)/wheel"
-	@echo "make bindings-npm, make bindings-nuget   likewise for Node, in $(BUILD)/npm, and .NET, in $(BUILD)/nuget"
+	@echo "make bindings-npm, make bindings-nuget   packages for Node, in $(BUILD)/npm, and for .NET, in $(BUILD)/nuget"
 	@echo "make desktop         build the desktop application (GTK 4); make desktop-test tries it in a window under Xvfb"
 	@echo "make test-cuda       build with the CUDA backend, and run what shows that nothing changes where there is no driver"
 	@echo "make test-ptx        run the CUDA backend's tests on the kernels as nvcc compiles them, in software; FULL=1: in two orders; QUICK=1: a fourth"
