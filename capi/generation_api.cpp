@@ -49,7 +49,8 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   return out;
 }
 
-static_assert(static_cast<uint32_t>(engine::EventType::call_end) == ORRERY_EVENT_CALL_END && static_cast<uint32_t>(engine::Finish::calls) == ORRERY_FINISH_CALLS,
+static_assert(static_cast<uint32_t>(engine::EventType::call_end) == ORRERY_EVENT_CALL_END &&
+                  static_cast<uint32_t>(engine::Finish::calls) == ORRERY_FINISH_CALLS,
               "events are numbered alike");
 
 orrery_event to_event(const engine::Event& from) {
@@ -81,8 +82,8 @@ orrery_event to_event(const engine::Event& from) {
 
 // Makes a generation by f(session), and marks the session as generating.
 template <class F>
-orrery_status begin(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation,
-                    orrery_error* error, F f) noexcept {
+orrery_status begin(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation, orrery_error* error,
+                    F f) noexcept {
   if (generation) *generation = nullptr;
   return guarded(error, [&]() -> Status {
     ORRERY_REQUIRE(session);
@@ -152,10 +153,8 @@ Status next_any(orrery_generation* const* generations, size_t count, size_t* whi
       orrery_generation* const g = generations[(found + k) % count];
       if (!g || &g->session->model() != &generations[found]->session->model()) continue;
       uses[n].emplace(g->session.get(), SessionUse::For::generating);
-      if (uses[n]->take_status().ok() && g->generation->need() == Need::step)
-        steps[n++] = g->generation.get();
-      else
-        uses[n].reset();
+      if (uses[n]->take_status().ok() && g->generation->need() == Need::step) steps[n++] = g->generation.get();
+      else uses[n].reset();
     }
     if (n > 0) engine::Generation::step_together({steps.data(), n});
   }
@@ -180,16 +179,14 @@ void orrery_generate_options_init(orrery_generate_options* options, size_t struc
 
 void orrery_event_init(orrery_event* event, size_t struct_size) { init_struct(event, struct_size); }
 
-orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options,
-                              orrery_generation** generation, orrery_error* error) {
-  return begin(session, options, generation, error, [](engine::Session* s, const engine::GenerateOptions& o) {
-    return engine::Generation::answer(s, o);
-  });
+orrery_status orrery_generate(orrery_session* session, const orrery_generate_options* options, orrery_generation** generation,
+                              orrery_error* error) {
+  return begin(session, options, generation, error,
+               [](engine::Session* s, const engine::GenerateOptions& o) { return engine::Generation::answer(s, o); });
 }
 
 orrery_status orrery_generate_tokens(orrery_session* session, const int32_t* tokens, size_t n_tokens,
-                                     const orrery_generate_options* options, orrery_generation** generation,
-                                     orrery_error* error) {
+                                     const orrery_generate_options* options, orrery_generation** generation, orrery_error* error) {
   return begin(session, options, generation, error,
                [&](engine::Session* s, const engine::GenerateOptions& o) -> Result<std::unique_ptr<engine::Generation>> {
                  if (n_tokens > 0) ORRERY_REQUIRE(tokens);
@@ -246,7 +243,7 @@ void orrery_cancel(orrery_generation* generation) {
 
 void orrery_generation_free(orrery_generation* generation) {
   if (generation == nullptr || !generation->session->model().runtime().in_its_process()) return;
-  generation->generation->cancel();   // so that a call on another thread ends soon
+  generation->generation->cancel();  // so that a call on another thread ends soon
   engine::Session* session = generation->session.get();
   // In a callback of the generation, or after a longjmp() out of one: an outer call still uses the generation.
   const bool finished = generation->generation->finished();

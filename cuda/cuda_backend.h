@@ -12,18 +12,18 @@
 namespace orrery::cuda {
 
 struct Options {
-  int32_t device = 0;   // an index of devices()
+  int32_t device = 0;  // an index of devices()
   // The kernels that compute a prompt's products: as device/tuning.h chooses, our own alone, or cuBLAS for every weight type but F32.
   enum class Products : uint8_t { tuned, own, cublas };
   Products products = Products::tuned;
-  bool early = true;    // kernels of a decode step may start before the kernels ahead of them end, where the GPU can (sm_90 and newer)
+  bool early = true;  // kernels of a decode step may start before the kernels ahead of them end, where the GPU can (sm_90 and newer)
 };
 
 struct DeviceDescription {
-  std::string name;           // "NVIDIA GeForce RTX 4090"
-  int32_t architecture = 0;   // 89: compute capability 8.9
+  std::string name;          // "NVIDIA GeForce RTX 4090"
+  int32_t architecture = 0;  // 89: compute capability 8.9
   uint64_t memory_bytes = 0;
-  std::string refused;        // why make_backend() refuses it; empty: it does not
+  std::string refused;  // why make_backend() refuses it; empty: it does not
 };
 
 // The GPUs of this machine, in the driver's order. Empty if the machine has no driver or this build has no CUDA.

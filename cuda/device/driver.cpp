@@ -48,13 +48,14 @@ Result<Driver> Driver::open(int made_by) {
 #undef ORRERY_DRIVER_FIND
   if (missing)
     return unusable(DriverError::none, std::string("the NVIDIA driver (") + kName + ") has no " + missing + ": it is for CUDA " +
-                                           (d.get_version ? version_text(d.version()) : "before 2.2") +
-                                           ", this build is made by CUDA " + version_text(made_by));
+                                           (d.get_version ? version_text(d.version()) : "before 2.2") + ", this build is made by CUDA " +
+                                           version_text(made_by));
   const DriverError e = d.init(0);
   // What a driver answers in a child of a process that has started it.
   if (e == DriverError::not_initialized)
-    return unusable(e, d.text(e) + "; a child of fork() cannot use CUDA if its parent has started it: start such a process by exec(), in Python "
-                                   "with the start method 'spawn'");
+    return unusable(e, d.text(e) +
+                           "; a child of fork() cannot use CUDA if its parent has started it: start such a process by exec(), in Python "
+                           "with the start method 'spawn'");
   if (e != DriverError::none) return unusable(e, d.text(e));
   return d;
 }

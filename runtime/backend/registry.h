@@ -14,24 +14,24 @@
 namespace orrery {
 
 struct BackendOptions {
-  int32_t device = 0;                      // an index of the backend's devices
-  int32_t n_threads = 0;                   // of a backend that computes on the host; 0: its default
-  Priority priority = Priority::normal;    // of these threads
-  std::string instruction_set = "auto";    // of such a backend
-  bool trace = false;                      // measure where the time of decode steps goes (Backend::take_trace())
+  int32_t device = 0;                    // an index of the backend's devices
+  int32_t n_threads = 0;                 // of a backend that computes on the host; 0: its default
+  Priority priority = Priority::normal;  // of these threads
+  std::string instruction_set = "auto";  // of such a backend
+  bool trace = false;                    // measure where the time of decode steps goes (Backend::take_trace())
 };
 
 // A device of this machine that a backend could use.
 struct DeviceDescription {
-  std::string name;           // "NVIDIA GeForce RTX 4090"
-  int32_t architecture = 0;   // 89: compute capability 8.9
+  std::string name;          // "NVIDIA GeForce RTX 4090"
+  int32_t architecture = 0;  // 89: compute capability 8.9
   uint64_t memory_bytes = 0;
-  std::string refused;        // why no backend is made for it; empty: one is
+  std::string refused;  // why no backend is made for it; empty: one is
 };
 
 struct BackendEntry {
-  const char* name;                               // "cuda"
-  std::vector<DeviceDescription> (*devices)();    // in the driver's order; null: the backend computes on the host, and always serves
+  const char* name;                             // "cuda"
+  std::vector<DeviceDescription> (*devices)();  // in the driver's order; null: the backend computes on the host, and always serves
   // Without such a device, or with an instruction set that this machine lacks: unsupported, with the reason.
   Result<std::unique_ptr<Backend>> (*make)(const BackendOptions& options);
 };

@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#define OLD_SETTINGS_TYPE "(sayud)"             /* style, the open model's path, its context and KV budget */
-#define SETTINGS_TYPE "(sayud(dddut)s)"         /* and sampling, the system prompt */
+#define OLD_SETTINGS_TYPE "(sayud)"     /* style, the open model's path, its context and KV budget */
+#define SETTINGS_TYPE "(sayud(dddut)s)" /* and sampling, the system prompt */
 
 static GSimpleAction* style_action(void) { return G_SIMPLE_ACTION(g_action_map_lookup_action(G_ACTION_MAP(app.app), "style")); }
 
@@ -68,7 +68,8 @@ void app_load_settings(void) {
   g_autoptr(GVariant) settings = there ? g_variant_parse(G_VARIANT_TYPE(SETTINGS_TYPE), text, NULL, NULL, NULL) : NULL;
   g_autoptr(GVariant) old = there && !settings ? g_variant_parse(G_VARIANT_TYPE(OLD_SETTINGS_TYPE), text, NULL, NULL, NULL) : NULL;
   if (settings)
-    g_variant_get(settings, "(&s^&ayud(dddut)&s)", &style, &model, &context, &share, &s.temperature, &s.top_p, &s.min_p, &s.max_tokens, &s.seed, &system);
+    g_variant_get(settings, "(&s^&ayud(dddut)&s)", &style, &model, &context, &share, &s.temperature, &s.top_p, &s.min_p, &s.max_tokens,
+                  &s.seed, &system);
   else if (old) g_variant_get(old, "(&s^&ayud)", &style, &model, &context, &share);
   gtk_spin_button_set_value(ui("temperature"), s.temperature);
   gtk_spin_button_set_value(ui("top_p"), s.top_p);

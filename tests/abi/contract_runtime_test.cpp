@@ -60,7 +60,7 @@ TEST_F(Runtimes, ADeviceThatIsNotThereIsRefused) {
   o.device = -2;
   EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_INVALID_ARGUMENT);
   EXPECT_NE(std::string(error.message).find("device is -2"), std::string::npos) << error.message;
-  o.device = 1000;   // whoever names a device wants a GPU, unless an instruction set says otherwise
+  o.device = 1000;  // whoever names a device wants a GPU, unless an instruction set says otherwise
   o.cpu_path = nullptr;
   EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_UNSUPPORTED) << error.message;
   EXPECT_EQ(h, nullptr);
@@ -133,7 +133,7 @@ TEST_F(Runtimes, ByDefaultAProcessorIsLeftWhereThereAreFour) {
   const Runtime runtime = make_runtime(0);
   const int32_t n = n_threads(runtime);
   EXPECT_GE(n, 1);
-  EXPECT_LE(n, processors >= 4 ? processors - 1 : processors);   // an affinity mask may leave fewer
+  EXPECT_LE(n, processors >= 4 ? processors - 1 : processors);  // an affinity mask may leave fewer
   ASSERT_EQ(orrery_runtime_set_threads(runtime.get(), 1, ORRERY_PRIORITY_LOW, nullptr), ORRERY_OK);
   ASSERT_EQ(orrery_runtime_set_threads(runtime.get(), 0, ORRERY_PRIORITY_NORMAL, nullptr), ORRERY_OK);
   EXPECT_EQ(n_threads(runtime), n);
@@ -143,14 +143,11 @@ TEST_F(Runtimes, ByDefaultAProcessorIsLeftWhereThereAreFour) {
 
 struct Log {
   std::vector<std::pair<int32_t, std::string>> lines;
-  static void take(void* user, int32_t level, const char* message) {
-    static_cast<Log*>(user)->lines.emplace_back(level, message);
-  }
+  static void take(void* user, int32_t level, const char* message) { static_cast<Log*>(user)->lines.emplace_back(level, message); }
   bool has(int32_t level, const std::vector<std::string>& words) const {
     return std::any_of(lines.begin(), lines.end(), [&](const auto& line) {
-      return line.first == level && std::all_of(words.begin(), words.end(), [&](const std::string& word) {
-               return line.second.find(word) != std::string::npos;
-             });
+      return line.first == level &&
+             std::all_of(words.begin(), words.end(), [&](const std::string& word) { return line.second.find(word) != std::string::npos; });
     });
   }
 };
@@ -189,8 +186,10 @@ TEST_F(Runtimes, TheLogTellsWhatAPersonWouldAsk) {
   orrery_plan_result plan = options(&orrery_plan_result_init);
   ASSERT_EQ(orrery_plan(path.c_str(), &r, nullptr, &s, &plan, nullptr), ORRERY_OK);
   const std::string taken = "arena, for the session: " + std::to_string(plan.device_bytes - plan.weights_bytes) + " bytes: ";
-  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {taken, "KV pages " + std::to_string(plan.full_kv_bytes), "workspace " + std::to_string(plan.workspace_bytes)}));
-  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {"other host memory, at most, for the session: " + std::to_string(plan.host_bytes) + " bytes", "tokens ", "page table "}));
+  EXPECT_TRUE(log.has(ORRERY_LOG_INFO,
+                      {taken, "KV pages " + std::to_string(plan.full_kv_bytes), "workspace " + std::to_string(plan.workspace_bytes)}));
+  EXPECT_TRUE(log.has(ORRERY_LOG_INFO, {"other host memory, at most, for the session: " + std::to_string(plan.host_bytes) + " bytes",
+                                        "tokens ", "page table "}));
   EXPECT_FALSE(log.has(ORRERY_LOG_WARNING, {}));
 }
 
@@ -265,7 +264,7 @@ TEST_F(Runtimes, ARefusalNamesTheOptionThatHelps) {
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kOwnAddressSpace = false;   // a sanitizer reserves terabytes
+constexpr bool kOwnAddressSpace = false;  // a sanitizer reserves terabytes
 #else
 constexpr bool kOwnAddressSpace = true;
 #endif

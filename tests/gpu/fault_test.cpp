@@ -54,10 +54,10 @@ class GpuFaults : public ::testing::Test {
       session->push_generated(argmax(session->logits()));
       const Status s = session->decode();
       if (s.ok()) continue;
-      if (s.code() == Code::device_lost) {   // later calls fail too, and the session still accepts any call
+      if (s.code() == Code::device_lost) {  // later calls fail too, and the session still accepts any call
         EXPECT_EQ(session->decode().code(), s.code());
         EXPECT_FALSE(session->fork().ok() && session->prefill(random_tokens(*model, 3, 2), nullptr, nullptr).ok());
-      } else {   // the device is well: the token is computed again (errors_test.cpp), unless that is refused, too
+      } else {  // the device is well: the token is computed again (errors_test.cpp), unless that is refused, too
         EXPECT_NE(session->decode().code(), Code::device_lost);
       }
       return Status(s.detail());
@@ -81,7 +81,7 @@ class GpuFaults : public ::testing::Test {
   static void every_call_in_turn(const char* policy, int64_t n_tries) {
     const TempDir dir;
     MatrixStorage halves;
-    halves.type = TensorType::f16;   // so that cuBLAS takes part
+    halves.type = TensorType::f16;  // so that cuBLAS takes part
     const std::string path = dir.write("model.gguf", named_model_gguf("qwen3", halves));
     const size_t before = emulated::n_live();
     std::vector<float> expected, logits;
@@ -100,14 +100,15 @@ class GpuFaults : public ::testing::Test {
           const Status s = use(path, policy, &logits);
           emulated::fault = nullptr;
           EXPECT_EQ(emulated::n_live(), before) << emulated::failed_call.load() << ", call " << at << " of " << n;
-          if (s.ok()) {   // the failure of some calls changes nothing, for example of asking for the free memory
+          if (s.ok()) {  // the failure of some calls changes nothing, for example of asking for the free memory
             EXPECT_FALSE(and_after) << emulated::failed_call.load() << ", call " << at << " of " << n;
             harmless += std::string(" ") + emulated::failed_call.load();
             continue;
           }
           ++refused;
           const Code code = s.code();
-          EXPECT_TRUE(code == Code::device_lost || code == Code::out_of_device_memory || code == Code::out_of_pinned_memory || code == Code::unsupported)
+          EXPECT_TRUE(code == Code::device_lost || code == Code::out_of_device_memory || code == Code::out_of_pinned_memory ||
+                      code == Code::unsupported)
               << "call " << at << " of " << n << ": " << s.message();
         }
     EXPECT_GT(refused, n_tries * 7 / 2) << "of " << 4 * n_tries << "; harmless:" << harmless;

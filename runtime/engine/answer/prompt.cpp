@@ -73,7 +73,7 @@ class Trials {
     }
     if (!text.ok()) return too_long_or(text.take_status());
 
-    text::EncodeOptions options;   // no BOS but the template's own: models were trained on what their templates write
+    text::EncodeOptions options;  // no BOS but the template's own: models were trained on what their templates write
     options.parse_special = true;
     options.max_tokens = most;
     options.cancel = cancel_;
@@ -104,7 +104,7 @@ class Trials {
   const Tokenizer& tokenizer_;
   const std::vector<Value>& messages_;
   const std::atomic<bool>* cancel_;
-  size_t head_ = 0;   // number of leading system and developer messages
+  size_t head_ = 0;  // number of leading system and developer messages
   uint32_t n_renderings_ = 0;
 };
 
@@ -132,7 +132,7 @@ Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::a
   // Dropping frees a quarter of the context at once, so that the next turns can reuse their prefix.
   const size_t target = limit - std::min<size_t>(limit, std::max<size_t>(room, limit / 4));
   const std::vector<size_t> cuts = trials.cuts_behind(prompt.n_dropped);
-  for (size_t first = 0, last = cuts.size(); first < last;) {   // cuts[first - 1] drops too few messages, cuts[last] drops enough
+  for (size_t first = 0, last = cuts.size(); first < last;) {  // cuts[first - 1] drops too few messages, cuts[last] drops enough
     const size_t middle = first + (last - first) / 2;
     std::vector<int32_t> tokens;
     ORRERY_ASSIGN(const bool middle_counted, trials.render(cuts[middle], &tokens));
@@ -142,10 +142,8 @@ Result<Prompt> conversation_prompt(Session* session, uint32_t room, const std::a
       prompt.n_dropped = cuts[middle];
       counted = middle_counted;
     }
-    if (fits)
-      last = middle;
-    else
-      first = middle + 1;
+    if (fits) last = middle;
+    else first = middle + 1;
   }
   return finish();
 }
@@ -155,14 +153,14 @@ void keep_held_ids(const Tokenizer& tokenizer, Span<const int32_t> held, std::ve
   struct Stretch {
     const Tokenizer& tokenizer;
     Span<const int32_t> tokens;
-    size_t at;                  // index after the token of `bytes`
+    size_t at;  // index after the token of `bytes`
     std::string_view bytes = {};
     bool fill() {
       while (bytes.empty() && at < tokens.size() && !tokenizer.is_special(tokens[at])) bytes = tokenizer.token_bytes(tokens[at++]);
       return !bytes.empty();
     }
   };
-  size_t in_held = 0, in_wanted = 0;   // held[0..in_held) spells wanted[0..in_wanted)
+  size_t in_held = 0, in_wanted = 0;  // held[0..in_held) spells wanted[0..in_wanted)
   bool other_split = false;
   for (;;) {
     while (in_held < held.size() && in_wanted < wanted->size() && held[in_held] == (*wanted)[in_wanted]) ++in_held, ++in_wanted;

@@ -16,9 +16,9 @@
 namespace orrery::engine {
 
 struct Prompt {
-  std::vector<int32_t> tokens;   // the whole sequence
-  size_t n_dropped = 0;          // the new Conversation::n_dropped, if the prompt is used
-  uint32_t n_renderings = 0;     // how often the template ran
+  std::vector<int32_t> tokens;  // the whole sequence
+  size_t n_dropped = 0;         // the new Conversation::n_dropped, if the prompt is used
+  uint32_t n_renderings = 0;    // how often the template ran
 };
 
 // The prompt of the session's conversation.

@@ -16,12 +16,9 @@ void copy_message(std::string_view text, Span<char> out) noexcept {
   while (at < end) {
     const text::CodePoint c = text::utf8_decode(at, end);
     if (used + c.length >= out.size()) break;
-    if (c.value == text::kInvalidCodePoint)
-      out[used] = '?';
-    else if (c.value < 0x20)
-      out[used] = ' ';
-    else
-      std::copy_n(at, c.length, out.data() + used);
+    if (c.value == text::kInvalidCodePoint) out[used] = '?';
+    else if (c.value < 0x20) out[used] = ' ';
+    else std::copy_n(at, c.length, out.data() + used);
     used += c.length;
     at += c.length;
   }
@@ -40,7 +37,7 @@ std::vector<GpuDescription> gpus() {
 
 namespace {
 
-using ull = unsigned long long;   // for printf
+using ull = unsigned long long;  // for printf
 
 int32_t first_usable_gpu() {
   const std::vector<GpuDescription> all = gpus();
@@ -80,14 +77,14 @@ Result<std::unique_ptr<Backend>> make_backend(const RuntimeOptions& options) {
   for (const BackendEntry& entry : entries) {
     if (!automatic && !is_named(entry)) continue;
     if (!entry.devices) return entry.make(wanted);
-    if (automatic && options.cpu_path != "auto") continue;   // an instruction set of the processor means the processor
+    if (automatic && options.cpu_path != "auto") continue;  // an instruction set of the processor means the processor
     const int32_t device = options.device >= 0 ? options.device : first_usable_gpu();
-    wanted.device = std::max(device, 0);   // without a device, the error says why
+    wanted.device = std::max(device, 0);  // without a device, the error says why
     if (!automatic) return entry.make(wanted);
     if (device < 0) continue;
     auto made = entry.make(wanted);
-    if (made.ok() || options.device >= 0 || made.status().code() != Code::unsupported) return made;   // whoever names a device wants it
-    warn(options, std::string("the processor computes: ") + made.status().message());   // the driver does not take the kernels
+    if (made.ok() || options.device >= 0 || made.status().code() != Code::unsupported) return made;  // whoever names a device wants it
+    warn(options, std::string("the processor computes: ") + made.status().message());                // the driver does not take the kernels
   }
   return error(Code::unsupported, "this build has no backend that computes on the host");
 }
@@ -125,9 +122,9 @@ Result<std::shared_ptr<Runtime>> Runtime::create(const RuntimeOptions& options) 
   if (!reservoir.ok())
     return with_advice(reservoir.take_status(), ", for the reservoir: a smaller reservoir_bytes helps, or a smaller device_budget_bytes");
   runtime->reservoir_ = std::make_unique<kv::Arena>(std::move(reservoir).value(), options.pinned_reservoir,
-                                                     info.reads_host_memory ? nullptr : &runtime->device());
+                                                    info.reads_host_memory ? nullptr : &runtime->device());
   auto of_prefixes = static_cast<uint64_t>(options.prefix_share * static_cast<double>(runtime->reservoir_->bytes()));
-  constexpr uint64_t kMostUnasked = uint64_t{512} << 20;   // half of a machine's memory may be the reservoir if nobody has said its size
+  constexpr uint64_t kMostUnasked = uint64_t{512} << 20;  // half of a machine's memory may be the reservoir if nobody has said its size
   if (options.reservoir_bytes == 0) of_prefixes = std::min(of_prefixes, kMostUnasked);
   runtime->prefixes_ = std::make_unique<kv::PrefixTree>(runtime->reservoir_.get(), of_prefixes);
   runtime->reservoir_->make_room_with([tree = runtime->prefixes_.get()] { return tree->evict_one(); });
@@ -176,8 +173,7 @@ Status Runtime::take_session_slot() {
   do {
     if (n >= options_.max_sessions)
       return memory_error(Code::out_of_device_memory, n + uint64_t{1}, options_.max_sessions,
-                          "all %u sessions that this runtime may hold at once (max_sessions) are open",
-                          options_.max_sessions);
+                          "all %u sessions that this runtime may hold at once (max_sessions) are open", options_.max_sessions);
   } while (!n_sessions_.compare_exchange_weak(n, n + 1));
   return ok_status();
 }
