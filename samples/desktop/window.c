@@ -24,11 +24,11 @@ static void name_for_readers(gpointer widget, const char* name) {
 void app_error(const char* text) {
   const char* before = gtk_label_get_text(ui("banner_text"));
   if (!strstr(before, text)) say("banner_text", "%s%s%s", before, *before ? "\n" : "", text);
-  gtk_info_bar_set_revealed(ui("banner"), TRUE);
+  gtk_widget_set_visible(ui("banner"), TRUE); /* without an animation, during which GTK 4.8 measures wrongly and says so */
 }
 
 G_MODULE_EXPORT void on_dismissed(void) {
-  gtk_info_bar_set_revealed(ui("banner"), FALSE);
+  gtk_widget_set_visible(ui("banner"), FALSE);
   say("banner_text", "%s", "");
 }
 
@@ -103,10 +103,11 @@ static void show_thought(const char* text) {
   gtk_widget_set_visible(app.thought, *text != 0);
 }
 
-/* A button's action with its target: GTK warns of a name that comes before its target. */
+/* A button's action with its target, in this order: GTK warns of a name that has no target yet. */
 static void targets(gpointer button, const char* action, guint i) {
-  g_autofree char* detailed = g_strdup_printf("app.%s(uint32 %u)", action, i);
-  gtk_actionable_set_detailed_action_name(button, detailed);
+  g_autofree char* name = g_strconcat("app.", action, NULL);
+  gtk_actionable_set_action_target(button, "u", i);
+  gtk_actionable_set_action_name(button, name);
 }
 
 static void add_message(guint number, gboolean user, Message m, guint i) {
