@@ -23,8 +23,9 @@ static void name_for_readers(gpointer widget, const char* name) {
 
 void app_error(const char* text) {
   const char* before = gtk_label_get_text(ui("banner_text"));
-  if (!strstr(before, text)) say("banner_text", "%s%s%s", before, *before ? "\n" : "", text);
-  gtk_widget_set_visible(ui("banner"), TRUE); /* without an animation, during which GTK 4.8 measures wrongly and says so */
+  /* One paragraph: GTK 4.8 measures a label of several wrongly, and says so. */
+  if (!strstr(before, text)) say("banner_text", "%s%s%s", before, *before ? " · " : "", text);
+  gtk_widget_set_visible(ui("banner"), TRUE); /* without an animation, which has the same fault */
 }
 
 G_MODULE_EXPORT void on_dismissed(void) {
