@@ -12,7 +12,7 @@
 #include <string_view>
 #include <thread>
 
-#include "orrery.h"
+#include "orrery_lab.h"
 #include "runtime/base/allocation/account.h"
 #include "runtime/base/float_environment.h"
 #include "runtime/base/span.h"

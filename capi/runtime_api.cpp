@@ -136,6 +136,8 @@ orrery_status orrery_runtime_get_info(const orrery_runtime* runtime, orrery_runt
     out.host_peak_bytes = usage.peak_bytes;
     out.pinned_bytes = runtime->runtime->pinned_bytes();
     out.driver_bytes = runtime->runtime->driver_bytes();
+    out.gpu_use = static_cast<uint32_t>(runtime->runtime->gpu_use().use);
+    out.gpu_reason = runtime->runtime->gpu_use().why.c_str();
     return write_struct(out, info, "orrery_runtime_info");
   });
 }

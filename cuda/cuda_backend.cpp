@@ -221,18 +221,33 @@ Status CudaBackend::set_scratch(Ptr<std::byte> scratch, const StepLimits& limits
   return ok_status();
 }
 
-std::vector<DeviceDescription> devices() {
-  std::vector<DeviceDescription> found;
+DevicesFound devices() {
+  DevicesFound found;
   const Result<Driver> driver = Driver::open(archive_version());
+  if (!driver.ok()) return {{}, use_after(driver.status()), driver.status().message()};
   int n = 0;
-  if (!driver.ok() || driver.value().get_device_count(&n) != DriverError::none) return found;
+  if (const DriverError e = driver.value().get_device_count(&n); e != DriverError::none)
+    return {{}, e == DriverError::no_device ? DeviceUse::none : DeviceUse::refused, "the driver counts no GPUs: " + driver.value().text(e)};
+  if (n == 0) return {{}, DeviceUse::none, "the NVIDIA driver knows no GPU"};
   for (int i = 0; i < n; ++i) {
     GpuProperties properties;
     if (const DriverError e = describe(driver.value(), i, &properties); e != DriverError::none)
-      found.push_back({"", 0, 0, "the driver does not describe it: " + driver.value().text(e)});
-    else found.push_back({properties.name, properties.architecture, properties.memory_bytes, refusal(properties)});
+      found.devices.push_back({"", 0, 0, "the driver does not describe it: " + driver.value().text(e)});
+    else found.devices.push_back({properties.name, properties.architecture, properties.memory_bytes, refusal(properties)});
   }
   return found;
+}
+
+DeviceUse use_after(const Status& failure) {
+  const auto e = static_cast<DriverError>(failure.detail().native_code);
+  switch (e) {
+    case DriverError::no_driver: return DeviceUse::no_driver;
+    case DriverError::no_function:
+    case DriverError::invalid_image:
+    case DriverError::unsupported_ptx_version: return DeviceUse::driver_too_old;
+    case DriverError::no_device: return DeviceUse::none;
+    default: return DeviceUse::refused;
+  }
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const Options& options) { return CudaBackend::make(options); }

@@ -32,7 +32,10 @@ using DeviceAddress = unsigned long long;  // unified addressing: of the host's 
 
 // Results that this room tells apart, makes itself, or that tests make; the driver has many more.
 enum class DriverError : int {
-  after_fork = -1,  // not of the driver: the process is a child of the one that has opened the device
+  // Not of the driver.
+  no_function = -3,  // the driver lacks a function that we call
+  no_driver = -2,    // the machine has none
+  after_fork = -1,   // the process is a child of the one that has opened the device
   none = 0,
   invalid_value = 1,
   out_of_memory = 2,

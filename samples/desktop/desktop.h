@@ -6,7 +6,7 @@
 #define ORRERY_DESKTOP_H
 
 #include <gtk/gtk.h>
-#include <orrery.h>
+#include <orrery_lab.h>
 
 /* ---- worker.c: the runtime on a thread of its own ---- */
 typedef enum { JOB_PLAN, JOB_OPEN, JOB_NEW, JOB_SEND, JOB_CLOSE, JOB_SAVE, JOB_QUIT } JobType;

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "orrery.h"
+#include "orrery_lab.h"
 #include "system/failure.h"
 #include "terminal/output.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "command.h"
-#include "orrery.h"
+#include "orrery_lab.h"
 
 namespace orrery::tool {
 

@@ -52,7 +52,8 @@ void add_variable(Json& variables, const std::string& text) {
 OptionGroup runtime_group() {
   return {"Running",
           {{"--threads", "N", "Threads; 0: one per processor (default 0)."},
-           {"--backend", "NAME", "auto (a GPU if there is one, else the CPU), cpu or cuda (default auto)."},
+           {"--backend", "NAME",
+            "auto (a GPU if there is one, else the CPU), cpu, gpu (or an error that says why not) or cuda (default auto)."},
            {"--device", "N", "Which GPU, by the driver's number from 0 on (default: the first that can be used)."},
            {"--cpu-path", "NAME", "Instruction set: auto, plain, avx2, avx2vnni, avx512, avx512bf16, amx or neon (default auto)."},
            {"--budget", "SIZE", "Memory for KV cache and workspace, as in 512MiB or 2GiB (default: half of the memory)."},
@@ -114,7 +115,7 @@ orrery_runtime_options runtime_options(const Args& args) {
   orrery_runtime_options_init(&options, sizeof options);
   options.n_threads = static_cast<int32_t>(args.integer("--threads", 0, 1024, 0));
   if (const std::string* backend = args.find("--backend")) {
-    args.choice("--backend", {"auto", "cpu", "cuda"}, 0);
+    args.choice("--backend", {"auto", "cpu", "gpu", "cuda"}, 0);
     options.backend = backend->c_str();
   }
   if (const std::string* path = args.find("--cpu-path")) {

@@ -51,6 +51,54 @@ TEST_F(Runtimes, EveryDeviceIsDescribedAndNoOther) {
   }
 }
 
+// A runtime on the processor says why no GPU computes, and "gpu" is refused for the same reason.
+TEST_F(Runtimes, TheProcessorComputesForAReason) {
+  orrery_runtime_options o = runtime_options();
+  o.device_budget_bytes = o.reservoir_bytes = uint64_t{64} << 20;
+  const auto info_of = [](const Runtime& runtime) {
+    orrery_runtime_info info = options(&orrery_runtime_info_init);
+    Error error;
+    check(orrery_runtime_get_info(runtime.get(), &info, &error), error, "orrery_runtime_get_info");
+    return info;
+  };
+  const auto created = [&o] {
+    orrery_runtime* h = nullptr;
+    Error error;
+    check(orrery_runtime_create(&o, &h, &error), error, "orrery_runtime_create");
+    return Runtime(h);
+  };
+  o.backend = "cpu";
+  o.cpu_path = nullptr;
+  {
+    const Runtime runtime = created();
+    EXPECT_EQ(info_of(runtime).gpu_use, static_cast<uint32_t>(ORRERY_GPU_NOT_WANTED));
+    EXPECT_STREQ(info_of(runtime).gpu_reason, "the options name the processor");
+  }
+  o.backend = "auto";
+  const Runtime runtime = created();
+  const orrery_runtime_info info = info_of(runtime);
+  o.backend = "gpu";
+  Error error;
+  orrery_runtime* h = nullptr;
+  if (std::string(info.backend) == "cpu") {
+    const bool built = std::string(orrery_build_info()).find("cuda") != std::string::npos;
+    const uint32_t least = built ? ORRERY_GPU_NO_DRIVER : ORRERY_GPU_NOT_BUILT;
+    EXPECT_GE(info.gpu_use, least) << orrery_gpu_use_name(info.gpu_use);
+    EXPECT_LE(info.gpu_use, built ? ORRERY_GPU_REFUSED : least) << orrery_gpu_use_name(info.gpu_use);
+    EXPECT_STRNE(info.gpu_reason, "");
+    EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_UNSUPPORTED);
+    EXPECT_EQ(h, nullptr);
+    EXPECT_NE(std::string(error.message).find(info.gpu_reason), std::string::npos) << error.message << " / " << info.gpu_reason;
+    EXPECT_GE(error.native_code, 0);
+  } else {
+    EXPECT_EQ(info.gpu_use, static_cast<uint32_t>(ORRERY_GPU_USED));
+    EXPECT_STREQ(info.gpu_reason, "");
+    o.device_budget_bytes = uint64_t{32} << 20;
+    EXPECT_EQ(orrery_runtime_create(&o, &h, &error), ORRERY_OK) << error.message;
+    orrery_runtime_free(h);
+  }
+}
+
 TEST_F(Runtimes, ADeviceThatIsNotThereIsRefused) {
   orrery_runtime_options o = runtime_options();
   EXPECT_EQ(o.device, -1);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "orrery.h"
+#include "orrery_lab.h"
 #include "tests/abi/tiny_model.h"
 #include "tests/support/cpu_path.h"
 

@@ -1,5 +1,5 @@
 // orrery.h as C++17: the same layout, trivial structs, and the rules of the contract that a compiler can check.
-#include <orrery.h>
+#include <orrery_lab.h>
 
 #include <type_traits>
 

@@ -288,7 +288,7 @@ Bench::Bench(const std::string& path, const std::string& program, const Settings
   uint32_t longest = 0;
   for (const std::string& n : split(settings.values.at("contexts"), ','))
     longest = std::max(longest, static_cast<uint32_t>(std::atoi(n.c_str())));
-  const std::vector<engine::GpuDescription> gpus = engine::gpus();
+  const std::vector<DeviceDescription> gpus = engine::gpus();
   const bool automatic = options.backend == "auto" && options.cpu_path == "auto";
   const bool gpu = options.backend == "cuda" ||
                    (automatic && std::any_of(gpus.begin(), gpus.end(), [](const engine::GpuDescription& g) { return g.refused.empty(); }));

@@ -144,16 +144,24 @@ TEST_F(GpuFaults, TooLittleMemoryIsSaidInBytes) {
 
 TEST_F(GpuFaults, WhatIsMissingIsNamed) {
   const auto said = [] { return std::string(engine::Runtime::create(on_cuda()).take_status().message()); };
+  const auto use = [] { return unwrap(engine::Runtime::create(runtime_options(1)))->gpu_use(); };
+  EXPECT_EQ(use().use, DeviceUse::used);
   emulated::driver_version = 0;
+  EXPECT_EQ(use().use, DeviceUse::no_driver);
+  EXPECT_NE(use().why.find("no NVIDIA driver"), std::string::npos) << use().why;
   EXPECT_NE(said().find("no NVIDIA driver"), std::string::npos) << said();
   EXPECT_STREQ(unwrap(engine::Runtime::create(runtime_options(1)))->backend_info().name, "cpu");
   emulated::driver_version = 11080;
+  EXPECT_EQ(use().use, DeviceUse::driver_too_old);
+  EXPECT_NE(use().why.find("for CUDA 11.8"), std::string::npos) << use().why;
   EXPECT_NE(said().find("driver is for CUDA 11.8, the kernels are compiled by CUDA "), std::string::npos) << said();
   emulated::driver_version = emulated::kDriverVersion;
   emulated::missing_function = "cuGraphInstantiateWithFlags";
+  EXPECT_EQ(use().use, DeviceUse::driver_too_old);
   EXPECT_NE(said().find("has no cuGraphInstantiateWithFlags"), std::string::npos) << said();
   emulated::missing_function = nullptr;
   refuse(cuda::DriverError::no_device, 0, true);
+  EXPECT_EQ(use().use, DeviceUse::none);
   EXPECT_NE(said().find("no CUDA device can be used: an injected fault"), std::string::npos) << said();
 }
 

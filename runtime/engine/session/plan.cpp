@@ -193,7 +193,8 @@ Result<kv::Plan> plan_file(const ModelSource& source, const RuntimeOptions& runt
   ORRERY_ASSIGN(const gguf::File file, source.open(open));
   ORRERY_ASSIGN(const model::Description description, model::read_description(file, model.weights.rope, model.weights.families));
   ORRERY_TRY(session.validate(description));
-  ORRERY_ASSIGN(const auto backend, make_backend(runtime));
+  GpuUse gpu;
+  ORRERY_ASSIGN(const auto backend, make_backend(runtime, &gpu));
   const uint64_t budget = budget_bytes(runtime, *backend) / kv::kArenaAlignment * kv::kArenaAlignment;
   ORRERY_ASSIGN(const WeightsBytes weights, weights_of(file, description, *backend, budget));
   session.see_device(backend->info(), moves_directly(runtime));

@@ -146,6 +146,8 @@ int bench(const Args& args, Output& out) {
     out.write(format("%s (%s), %d threads, KV cache %s; %llu runs after a short run that does not count, median (minimum - maximum)\n",
                      runtime.backend, runtime.path, runtime.n_threads, kv_type_names(wishes.kv_type, opened.device_kv_type).c_str(),
                      static_cast<unsigned long long>(repeat)));
+    if (runtime.gpu_use != ORRERY_GPU_USED && runtime.gpu_use != ORRERY_GPU_NOT_WANTED)
+      out.text(format("No GPU computes: %s\n", runtime.gpu_reason));
     out.write(format("Every token reads %s bytes of weights (%s)\n", grouped(work.weights_bytes).c_str(),
                      human_bytes(work.weights_bytes).c_str()));
     if (work.state_bytes > 0)
