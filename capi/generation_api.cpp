@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "capi/handles.h"
+#include "runtime/engine/answer/prompt.h"
 #include "runtime/text/unicode/utf8.h"
 
 static_assert(sizeof(orrery_token_logprob) == sizeof(orrery::engine::TokenLogprob) &&
@@ -13,7 +14,8 @@ static_assert(sizeof(orrery_token_logprob) == sizeof(orrery::engine::TokenLogpro
 namespace orrery::capi {
 namespace {
 
-Result<engine::GenerateOptions> generate_options(const orrery_generate_options* given, const engine::Vocabulary& vocabulary) {
+Result<engine::GenerateOptions> generate_options(const orrery_generate_options* given, const engine::Vocabulary& vocabulary,
+                                                 bool last_has_reasoning) {
   orrery_generate_options o;
   ORRERY_TRY(read_options(given, &orrery_generate_options_init, "orrery_generate_options", &o));
   engine::GenerateOptions out;
@@ -41,6 +43,8 @@ Result<engine::GenerateOptions> generate_options(const orrery_generate_options* 
   }
   if (o.n_logit_bias > 0) ORRERY_REQUIRE(o.logit_bias);
   for (uint64_t i = 0; i < o.n_logit_bias; ++i) s.bias.push_back({o.logit_bias[i].token, o.logit_bias[i].bias});
+  out.continue_last = o.continue_last != 0;
+  if (out.continue_last && last_has_reasoning) o.split_reasoning = 1;
   ORRERY_TRY(form_of(o, &out.form));
   if (!out.form.any()) {
     ORRERY_ASSIGN(out.grammar, grammar_of(o, vocabulary));
@@ -90,12 +94,14 @@ orrery_status begin(orrery_session* session, const orrery_generate_options* opti
     ORRERY_REQUIRE(generation);
     ORRERY_TRY(check_process(session->session->model().runtime()));
     const AccountScope scope(session->account);
-    ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options, *session->session->model().vocabulary()));
     auto handle = std::make_unique<orrery_generation>();
     handle->account = session->account;
     handle->session = session->session;
     SessionUse use(session->session.get(), SessionUse::For::changing);
     ORRERY_TRY(use.take_status());
+    const engine::Conversation& conversation = session->session->conversation();
+    const bool last_has_reasoning = !conversation.messages.empty() && !engine::reasoning_of_last(conversation).empty();
+    ORRERY_ASSIGN(const engine::GenerateOptions o, generate_options(options, *session->session->model().vocabulary(), last_has_reasoning));
     ORRERY_ASSIGN(handle->generation, f(session->session.get(), o));
     session->session->set_generating(handle->generation->cancel_flag());
     *generation = handle.release();

@@ -680,14 +680,18 @@ typedef struct orrery_generate_options {
   uint32_t split_reasoning;          /* 1: reasoning comes as REASONING events, and `grammar` begins after it; so with tools, too. Default 0:
                                         all is TEXT, and `grammar` begins with the answer */
   uint32_t max_reasoning_tokens;     /* of split reasoning, which then ends; 0 (default): no limit */
-  uint32_t reserved;
+  uint32_t continue_last;            /* 1: the conversation's last message is an answer that goes on, as if the model had just written it: after
+                                        a limit, an edit, or a beginning that the caller wrote. The new text joins that message, and is what
+                                        events have; `grammar` begins with the message's content. Reasoning in the message
+                                        (reasoning_content) needs no split_reasoning: it is then 1. Default 0 */
 } orrery_generate_options;
 ORRERY_API void orrery_generate_options_init(orrery_generate_options *options, size_t struct_size);
 
 /* Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work.
    While the generation is unfinished and not freed, the session is ORRERY_BUSY for everything but cancelling and reading.
    ORRERY_INVALID_ARGUMENT: an option is out of range, a stop string is empty or not UTF-8 (the message says which one), the conversation
-   has no message, or the grammar has a fault: line, column. ORRERY_UNSUPPORTED: the grammar needs what this version has not, which the
+   has no message, continue_last finds no assistant's text at its end, or the grammar has a fault: line, column. From orrery_next(): the message
+   that goes on does not fit the grammar. ORRERY_UNSUPPORTED: the grammar needs what this version has not, which the
    message names, or more than 8 MiB of automata; later, from orrery_next(), it has become too ambiguous. */
 ORRERY_API orrery_status orrery_generate(orrery_session *session, const orrery_generate_options *options,
                                          orrery_generation **generation, orrery_error *error);

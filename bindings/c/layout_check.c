@@ -214,7 +214,7 @@ _Static_assert(offsetof(orrery_generate_options, tool_name) == 136, "offset");
 _Static_assert(offsetof(orrery_generate_options, one_call) == 144, "offset");
 _Static_assert(offsetof(orrery_generate_options, split_reasoning) == 148, "offset");
 _Static_assert(offsetof(orrery_generate_options, max_reasoning_tokens) == 152, "offset");
-_Static_assert(offsetof(orrery_generate_options, reserved) == 156, "offset");
+_Static_assert(offsetof(orrery_generate_options, continue_last) == 156, "offset");
 _Static_assert(sizeof(orrery_token_logprob) == 8, "size");
 _Static_assert(offsetof(orrery_token_logprob, token) == 0, "offset");
 _Static_assert(offsetof(orrery_token_logprob, logprob) == 4, "offset");

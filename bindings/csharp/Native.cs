@@ -555,7 +555,7 @@ internal unsafe struct orrery_generate_options {
     public uint @one_call;
     public uint @split_reasoning;
     public uint @max_reasoning_tokens;
-    public uint @reserved;
+    public uint @continue_last;
     public static orrery_generate_options New() {
         var value = new orrery_generate_options();
         Native.orrery_generate_options_init(ref value, (UIntPtr)sizeof(orrery_generate_options));
@@ -1213,6 +1213,11 @@ public sealed class GenerateOptions {
     public uint SplitReasoning;
     /// <summary>of split reasoning, which then ends; 0 (default): no limit</summary>
     public uint MaxReasoningTokens;
+    /// <summary>1: the conversation's last message is an answer that goes on, as if the model had just written it:
+    /// after a limit, an edit, or a beginning that the caller wrote. The new text joins that message, and is what
+    /// events have; `grammar` begins with the message's content. Reasoning in the message (reasoning_content) needs no
+    /// split_reasoning: it is then 1. Default 0</summary>
+    public uint ContinueLast;
     public GenerateOptions() {
         var raw = orrery_generate_options.New();
         MaxTokens = raw.max_tokens;
@@ -1234,6 +1239,7 @@ public sealed class GenerateOptions {
         OneCall = raw.one_call;
         SplitReasoning = raw.split_reasoning;
         MaxReasoningTokens = raw.max_reasoning_tokens;
+        ContinueLast = raw.continue_last;
     }
     internal orrery_generate_options ToNative(Keep keep) {
         var raw = orrery_generate_options.New();
@@ -1264,6 +1270,7 @@ public sealed class GenerateOptions {
         raw.one_call = OneCall;
         raw.split_reasoning = SplitReasoning;
         raw.max_reasoning_tokens = MaxReasoningTokens;
+        raw.continue_last = ContinueLast;
         return raw;
     }
 }

@@ -736,6 +736,11 @@ type GenerateOptions struct {
 	SplitReasoning uint32
 	// of split reasoning, which then ends; 0 (default): no limit
 	MaxReasoningTokens uint32
+	// 1: the conversation's last message is an answer that goes on, as if the model had just written it: after a limit,
+	// an edit, or a beginning that the caller wrote. The new text joins that message, and is what events have;
+	// `grammar` begins with the message's content. Reasoning in the message (reasoning_content) needs no
+	// split_reasoning: it is then 1. Default 0
+	ContinueLast uint32
 }
 
 // DefaultGenerateOptions has the library's defaults.
@@ -763,6 +768,7 @@ func DefaultGenerateOptions() GenerateOptions {
 	o.OneCall = uint32(p.one_call)
 	o.SplitReasoning = uint32(p.split_reasoning)
 	o.MaxReasoningTokens = uint32(p.max_reasoning_tokens)
+	o.ContinueLast = uint32(p.continue_last)
 	return o
 }
 
@@ -821,6 +827,7 @@ func (o *GenerateOptions) c(k *keep) *C.orrery_generate_options {
 	p.one_call = C.uint32_t(o.OneCall)
 	p.split_reasoning = C.uint32_t(o.SplitReasoning)
 	p.max_reasoning_tokens = C.uint32_t(o.MaxReasoningTokens)
+	p.continue_last = C.uint32_t(o.ContinueLast)
 	return p
 }
 

@@ -421,6 +421,13 @@ export interface GenerateOptions {
   splitReasoning?: number;
   /** of split reasoning, which then ends; 0 (default): no limit */
   maxReasoningTokens?: number;
+  /**
+   * 1: the conversation's last message is an answer that goes on, as if the model had just written it: after a limit,
+   * an edit, or a beginning that the caller wrote. The new text joins that message, and is what events have; `grammar`
+   * begins with the message's content. Reasoning in the message (reasoning_content) needs no split_reasoning: it is
+   * then 1. Default 0
+   */
+  continueLast?: number;
 }
 export interface CalibrateOptions {
   /** tokens decoded behind each text, 1 to 1024; default 99 */

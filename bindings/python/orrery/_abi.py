@@ -625,7 +625,7 @@ class orrery_generate_options(Structure):
         ("one_call", c_uint32),
         ("split_reasoning", c_uint32),
         ("max_reasoning_tokens", c_uint32),
-        ("reserved", c_uint32),
+        ("continue_last", c_uint32),
     ]
     INIT = "orrery_generate_options_init"
     COUNTS: dict[str, str] = {"stop": "n_stop", "logit_bias": "n_logit_bias"}
@@ -1034,6 +1034,12 @@ class GenerateOptions(TypedDict, total=False):
     """
     max_reasoning_tokens: int
     """of split reasoning, which then ends; 0 (default): no limit"""
+    continue_last: int
+    """1: the conversation's last message is an answer that goes on, as if the model had just written it: after a limit, an
+    edit, or a beginning that the caller wrote. The new text joins that message, and is what events have; `grammar`
+    begins with the message's content. Reasoning in the message (reasoning_content) needs no split_reasoning: it is then
+    1. Default 0
+    """
 
 
 class CalibrateOptions(TypedDict, total=False):

@@ -22,6 +22,7 @@ class Grammar;
 
 namespace orrery::engine {
 
+struct AnswerPart;
 class AnswerReader;
 class Constraint;
 
@@ -32,6 +33,7 @@ struct GenerateOptions {
   bool ignore_end = false;
   std::shared_ptr<text::grammar::Grammar> grammar;  // of the model's vocabulary; null: none
   FormRequest form;             // tools and reasoning. With any(), `grammar` is null and the content's grammar stands here
+  bool continue_last = false;   // of answer(): the conversation's last message is an answer that goes on
   uint32_t grammar_tokens = 0;  // of proceed(): number of the last tokens that begin the answer; the grammar reads them first
 };
 
@@ -96,6 +98,8 @@ class Generation {
   class BySampler;
   bool give_piece(Event* event);
   Status use_form(std::string_view prompt_end);
+  Status read_answer(const std::vector<AnswerPart>& parts);
+  Status read_token(int32_t token);
   void force_end_of_reasoning();
   Status next_token();
   Shortlist* ask(Span<const int32_t> tokens);
@@ -104,6 +108,7 @@ class Generation {
   Result<Choice> choose_in_time(Choice choice);
   Status make_room(Event* event);
   void finish(Finish reason, Event* event);
+  void add_message(text::Value message);
   void end(Finish reason) noexcept;
   bool cancelled() const { return cancel_.load(std::memory_order_relaxed); }
 
@@ -111,6 +116,7 @@ class Generation {
   uint32_t max_tokens_;
   bool ignore_end_;
   bool conversational_;  // made by answer(), not by proceed()
+  bool continues_;       // the answer is the conversation's last message
   Sampler sampler_;
   std::unique_ptr<Constraint> constraint_;                       // the answer's grammar; null: none
   std::unique_ptr<AnswerReader> reader_;                         // of tools and reasoning; null: the answer is text

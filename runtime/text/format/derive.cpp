@@ -177,7 +177,9 @@ class Deriver {
     settle_header();
     const std::string_view before =
         without_reasoning(std::string_view(before_content_).substr(std::min(before_content_.size(), header_.size())));
-    if (!without_blanks(before).empty()) format_.content_open = before, format_.content_close = turn_end_;
+    // A template whose prompt for an answer is not how its answers begin shows nothing about content.
+    if (!without_blanks(before).empty() && begins(before_content_, prompt_))
+      format_.content_open = before, format_.content_close = turn_end_;
     std::string first_reason;
     for (const Shape& shape :
          {Shape{false, false, false}, Shape{true, false, false}, Shape{false, true, false}, Shape{true, true, false}}) {

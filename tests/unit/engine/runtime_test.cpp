@@ -54,7 +54,7 @@ TEST(EngineRuntime, TheIoThreadStartsWhenItIsNeeded) {
 
 // In a build with the CUDA backend and in one without; the wording is that of people who look for what to install.
 TEST(EngineRuntime, WithoutAGpuAutoIsTheProcessorAndCudaSaysWhatIsMissing) {
-  if (!cuda::devices().empty()) GTEST_SKIP() << "there is a GPU";
+  if (!cuda::devices().devices.empty()) GTEST_SKIP() << "there is a GPU";
   engine::RuntimeOptions options = runtime_options(1);
   options.backend = "auto";
   ::testing::internal::CaptureStdout();

@@ -669,7 +669,11 @@ pub struct orrery_generate_options {
     pub split_reasoning: u32,
     /// of split reasoning, which then ends; 0 (default): no limit
     pub max_reasoning_tokens: u32,
-    pub reserved: u32,
+    /// 1: the conversation's last message is an answer that goes on, as if the model had just written it: after a
+    /// limit, an edit, or a beginning that the caller wrote. The new text joins that message, and is what events have;
+    /// `grammar` begins with the message's content. Reasoning in the message (reasoning_content) needs no
+    /// split_reasoning: it is then 1. Default 0
+    pub continue_last: u32,
 }
 const _: () = assert!(std::mem::size_of::<orrery_generate_options>() == 160);
 
@@ -957,9 +961,10 @@ extern "C" {
     /// Begins the answer to the session's conversation. Checks the arguments and returns; orrery_next() does the work.
     /// While the generation is unfinished and not freed, the session is ORRERY_BUSY for everything but cancelling and
     /// reading. ORRERY_INVALID_ARGUMENT: an option is out of range, a stop string is empty or not UTF-8 (the message
-    /// says which one), the conversation has no message, or the grammar has a fault: line, column. ORRERY_UNSUPPORTED:
-    /// the grammar needs what this version has not, which the message names, or more than 8 MiB of automata; later,
-    /// from orrery_next(), it has become too ambiguous.
+    /// says which one), the conversation has no message, continue_last finds no assistant's text at its end, or the
+    /// grammar has a fault: line, column. From orrery_next(): the message that goes on does not fit the grammar.
+    /// ORRERY_UNSUPPORTED: the grammar needs what this version has not, which the message names, or more than 8 MiB of
+    /// automata; later, from orrery_next(), it has become too ambiguous.
     pub fn orrery_generate(session: *mut orrery_session, options: *const orrery_generate_options, generation: *mut *mut orrery_generation, error: *mut orrery_error) -> orrery_status;
     /// Begins a continuation of tokens. The conversation does not change.
     /// tokens (n_tokens) the whole sequence from its start. The session reuses the KV of their common prefix with the

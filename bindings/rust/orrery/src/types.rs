@@ -738,6 +738,11 @@ pub struct GenerateOptions {
     pub split_reasoning: u32,
     /// of split reasoning, which then ends; 0 (default): no limit
     pub max_reasoning_tokens: u32,
+    /// 1: the conversation's last message is an answer that goes on, as if the model had just written it: after a
+    /// limit, an edit, or a beginning that the caller wrote. The new text joins that message, and is what events have;
+    /// `grammar` begins with the message's content. Reasoning in the message (reasoning_content) needs no
+    /// split_reasoning: it is then 1. Default 0
+    pub continue_last: u32,
 }
 
 impl Default for GenerateOptions {
@@ -769,6 +774,7 @@ impl Default for GenerateOptions {
             one_call: raw.one_call,
             split_reasoning: raw.split_reasoning,
             max_reasoning_tokens: raw.max_reasoning_tokens,
+            continue_last: raw.continue_last,
         }
     }
 }
@@ -817,6 +823,7 @@ impl GenerateOptions {
         raw.one_call = self.one_call;
         raw.split_reasoning = self.split_reasoning;
         raw.max_reasoning_tokens = self.max_reasoning_tokens;
+        raw.continue_last = self.continue_last;
         Ok(raw)
     }
 
@@ -906,6 +913,10 @@ impl GenerateOptions {
             },
             "max_reasoning_tokens" => match text.parse() {
                 Ok(value) => self.max_reasoning_tokens = value,
+                Err(_) => return false,
+            },
+            "continue_last" => match text.parse() {
+                Ok(value) => self.continue_last = value,
                 Err(_) => return false,
             },
             _ => return false,
