@@ -220,9 +220,10 @@ def test_answers_under_a_kv_budget(data):
     assert abs(sum(map(sum, cells)) / 32 - share) <= 1, (cells, share)
     app.press("Fork")
     until("a fork in the side bar", lambda: app.rows("Fork of What is the special magic"))
-    app.ask(BRUNO)
-    assert "Salem" in app.answer(2)
+    app.ask("What is the special magic number for sunset?")
+    assert "3704" in app.answer(2)
     until("answers of one line each", lambda: app.heights() and all(12 <= h <= 30 for h in app.heights()))
+    until("the heat map of the fork", lambda: [n for n in app.all("image", "4 layers by 8 heads") if ": 0 %" not in n.get_name()])
     app.picture(os.path.join(PICTURES, "window.png"))
     equal(app.close(), 0)
 
