@@ -1,5 +1,5 @@
 /* old_glibc.c - functions that the C library has had since some version after 2.28, over those of 2.28. build_wheel.py links them into the
- * wheel's library, where nobody else sees them (capi/orrery.map). x86-64 and 64-bit ARM. */
+ * wheel's library, where nobody else sees them (capi/orrery.map). x86-64; written for 64-bit ARM, too, and not tried there. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
