@@ -131,6 +131,11 @@ TEST(ChatPipe, SystemMessagesAndSlashes) {
   EXPECT_EQ(unknown.code, 2);
   EXPECT_NE(unknown.err.find("did you mean /save?"), std::string::npos) << unknown.err;
   EXPECT_EQ(unknown.out, "");
+  // Words of other programs are taken; words that are near none are not guessed at.
+  for (const char* word : {"/regen", "/regenerate", "/retry"})
+    EXPECT_NE(chat(std::string(word) + "\n").err.find("there is no question yet"), std::string::npos) << word;
+  EXPECT_NE(chat("/clear\n").err.find("removed all messages"), std::string::npos);
+  EXPECT_EQ(chat("/xyzzyq\n").err.find("did you mean"), std::string::npos);
   EXPECT_EQ(chat("/rewind none\n").code, 2);
   EXPECT_EQ(chat("/save\n").code, 2);
 }
