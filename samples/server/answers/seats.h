@@ -1,0 +1,45 @@
+// The sessions. A request takes the idle session whose tokens share the longest prefix with its prompt, so the next turn of a conversation
+// finds its KV where it was. Of sessions that share as much, the one that was used least recently goes first. (The library also keeps the KV
+// of finished prompts, so a conversation that lost its session reuses most of it.)
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "answers/answer.h"
+#include "answers/job.h"
+
+namespace orrery::server {
+
+struct Seat {
+  Session session;
+  std::vector<int32_t> held;   // tokens whose KV the session has
+  uint64_t last_used = 0;      // a count of answers
+  // An answer under way.
+  std::shared_ptr<Job> job;
+  std::unique_ptr<Answer> answer;
+  Generation generation;
+  bool cancelled = false;
+};
+
+class Seats {
+ public:
+  Seats(orrery_model* model, const Options& options);
+  uint32_t context_tokens() const { return context_tokens_; }
+  std::vector<Seat>& all() { return seats_; }
+  size_t busy() const;
+  // nullptr: all are busy.
+  Seat* best(const std::vector<int32_t>& prompt);
+  // Begins the job's answer. Throws ApiError; the seat stays idle then.
+  void begin(Seat* seat, const std::shared_ptr<Job>& job, const Options& options);
+  // Frees the seat, and notes its tokens.
+  void end(Seat* seat);
+
+ private:
+  std::vector<Seat> seats_;
+  uint32_t context_tokens_ = 0;
+  uint64_t n_answers_ = 0;
+};
+
+}  // namespace orrery::server
