@@ -89,7 +89,7 @@ class Server:
     def begin_stream(self, body):
         """A socket on which an answer has begun."""
         connection = self.connect()
-        send_chat(connection, dict(body, stream=True))
+        send_request(connection, dict(body, stream=True))
         got = b""
         while b"data: " not in got:
             part = connection.recv(4096)
@@ -117,10 +117,9 @@ def chat_body(content=FACT, **fields):
     return body
 
 
-# A long answer: no text ends it.
-def long_body(**fields):
-    return chat_body(response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array", "items": {"type": "integer"}, "minItems": 5000}}},
-                     **fields)
+# An answer that goes on until the context's end.
+def long_body(prompt="Magnus owns a", **fields):
+    return dict({"prompt": prompt, "temperature": 0}, **fields)
 
 
 def request_bytes(body, path="/v1/chat/completions", headers=""):
@@ -128,8 +127,8 @@ def request_bytes(body, path="/v1/chat/completions", headers=""):
     return b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n" % (path.encode(), len(text), headers.encode()) + text
 
 
-def send_chat(connection, body):
-    connection.sendall(request_bytes(body))
+def send_request(connection, body):
+    connection.sendall(request_bytes(body, "/v1/completions" if "prompt" in body else "/v1/chat/completions"))
 
 
 def read_all(connection):

@@ -49,14 +49,14 @@ class Tools(ServerCase):
     def test_named_and_result(self):
         choice = {"type": "function", "function": {"name": "pet_of"}}
         _, answer = self.chat(tools=TOOLS, tool_choice=choice, parallel_tool_calls=False)
-        message = answer["choices"][0]["message"]
+        message, asked = answer["choices"][0]["message"], answer["usage"]["prompt_tokens"]
         self.check_call(message["tool_calls"][0], ["pet_of"])
         talk = [{"role": "user", "content": "Where does Ada live?"}, message,
                 {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "a gray wolf"}]
         status, answer = self.chat(messages=talk, tools=TOOLS, tool_choice="none")
         self.assertEqual(status, 200, answer)
         self.assertNotIn("tool_calls", answer["choices"][0]["message"])
-        self.assertGreater(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 20)
+        self.assertGreater(answer["usage"]["prompt_tokens_details"]["cached_tokens"], asked - 3)
 
     def test_stream(self):
         body = chat_body("Where does Ada live?", max_tokens=120, tools=TOOLS, tool_choice="required", parallel_tool_calls=False)

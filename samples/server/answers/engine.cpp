@@ -8,8 +8,6 @@
 namespace orrery::server {
 namespace {
 
-// Bytes of an answer that may wait for a slow reader. Then the answer rests.
-constexpr size_t kMostWaitingBytes = 4 << 20;
 constexpr auto kLook = std::chrono::milliseconds(50);   // how often an idle thread looks at clients and deadlines
 
 const Refusal kStopping = {503, "the server is ending", "", "shutting_down"};
@@ -181,11 +179,14 @@ void Engine::step() {
   std::vector<Seat>& seats = seats_->all();
   std::vector<orrery_generation*> generations(seats.size(), nullptr);
   bool any = false;
+  int64_t resting = 0;
   for (size_t i = 0; i < seats.size(); ++i) {
-    const bool rests = seats[i].job && !seats[i].cancelled && seats[i].job->outbox.waiting_bytes() > kMostWaitingBytes;
+    const bool rests = seats[i].job && !seats[i].cancelled && seats[i].job->outbox.waiting_bytes() > options_.unread_bytes;
+    resting += rests;
     if (!rests) generations[i] = seats[i].generation.get();
     any = any || generations[i];
   }
+  metrics_->resting = resting;
   if (!any) {   // all rest
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, kLook);

@@ -45,16 +45,17 @@ size_t Seats::busy() const {
 }
 
 Seat* Seats::best(const std::vector<int32_t>& prompt) {
-  Seat* found = nullptr;
+  Seat *oldest = nullptr, *nearest = nullptr;
   size_t most = 0;
   for (Seat& seat : seats_) {
     if (seat.job) continue;
+    if (!oldest || seat.last_used < oldest->last_used) oldest = &seat;
     const size_t n = std::min(seat.held.size(), prompt.size());
     const auto differs = std::mismatch(prompt.begin(), prompt.begin() + static_cast<ptrdiff_t>(n), seat.held.begin());
     const size_t shared = static_cast<size_t>(differs.first - prompt.begin());
-    if (!found || shared > most || (shared == most && seat.last_used < found->last_used)) found = &seat, most = shared;
+    if (shared > most && 2 * shared >= seat.held_prompt) nearest = &seat, most = shared;
   }
-  return found;
+  return nearest ? nearest : oldest;
 }
 
 void Seats::begin(Seat* seat, const std::shared_ptr<Job>& job, const Options& options) {
@@ -84,6 +85,7 @@ void Seats::end(Seat* seat) {
   seat->generation.reset();
   seat->answer.reset();
   seat->job->outbox.end();
+  seat->held_prompt = seat->job->prompt.size();
   seat->job.reset();
   seat->held.clear();
   try {

@@ -1,6 +1,7 @@
 // The sessions. A request takes the idle session whose tokens share the longest prefix with its prompt, so the next turn of a conversation
-// finds its KV where it was. Of sessions that share as much, the one that was used least recently goes first. (The library also keeps the KV
-// of finished prompts, so a conversation that lost its session reuses most of it.)
+// finds its KV where it was. A session that would lose more than half of its last prompt does not count: it holds another conversation, with
+// the same system prompt, say. Then the session that was used least recently goes. (The library also keeps the KV of finished prompts, so a
+// conversation that lost its session reuses most of it.)
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@ namespace orrery::server {
 struct Seat {
   Session session;
   std::vector<int32_t> held;   // tokens whose KV the session has
+  size_t held_prompt = 0;      // of them: the last prompt; the others are its answer
   uint64_t last_used = 0;      // a count of answers
   // An answer under way.
   std::shared_ptr<Job> job;

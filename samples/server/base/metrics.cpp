@@ -47,6 +47,7 @@ std::string Metrics::page() const {
   gauge(page, "connections", "Open connections.", connections);
   gauge(page, "waiting_requests", "Requests that wait for a session.", waiting);
   gauge(page, "busy_sessions", "Sessions with an answer under way.", busy);
+  gauge(page, "resting_answers", "Answers under way that wait for a slow reader.", resting);
   gauge(page, "sessions", "Sessions.", sessions);
   return page;
 }

@@ -20,7 +20,7 @@ class Metrics {
   Counter answers{0};                       // that began: divides first_token_us
   Counter left{0}, late{0}, stopped{0};     // cancelled: the client left, the time was over, the server ended
   Counter closed_late{0};                   // connections closed for slowness
-  std::atomic<int64_t> connections{0}, waiting{0}, busy{0}, sessions{0};
+  std::atomic<int64_t> connections{0}, waiting{0}, busy{0}, resting{0}, sessions{0};
 
   void responded(const std::string& route, int status);
   std::string page() const;

@@ -92,6 +92,8 @@ const std::vector<Option>& all_options() {
       {"--queue", "N", "Requests that wait for a session; more get 503 (default 64).", number("--queue", &Options::queue, 10000)},
       {"--connections", "N", "Connections at once (default 256).", number("--connections", &Options::connections, 10000)},
       {"--body", "SIZE", "The longest body of a request (default 4MiB).", [](Options& o, const std::string& text) { o.body_bytes = bytes("--body", text); }},
+      {"--unread", "SIZE", "An answer rests while this much of it waits for a slow reader (default 4MiB).",
+       [](Options& o, const std::string& text) { o.unread_bytes = bytes("--unread", text); }},
       {"--messages", "N", "The most messages of a request (default 4096).", number("--messages", &Options::messages, 1u << 20)},
       {"--max-tokens", "N", "The longest answer, whatever a request asks for; 0: the context's end (default 0).",
        number("--max-tokens", &Options::max_tokens, 1u << 30)},

@@ -28,6 +28,7 @@ struct Options {
   uint32_t queue = 64;                    // requests that wait for a session
   uint32_t connections = 256;
   uint64_t body_bytes = 4 << 20;
+  uint64_t unread_bytes = 4 << 20;        // of one answer that wait for a slow reader; then the answer rests
   uint32_t messages = 4096;               // of one request
   uint32_t max_tokens = 0;                // of one answer; 0: the context's end
   uint32_t read_seconds = 30;             // for a request to arrive, whole

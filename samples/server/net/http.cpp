@@ -90,7 +90,8 @@ struct Callbacks {
 Http::Http(const Options& options, Engine* engine, Metrics* metrics)
     : options_(options), engine_(engine), metrics_(metrics), door_(options), watch_(metrics, [engine] { engine->poke(); }), port_(options.port) {
   const int fd = listen_on(options.host, &port_);
-  daemon_ = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, nullptr, nullptr, &Callbacks::request,
+  // poll() and not epoll: a connection whose last bytes came together with its end was seen to be forgotten there, until its time limit.
+  daemon_ = MHD_start_daemon(MHD_USE_POLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, nullptr, nullptr, &Callbacks::request,
                              this, MHD_OPTION_EXTERNAL_LOGGER, &Callbacks::log, nullptr, MHD_OPTION_LISTEN_SOCKET, fd,
                              MHD_OPTION_URI_LOG_CALLBACK, &Callbacks::begin, this, MHD_OPTION_NOTIFY_COMPLETED, &Callbacks::completed, this,
                              MHD_OPTION_NOTIFY_CONNECTION, &Callbacks::connection, this, MHD_OPTION_CONNECTION_LIMIT, options.connections,
@@ -194,6 +195,7 @@ MHD_Result Http::respond_page(MHD_Connection* connection, Exchange* exchange) {
 MHD_Result Http::respond_answer(MHD_Connection* connection, Exchange* exchange) {
   Outbox& outbox = exchange->job->outbox;
   if (outbox.park()) return MHD_YES;
+  if (outbox.gone() && !outbox.streams()) return MHD_NO;   // nobody is there: the connection closes
   if (!outbox.streams()) return respond(connection, exchange, outbox.status() ? outbox.status() : 500, outbox.whole_text(), "application/json");
   auto* job = new std::shared_ptr<Job>(exchange->job);
   MHD_Response* response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16 << 10, &Callbacks::take, job, &Callbacks::free_job);
